@@ -1,0 +1,1 @@
+# cmake --install exports find_package(Lockstep): see tests/consumer.

@@ -1,0 +1,37 @@
+# Build switches, and the settings that every target shares.
+
+option(LOCKSTEP_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(LOCKSTEP_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
+option(LOCKSTEP_BENCH "Build the benchmark programs" ${PROJECT_IS_TOP_LEVEL})
+option(LOCKSTEP_MPI "Build the MPI backend plugin where MPI is found" ON)
+option(LOCKSTEP_CUDA "Build the CUDA library (needs the CUDA toolkit)" OFF)
+option(LOCKSTEP_PCH "Precompile LibTorch's headers" ON)
+set(LOCKSTEP_SANITIZE "" CACHE STRING "Sanitizer: empty, address or thread")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo)
+endif()
+# -O2 with line tables: stack traces stay readable and links stay fast.
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+# Installed programs find liblockstep's plugins and LibTorch without a wrapper.
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+
+# Warnings and sanitizers are ours, not our users': an interface target that is
+# linked PRIVATE and never exported.
+add_library(lockstep_flags INTERFACE)
+target_compile_options(lockstep_flags INTERFACE -Wall -Wextra -Wno-unused-parameter)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(lockstep_flags INTERFACE -Wthread-safety)
+endif()
+if(LOCKSTEP_SANITIZE)
+  add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})
+endif()

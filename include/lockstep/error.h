@@ -1,0 +1,52 @@
+#pragma once
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+// Everything the library throws derives from Error. The text is
+// "[component] sentence: values". Libraries throw, only main exits; run_main() in
+// lockstep/launch.h turns an Error into a message with rank and host and into an
+// exit status.
+class Error : public std::runtime_error {
+ public:
+  Error(std::string_view component, std::string_view sentence);
+};
+
+// The user's input is wrong: a flag, a variable, a file, a model. Trying again
+// without changing it does not help.
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A peer or the network failed.
+class CommError : public Error {
+ public:
+  // Whether a new group of the surviving ranks may work (a peer died) or not
+  // (this process itself cannot communicate any more).
+  enum class Recovery { kRebuild, kFatal };
+
+  CommError(std::string_view component, std::string_view sentence, Recovery recovery,
+            std::optional<int> failed_rank = std::nullopt);
+
+  bool can_rebuild() const { return recovery_ == Recovery::kRebuild; }
+  // The rank that died, left or did not arrive, where it is known.
+  std::optional<int> failed_rank() const { return failed_rank_; }
+
+ private:
+  Recovery recovery_;
+  std::optional<int> failed_rank_;
+};
+
+// Lockstep itself is wrong. Made by the checks in base/check.h, which print both
+// operands and the place.
+class InternalError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace lockstep

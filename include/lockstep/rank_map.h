@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+// What started this process, and so where its rank came from.
+enum class Launcher { kExplicit, kTorchrun, kSlurm, kMpi, kSingle };
+
+const char* to_string(Launcher launcher);
+
+// Where the ranks of a job meet.
+struct Rendezvous {
+  enum class Kind {
+    kNone,  // a world of one: nobody to meet
+    kTcp,   // a key-value store at address:port
+    kFile   // a key-value store in a file that every rank can reach
+  };
+
+  Kind kind = Kind::kNone;
+  std::string address;  // kTcp: host name or IP address, used as given
+  uint16_t port = 0;    // kTcp
+  std::string path;     // kFile
+
+  // kTcp: the launcher hosts the store and every rank is a client (torchrun's
+  // TORCHELASTIC_USE_AGENT_STORE); else rank 0 hosts it.
+  bool agent_hosts_store = false;
+  // kTcp, rank 0: an inherited listening socket already bound to `port`, or -1.
+  int listen_fd = -1;
+
+  // "tcp://address:port", "file:///path" or "none".
+  std::string to_string() const;
+};
+
+// Who this process is in its job. Decided once by cluster/placement.h, validated,
+// then only read.
+struct RankMap {
+  Launcher launcher = Launcher::kSingle;
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;        // index among the ranks of this node
+  int local_world_size = 1;  // ranks on this node
+  int node_rank = 0;
+  int num_nodes = 1;
+
+  // One entry a node, in node order, where the launcher tells it; else empty.
+  std::vector<std::string> nodes;
+  std::vector<int> ranks_per_node;
+
+  std::string host;          // this machine's name
+  std::string job_id;        // launcher's identity of the job, "" where it has none
+  int restart_count = 0;     // how often the launcher restarted the job
+  Rendezvous rendezvous;
+
+  // Several lines for a person: launcher, ranks, nodes, rendezvous.
+  std::string to_string() const;
+};
+
+}  // namespace lockstep

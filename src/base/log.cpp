@@ -1,0 +1,84 @@
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+
+namespace lockstep::base {
+namespace {
+
+struct LogState {
+  std::mutex mutex;
+  LogIdentity identity;
+  std::optional<LogLevel> level;
+};
+
+// Process-wide on purpose: see LogIdentity.
+LogState& state() {
+  static LogState* instance = new LogState;  // never destroyed: destructors log
+  return *instance;
+}
+
+std::optional<LogLevel> level_from_environment() {
+  const char* text = std::getenv("LOCKSTEP_LOG_LEVEL");
+  if (text == nullptr) return std::nullopt;
+  const std::string_view name = text;
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "info") return LogLevel::kInfo;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return std::nullopt;
+}
+
+std::string prefix_of(const LogIdentity& identity) {
+  if (identity.world_size <= 1) return "";
+  return fmt::format("[rank {} {}] ", identity.rank, identity.host);
+}
+
+std::string_view name_of(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return "debug: ";
+    case LogLevel::kInfo: return "";
+    case LogLevel::kWarning: return "warning: ";
+    case LogLevel::kError: return "error: ";
+  }
+  return "";
+}
+
+}  // namespace
+
+void set_log_identity(LogIdentity identity) {
+  std::lock_guard lock(state().mutex);
+  state().identity = std::move(identity);
+}
+
+std::string log_prefix() {
+  std::lock_guard lock(state().mutex);
+  return prefix_of(state().identity);
+}
+
+void set_log_level(LogLevel level) {
+  std::lock_guard lock(state().mutex);
+  state().level = level;
+}
+
+bool log_enabled(LogLevel level) {
+  static const std::optional<LogLevel> from_environment = level_from_environment();
+  std::lock_guard lock(state().mutex);
+  const LogLevel by_rank = state().identity.rank == 0 ? LogLevel::kInfo : LogLevel::kWarning;
+  return level >= state().level.value_or(from_environment.value_or(by_rank));
+}
+
+void log_line(LogLevel level, std::string_view component, std::string_view message) noexcept {
+  try {
+    const std::string line =
+        fmt::format("{}[{}] {}{}\n", log_prefix(), component, name_of(level), message);
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  } catch (...) {
+    // Nothing left to tell it to.
+  }
+}
+
+}  // namespace lockstep::base

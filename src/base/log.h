@@ -1,0 +1,55 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace lockstep::base {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+// Who speaks. One per process: standard error is one per process too.
+struct LogIdentity {
+  int rank = 0;
+  int world_size = 1;
+  std::string host;
+};
+
+// Sets the prefix "[rank 1 host] " that every later line of a job with more than
+// one rank carries. Thread-safe.
+void set_log_identity(LogIdentity identity);
+
+// "" for a world of one, else "[rank R HOST] ".
+std::string log_prefix();
+
+// Lines below this level are dropped. The default is kInfo on rank 0 and kWarning
+// on the others; LOCKSTEP_LOG_LEVEL=debug|info|warning|error overrides it.
+void set_log_level(LogLevel level);
+bool log_enabled(LogLevel level);
+
+// Writes one whole line to standard error with one write(2), so that lines of
+// several ranks do not mix. Never throws: destructors call it.
+void log_line(LogLevel level, std::string_view component, std::string_view message) noexcept;
+
+template <typename... Args>
+void log_info(std::string_view component, fmt::format_string<Args...> text, Args&&... args) {
+  if (log_enabled(LogLevel::kInfo)) {
+    log_line(LogLevel::kInfo, component, fmt::format(text, std::forward<Args>(args)...));
+  }
+}
+
+template <typename... Args>
+void log_warning(std::string_view component, fmt::format_string<Args...> text, Args&&... args) {
+  if (log_enabled(LogLevel::kWarning)) {
+    log_line(LogLevel::kWarning, component, fmt::format(text, std::forward<Args>(args)...));
+  }
+}
+
+template <typename... Args>
+void log_error(std::string_view component, fmt::format_string<Args...> text, Args&&... args) {
+  log_line(LogLevel::kError, component, fmt::format(text, std::forward<Args>(args)...));
+}
+
+}  // namespace lockstep::base

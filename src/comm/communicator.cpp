@@ -1,0 +1,9 @@
+#include <lockstep/communicator.h>
+
+namespace lockstep {
+
+class Communicator::Impl {};
+
+Communicator::Communicator() = default;
+
+}  // namespace lockstep
