@@ -47,7 +47,7 @@ void* load(const std::string& name) {
     if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
       return library;
     }
-    tried.emplace_back(dlerror());
+    tried.push_back(fmt::format("{} ({})", path.string(), dlerror()));
   }
   throw ConfigError("comm",
                     fmt::format("plugin {} does not load; set LOCKSTEP_PLUGIN_DIR to its folder, or build "

@@ -3,6 +3,8 @@
 #include <lockstep/error.h>
 #include <lockstep/rank_map.h>
 
+#include <future>
+#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -17,6 +19,30 @@ std::string expected_host(const RankMap& map) {
   return map.rank == 0 ? "this rank, 0, hosts it" : "rank 0 hosts it";
 }
 
+using TcpStorePtr = c10::intrusive_ptr<c10d::TCPStore>;
+
+// c10d waits without a limit for the greeting of whatever listens at the address. The
+// thread is left behind when that never comes: the program is about to end.
+TcpStorePtr make_tcp_store(const std::string& address, const c10d::TCPStoreOptions& options) {
+  std::packaged_task<TcpStorePtr()> task(
+      [address, options] { return c10::make_intrusive<c10d::TCPStore>(address, options); });
+  std::future<TcpStorePtr> store = task.get_future();
+  std::thread(std::move(task)).detach();
+  // Time for c10d to notice its own timeout, about which it can say more.
+  constexpr std::chrono::seconds kGrace{2};
+  if (store.wait_for(options.timeout + kGrace) != std::future_status::ready) {
+    throw std::runtime_error("something listens there, but does not answer as a store does");
+  }
+  return store.get();
+}
+
+std::string first_line_of(const std::exception& error) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
+  std::string text = c10_error != nullptr ? c10_error->what_without_backtrace() : error.what();
+  text.resize(std::min(text.find('\n'), text.size()));
+  return text;
+}
+
 c10::intrusive_ptr<c10d::Store> open_tcp_store(const RankMap& map, std::chrono::milliseconds timeout) {
   const Rendezvous& meeting = map.rendezvous;
   c10d::TCPStoreOptions options;
@@ -28,16 +54,14 @@ c10::intrusive_ptr<c10d::Store> open_tcp_store(const RankMap& map, std::chrono::
     options.masterListenFd = meeting.listen_fd;
   }
   try {
-    return c10::make_intrusive<c10d::TCPStore>(meeting.address, options);
-  } catch (const c10::Error& error) {
-    std::string reason = error.what_without_backtrace();
-    reason.resize(std::min(reason.find('\n'), reason.size()));
+    return make_tcp_store(meeting.address, options);
+  } catch (const std::exception& error) {
     throw CommError(
         "store",
         fmt::format("rank {} of {} could not meet the others at address '{}' port {} within {} ms ({}; is it "
                     "started, and is the port reachable from here?): {}",
                     map.rank, map.world_size, meeting.address, meeting.port, timeout.count(),
-                    expected_host(map), reason),
+                    expected_host(map), first_line_of(error)),
         CommError::Recovery::kFatal);
   }
 }
@@ -58,7 +82,7 @@ c10::intrusive_ptr<c10d::Store> open_file_store(const RankMap& map, std::chrono:
     }
   } catch (const c10::Error& error) {
     throw ConfigError("store", fmt::format("rendezvous file cannot be used by rank {}: {}: {}", map.rank,
-                                           path, error.what_without_backtrace()));
+                                           path, first_line_of(error)));
   }
   return store;
 }

@@ -15,7 +15,6 @@ namespace {
 
 using test::Process;
 using testing::HasSubstr;
-using testing::StartsWith;
 
 // Far above what is expected, for a busy machine, and far below the two minutes
 // that the programs' own timeout would take.
@@ -109,6 +108,21 @@ TEST_P(CommDeathTest, ARankThatLeavesIsNotCalledDead) {
     EXPECT_THAT(ranks[rank].output(), HasSubstr("left")) << rank;
     EXPECT_THAT(ranks[rank].output(), testing::Not(HasSubstr("died"))) << rank;
   }
+}
+
+TEST(CommDeathInSubgroupTest, BothRanksOfTheVictimAreNamed) {
+  Ranks ranks("subgroup", {"gloo", {"a", "a", "a"}});
+  ranks.wait_for_all("running");
+  if (testing::Test::HasFatalFailure()) {
+    return;
+  }
+  ranks[2].signal(SIGKILL);
+  const auto status = ranks[0].wait(kBound);
+  ASSERT_TRUE(status.has_value());
+  EXPECT_EQ(status->code, 3) << ranks[0].errors();
+  EXPECT_THAT(ranks[0].output(), HasSubstr("failed 0 [comm] rank 2, rank 0 of this group, died during"));
+  ranks[1].close_input();
+  EXPECT_EQ(ranks[1].wait(kBound), (test::ExitStatus{0, 0})) << ranks[1].output() << ranks[1].errors();
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CommDeathTest,

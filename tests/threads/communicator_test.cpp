@@ -6,6 +6,8 @@
 #include <lockstep/error.h>
 #include <torch/torch.h>
 
+#include <future>
+
 #include "support/group_case.h"
 
 namespace lockstep {
@@ -109,14 +111,14 @@ TEST_P(CommunicatorTest, AllReduceGivesEveryRankTheSameBits) {
 // As in DDP: each contribution times 1/size, then the sum.
 TEST_P(CommunicatorTest, MeanScalesBeforeItSums) {
   run([](Communicator& group) {
-    // 1/3 of the largest float fits, the sum of three would overflow.
-    at::Tensor tensor = torch::full({5}, std::numeric_limits<float>::max() / 2);
+    // The sum of two or more of these would overflow, unless scaled.
+    at::Tensor tensor = torch::full({5}, std::numeric_limits<float>::max() * 0.6f);
     at::Tensor expected = tensor.mul(1.0 / group.size()) * group.size();
     group.all_reduce(tensor, ReduceOp::kMean).wait();
     EXPECT_TRUE(torch::allclose(tensor, expected));
     at::Tensor block = torch::empty({5});
     group
-        .reduce_scatter(block, torch::full({group.size() * 5}, std::numeric_limits<float>::max() / 2),
+        .reduce_scatter(block, torch::full({group.size() * 5}, std::numeric_limits<float>::max() * 0.6f),
                         ReduceOp::kMean)
         .wait();
     EXPECT_TRUE(torch::allclose(block, expected));
@@ -333,6 +335,39 @@ TEST_P(CommunicatorTest, Barrier) {
     ++arrived;
     group.barrier();
     EXPECT_EQ(arrived, group.size());
+  });
+}
+
+TEST_P(CommunicatorTest, ShapesThatDifferTooMuchAreNamed) {
+  run([](Communicator& group) {
+    if (group.size() == 1) {
+      return;
+    }
+    const at::Tensor mine = group.rank() == 1 ? torch::zeros({2, 4}) : torch::zeros({2, 3});
+    try {
+      group.all_gather_uneven(mine);
+      ADD_FAILURE() << "accepted";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("Float [2, 4]"));
+      EXPECT_THAT(error.what(), testing::HasSubstr("Float [2, 3]"));
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, ATimeoutOfOneCallIsACommError) {
+  if (GetParam().size() == 1) {
+    return;
+  }
+  std::promise<void> over;
+  const auto is_over = over.get_future().share();
+  run([&](Communicator& group) {
+    if (group.rank() != 0) {
+      is_over.wait();
+      return;
+    }
+    at::Tensor tensor = torch::ones({4});
+    EXPECT_THROW(group.all_reduce(tensor, ReduceOp::kSum, std::chrono::milliseconds(200)).wait(), CommError);
+    over.set_value();
   });
 }
 

@@ -52,6 +52,18 @@ void silence(Communicator& group) {
   }
 }
 
+// Ranks 2 and 0, in this order, go on without rank 1.
+void subgroup(Communicator& group) {
+  auto part = group.subgroup({2, 0});
+  group.barrier();
+  say("running");
+  if (part) {
+    loop(*part);
+  }
+  std::string line;
+  std::getline(std::cin, line);
+}
+
 // Rank 0 leaves; the others go on.
 void leave(Communicator& group) {
   group.barrier();
@@ -98,6 +110,7 @@ int main(int argc, char** argv) {
   options.backend = argv[2];
   options.timeout = std::chrono::minutes(2);
   options.connect_timeout = std::chrono::seconds(60);
+  options.device_index = options.backend == "nccl" ? 0 : -1;
   try {
     Communicator group = lockstep::comm::connect_job(map_from(argv + 3), options, argc > 6 ? argv[6] : "");
     say("connected " + group.backend());
@@ -105,6 +118,8 @@ int main(int argc, char** argv) {
       loop(group);
     } else if (scenario == "silence") {
       silence(group);
+    } else if (scenario == "subgroup") {
+      subgroup(group);
     } else if (scenario == "leave") {
       leave(group);
     }
