@@ -42,6 +42,8 @@ struct RankMap {
   int world_size = 1;
   int local_rank = 0;        // index among the ranks of this node
   int local_world_size = 1;  // ranks on this node
+  // -1 and 0 where nobody tells them: mpirun over several nodes, and RANK and
+  // WORLD_SIZE set by hand without GROUP_RANK and GROUP_WORLD_SIZE.
   int node_rank = 0;
   int num_nodes = 1;
 
@@ -49,9 +51,9 @@ struct RankMap {
   std::vector<std::string> nodes;
   std::vector<int> ranks_per_node;
 
-  std::string host;          // this machine's name
-  std::string job_id;        // launcher's identity of the job, "" where it has none
-  int restart_count = 0;     // how often the launcher restarted the job
+  std::string host;       // this machine's name
+  std::string job_id;     // launcher's identity of the job, "" where it has none
+  int restart_count = 0;  // how often the launcher restarted the job
   Rendezvous rendezvous;
 
   // Several lines for a person: launcher, ranks, nodes, rendezvous.
