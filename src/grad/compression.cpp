@@ -11,7 +11,8 @@ namespace {
 PendingReduction reduce_as(at::ScalarType dtype, std::vector<at::Tensor>& scratch,
                            const GradientBucket& bucket, const Communicator& communicator) {
   const at::Tensor& gradients = bucket.gradients;
-  if (!gradients.is_floating_point() || static_cast<size_t>(gradients.element_size()) <= c10::elementSize(dtype)) {
+  if (!gradients.is_floating_point() ||
+      static_cast<size_t>(gradients.element_size()) <= c10::elementSize(dtype)) {
     return {communicator.all_reduce(gradients, ReduceOp::kMean), {}};
   }
   scratch.resize(bucket.count);
