@@ -40,8 +40,7 @@ Reducer::Reducer(std::vector<NamedParameter> parameters, Communicator communicat
   for (size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].parameter = parameters[i].tensor;
     slots_[i].name = std::move(parameters[i].name);
-    if (slots_[i].parameter.grad().defined()) slots_[i].last_used = clock_;
-    move_into_bucket(slots_[i]);
+    adopt_gradient(slots_[i]);
   }
   if (tolerates_unused() && !slots_.empty()) {
     usage_ = communicator_.allocate(static_cast<int64_t>(slots_.size()),
@@ -73,6 +72,15 @@ void Reducer::add_buckets(const std::vector<NamedParameter>& parameters, const B
       bucket.names.push_back(parameters[index].name);
     }
   }
+}
+
+void Reducer::adopt_gradient(Slot& slot) {
+  at::Tensor& gradient = slot.parameter.mutable_grad();
+  if (gradient.defined()) {
+    slot.last_used = clock_;
+    slot.view.copy_(gradient);
+  }
+  gradient = slot.view;
 }
 
 void Reducer::add_hook(size_t index) {
@@ -128,7 +136,7 @@ void Reducer::move_into_bucket(Slot& slot) {
   if (gradient.defined()) {
     slot.view.copy_(gradient);
   } else {
-    clear(slot.view);
+    slot.view.zero_();
   }
   gradient = slot.view;
 }
@@ -217,10 +225,10 @@ void Reducer::account_for_missing() {
                           (options_.find_unused_parameters && !options_.static_graph);
     if (!may_miss) {
       lost.push_back(slot.name);
-    } else if (slot.parameter.grad().defined()) {
-      move_into_bucket(slot);
+    } else if (slot.last_used < last_cleared_ || !slot.parameter.grad().defined()) {
+      slot.view.zero_();
     } else {
-      clear(slot.view);
+      move_into_bucket(slot);
     }
   }
   if (lost.empty()) return;

@@ -89,6 +89,7 @@ class Reducer {
   };
 
   void add_buckets(const std::vector<NamedParameter>& parameters, const BucketLimits& limits);
+  void adopt_gradient(Slot& slot);
   void add_hook(size_t index);
 
   void on_gradient(size_t index, const at::Tensor& incoming);
