@@ -49,4 +49,10 @@ class InternalError : public Error {
   using Error::Error;
 };
 
+// The user asked for --help. Not a failure: the text is what to print.
+class HelpRequested : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 }  // namespace lockstep

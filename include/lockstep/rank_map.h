@@ -49,9 +49,9 @@ struct RankMap {
   std::vector<std::string> nodes;
   std::vector<int> ranks_per_node;
 
-  std::string host;          // this machine's name
-  std::string job_id;        // launcher's identity of the job, "" where it has none
-  int restart_count = 0;     // how often the launcher restarted the job
+  std::string host;       // this machine's name
+  std::string job_id;     // launcher's identity of the job, "" where it has none
+  int restart_count = 0;  // how often the launcher restarted the job
   Rendezvous rendezvous;
 
   // Several lines for a person: launcher, ranks, nodes, rendezvous.

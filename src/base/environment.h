@@ -19,7 +19,9 @@ class Environment {
   // Unset and empty are different: an empty variable is returned as "".
   std::optional<std::string> get(std::string_view name) const;
   bool has(std::string_view name) const { return values_.find(name) != values_.end(); }
-  void set(std::string name, std::string value) { values_.insert_or_assign(std::move(name), std::move(value)); }
+  void set(std::string name, std::string value) {
+    values_.insert_or_assign(std::move(name), std::move(value));
+  }
   void erase(std::string_view name);
   const std::map<std::string, std::string, std::less<>>& values() const { return values_; }
 

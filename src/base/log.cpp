@@ -73,8 +73,7 @@ bool log_enabled(LogLevel level) {
 
 void log_line(LogLevel level, std::string_view component, std::string_view message) noexcept {
   try {
-    const std::string line =
-        fmt::format("{}[{}] {}{}\n", log_prefix(), component, name_of(level), message);
+    const std::string line = fmt::format("{}[{}] {}{}\n", log_prefix(), component, name_of(level), message);
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   } catch (...) {
     // Nothing left to tell it to.

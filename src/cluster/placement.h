@@ -12,12 +12,12 @@ namespace lockstep::cluster {
 // What the user asked for, by flags or in code. Each field left out is found in
 // the environment.
 struct PlacementRequest {
-  std::optional<int> nprocs;                 // ranks over all nodes
-  std::optional<int> rank;                   // explicit rank: needs world_size too
+  std::optional<int> nprocs;  // ranks over all nodes
+  std::optional<int> rank;    // explicit rank: needs world_size too
   std::optional<int> world_size;
   std::optional<int> local_rank;
   std::optional<int> local_world_size;
-  std::optional<std::string> init_method;    // env://, tcp://host:port, file:///path
+  std::optional<std::string> init_method;  // env://, tcp://host:port, file:///path
 };
 
 // The ranks that this process has to start, because the launcher started one

@@ -24,8 +24,9 @@ TEST(ErrorTest, CommErrorTellsRankAndRecovery) {
 }
 
 TEST(CheckTest, PrintsBothOperandsAndThePlace) {
-  EXPECT_THAT([] { base::check_eq(2, 3, "bucket count"); },
-              ThrowsMessage<InternalError>(AllOf(HasSubstr("bucket count: 2 != 3"), HasSubstr("error_test.cpp"))));
+  EXPECT_THAT(
+      [] { base::check_eq(2, 3, "bucket count"); },
+      ThrowsMessage<InternalError>(AllOf(HasSubstr("bucket count: 2 != 3"), HasSubstr("error_test.cpp"))));
 }
 
 TEST(EnvironmentTest, TellsEmptyFromUnset) {

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <lockstep/train_config.h>
+
+#include <functional>
+
+namespace lockstep {
+
+class World;
+
+// Exit statuses of a program that ends through launch() or run_main(). A worker's
+// own status, or 128 + its signal, is passed on by whoever started it.
+inline constexpr int kExitSuccess = 0;
+inline constexpr int kExitFailure = 1;         // an exception of the program's own
+inline constexpr int kExitUsage = 2;           // ConfigError
+inline constexpr int kExitInternal = 70;       // InternalError (EX_SOFTWARE)
+inline constexpr int kExitCommunication = 75;  // CommError (EX_TEMPFAIL): trying again may help
+
+// Runs `rank_main` as one rank of a job and returns the exit status for main().
+//
+// Under torchrun, srun, mpirun or `lockstep run` this process joins the job as the
+// rank it was started as. Otherwise, with nprocs > 1, it starts nprocs copies of
+// its own program with the same arguments, each of which comes to this same call
+// as a rank, and waits: so do little before it. Under Slurm with one task a node it
+// starts the ranks of its node.
+//
+// Whatever rank_main throws is reported on standard error with rank and host and
+// becomes the exit status; so is a bad configuration. One failing rank ends the job.
+int launch(const TrainConfig& config, const std::function<void(World&)>& rank_main);
+
+// The same, with flags and variables read over the defaults; --help prints them.
+int launch(int argc, const char* const* argv, const TrainConfig& defaults,
+           const std::function<void(World&, const TrainConfig&)>& rank_main);
+
+// Runs a body and turns what it throws into a report and an exit status.
+int run_main(const std::function<int()>& body) noexcept;
+
+}  // namespace lockstep

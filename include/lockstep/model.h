@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+namespace at {
+class Tensor;
+}
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+// Any LibTorch model, as the trainer sees it: a module with parameters and a way to
+// call it on one tensor. Made from whatever has a forward: a Sequential, a module
+// holder (TORCH_MODULE), a shared_ptr to a module. Shares ownership.
+class Model {
+ public:
+  using Forward = std::function<at::Tensor(const at::Tensor&)>;
+
+  Model(std::shared_ptr<torch::nn::Module> module, Forward forward)
+      : module_(std::move(module)), forward_(std::move(forward)) {}
+
+  template <typename M>
+  Model(M model)  // NOLINT: implicit, so that Trainer takes a model as it is
+      : module_(to_module(model)),
+        forward_([model](const at::Tensor& input) mutable { return model->forward(input); }) {}
+
+  const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
+  at::Tensor operator()(const at::Tensor& input) const;
+
+ private:
+  template <typename M>
+  static auto to_module(const M& model) {
+    if constexpr (requires { model.ptr(); }) {
+      return model.ptr();
+    } else {
+      return model;
+    }
+  }
+
+  std::shared_ptr<torch::nn::Module> module_;
+  Forward forward_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,65 @@
+#include "base/atomic_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "base/unique_fd.h"
+
+namespace lockstep::base {
+namespace {
+
+// Removes the temporary file unless it was renamed.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::string path) : path_(std::move(path)) {}
+  ~TemporaryFile() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+  const std::string& path() const { return path_; }
+  void keep() { path_.clear(); }
+
+ private:
+  std::string path_;
+};
+
+[[noreturn]] void fail(const std::filesystem::path& path, const char* call) {
+  throw ConfigError("file",
+                    fmt::format("cannot write '{}': {}: {}", path.string(), call, std::strerror(errno)));
+}
+
+void write_all(int fd, std::string_view content, const std::filesystem::path& path) {
+  while (!content.empty()) {
+    const ssize_t written = ::write(fd, content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(path, "write");
+    content.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const UniqueFd fd(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd) ::fsync(fd.get());
+}
+
+}  // namespace
+
+void publish_file(const std::filesystem::path& path, std::string_view content) {
+  TemporaryFile temporary(fmt::format("{}.{}.tmp", path.string(), ::getpid()));
+  UniqueFd fd(::open(temporary.path().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd) fail(path, "open");
+  write_all(fd.get(), content, path);
+  if (::fsync(fd.get()) != 0) fail(path, "fsync");
+  fd.reset();
+  if (::rename(temporary.path().c_str(), path.c_str()) != 0) fail(path, "rename");
+  temporary.keep();
+  sync_folder(path.parent_path());
+}
+
+}  // namespace lockstep::base

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+namespace lockstep::base {
+
+// Publishes a file so that a reader sees the old content or all of the new one,
+// never a part, also after a crash: written beside the target, synced, renamed.
+// Throws ConfigError with the path and the reason (full disk, no permission); the
+// old file then stays as it was.
+void publish_file(const std::filesystem::path& path, std::string_view content);
+
+}  // namespace lockstep::base

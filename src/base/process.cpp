@@ -1,0 +1,163 @@
+#include "base/process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+namespace lockstep::base {
+namespace {
+
+std::vector<char*> pointers_to(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& text : strings) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+std::vector<std::string> to_entries(const Environment& environment) {
+  std::vector<std::string> entries;
+  for (const auto& [name, value] : environment.values()) entries.push_back(name + "=" + value);
+  return entries;
+}
+
+// Between fork and exec only async-signal-safe calls are allowed, so everything
+// that allocates is prepared before.
+struct ExecPlan {
+  const char* program;
+  char** arguments;
+  char** environment;
+  const int* inherited_fds;
+  size_t num_inherited_fds;
+  int stdout_fd;
+  int stderr_fd;
+  int error_fd;
+  pid_t parent;
+};
+
+[[noreturn]] void report_and_exit(const ExecPlan& plan) {
+  const int error = errno;
+  [[maybe_unused]] const ssize_t written = ::write(plan.error_fd, &error, sizeof error);
+  ::_exit(127);
+}
+
+[[noreturn]] void become(const ExecPlan& plan) {
+  ::setpgid(0, 0);
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) report_and_exit(plan);
+  // The parent may have died before the request above took effect.
+  if (::getppid() != plan.parent) ::_exit(127);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (size_t i = 0; i < plan.num_inherited_fds; ++i) ::fcntl(plan.inherited_fds[i], F_SETFD, 0);
+  if (plan.stdout_fd >= 0 && ::dup2(plan.stdout_fd, STDOUT_FILENO) < 0) report_and_exit(plan);
+  if (plan.stderr_fd >= 0 && ::dup2(plan.stderr_fd, STDERR_FILENO) < 0) report_and_exit(plan);
+  ::execve(plan.program, plan.arguments, plan.environment);
+  report_and_exit(plan);
+}
+
+// 0 when the child became the program, else the errno of what failed in it.
+int read_exec_error(int fd) {
+  int error = 0;
+  ssize_t got;
+  do {
+    got = ::read(fd, &error, sizeof error);
+  } while (got < 0 && errno == EINTR);
+  return got == sizeof error ? error : 0;
+}
+
+}  // namespace
+
+std::string ExitState::to_string() const {
+  if (!signaled) return fmt::format("exit code {}", code);
+  const char* name = ::sigabbrev_np(code);
+  return fmt::format("signal {} (SIG{})", code, name != nullptr ? name : "?");
+}
+
+ChildProcess ChildProcess::start(const ProcessOptions& options) {
+  std::vector<std::string> arguments = options.arguments;
+  std::vector<std::string> entries = to_entries(options.environment);
+  std::vector<char*> argument_pointers = pointers_to(arguments);
+  std::vector<char*> entry_pointers = pointers_to(entries);
+
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw ConfigError("process", fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  }
+  const UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  const ExecPlan plan{options.program.c_str(),
+                      argument_pointers.data(),
+                      entry_pointers.data(),
+                      options.inherited_fds.data(),
+                      options.inherited_fds.size(),
+                      options.stdout_fd,
+                      options.stderr_fd,
+                      write_end.get(),
+                      ::getpid()};
+  const pid_t pid = ::fork();
+  if (pid < 0) throw ConfigError("process", fmt::format("cannot fork: {}", std::strerror(errno)));
+  if (pid == 0) become(plan);
+
+  // Also here: whoever comes first, the group exists before anyone signals it.
+  ::setpgid(pid, pid);
+  write_end.reset();
+  ChildProcess child(pid, UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))));
+  if (const int error = read_exec_error(read_end.get()); error != 0) {
+    throw ConfigError("process",
+                      fmt::format("cannot execute '{}': {}", options.program, std::strerror(error)));
+  }
+  return child;
+}
+
+ChildProcess::~ChildProcess() {
+  if (pid_ <= 0 || !pidfd_ || reaped_) return;
+  send_signal(SIGKILL);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void ChildProcess::send_signal(int signal) const {
+  if (!reaped_) ::kill(-pid_, signal);
+}
+
+bool ChildProcess::poll_exit() {
+  if (reaped_) return true;
+  int status = 0;
+  if (::waitpid(pid_, &status, WNOHANG) != pid_) return false;
+  reaped_ = true;
+  exit_state_.signaled = WIFSIGNALED(status);
+  exit_state_.code = exit_state_.signaled ? WTERMSIG(status) : WEXITSTATUS(status);
+  return true;
+}
+
+std::string own_executable() {
+  char path[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
+  if (length <= 0 || length == sizeof path) {
+    throw ConfigError("process", fmt::format("cannot read /proc/self/exe: {}", std::strerror(errno)));
+  }
+  return std::string(path, static_cast<size_t>(length));
+}
+
+std::vector<std::string> own_arguments() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::vector<std::string> arguments;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\0', begin), text.size());
+    arguments.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return arguments;
+}
+
+}  // namespace lockstep::base

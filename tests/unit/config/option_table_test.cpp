@@ -1,0 +1,109 @@
+#include "config/option_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lockstep/error.h>
+
+#include <cstdlib>
+
+namespace lockstep::config {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+struct Settings {
+  std::optional<int> nprocs;
+  std::string backend = "auto";
+  int64_t max_iter = 7;
+  bool verbose = true;
+
+  OptionTable table() {
+    OptionTable table("prog", "A program.");
+    table.add("nprocs", nprocs, "ranks", {.minimum = 1})
+        .add("backend", backend, "collectives", {.choices = {"auto", "gloo"}})
+        .add("max_iter", max_iter, "epochs", {.minimum = 0})
+        .add("verbose", verbose, "talk");
+    return table;
+  }
+
+  void parse(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "prog");
+    table().parse(static_cast<int>(arguments.size()), arguments.data());
+  }
+};
+
+TEST(OptionTableTest, KeepsDefaultsWithoutFlags) {
+  Settings settings;
+  settings.parse({});
+  EXPECT_EQ(settings.nprocs, std::nullopt);
+  EXPECT_EQ(settings.max_iter, 7);
+}
+
+TEST(OptionTableTest, ReadsBothSpellings) {
+  Settings settings;
+  settings.parse({"--max_iter", "3", "--nprocs=2", "--no-verbose"});
+  EXPECT_EQ(settings.max_iter, 3);
+  EXPECT_EQ(settings.nprocs, 2);
+  EXPECT_FALSE(settings.verbose);
+  settings.parse({"--max-iter", "4"});
+  EXPECT_EQ(settings.max_iter, 4);
+}
+
+TEST(OptionTableTest, CommandLineWinsOverVariable) {
+  ::setenv("LOCKSTEP_MAX_ITER", "11", 1);
+  Settings settings;
+  settings.parse({});
+  EXPECT_EQ(settings.max_iter, 11);
+  settings.parse({"--max_iter", "5"});
+  EXPECT_EQ(settings.max_iter, 5);
+  ::unsetenv("LOCKSTEP_MAX_ITER");
+}
+
+TEST(OptionTableTest, NamesTheBadValueAndWhatIsAllowed) {
+  EXPECT_THAT(
+      [] {
+        Settings().parse({"--backend", "smoke"});
+      },
+      ThrowsMessage<ConfigError>("[config] backend must be one of auto, gloo: 'smoke'"));
+  EXPECT_THAT(
+      [] {
+        Settings().parse({"--nprocs", "0"});
+      },
+      ThrowsMessage<ConfigError>("[config] nprocs must be at least 1: 0"));
+  EXPECT_THAT([] { Settings().parse({"--nprocs", "two"}); }, ThrowsMessage<ConfigError>(HasSubstr("two")));
+  EXPECT_THAT(
+      [] {
+        Settings().parse({"--nprocs", "99999999999999999999"});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("99999999999999999999")));
+  EXPECT_THAT([] { Settings().parse({"--procs", "2"}); }, ThrowsMessage<ConfigError>(HasSubstr("--procs")));
+}
+
+TEST(OptionTableTest, ChecksValuesSetInCode) {
+  Settings settings;
+  settings.max_iter = -1;
+  EXPECT_THAT([&] { settings.table().validate(); },
+              ThrowsMessage<ConfigError>("[config] max_iter must be at least 0: -1"));
+}
+
+TEST(OptionTableTest, HelpListsEveryOptionWithItsVariable) {
+  try {
+    Settings().parse({"--help"});
+    FAIL() << "no HelpRequested";
+  } catch (const HelpRequested& help) {
+    EXPECT_THAT(help.what(), HasSubstr("--max_iter,--max-iter"));
+    EXPECT_THAT(help.what(), HasSubstr("LOCKSTEP_NPROCS"));
+    EXPECT_THAT(help.what(), HasSubstr("(auto, gloo)"));
+  }
+}
+
+TEST(OptionTableTest, PrintsTheResolvedValues) {
+  Settings settings;
+  settings.parse({"--nprocs", "3"});
+  EXPECT_EQ(settings.table().to_json(),
+            nlohmann::json({{"nprocs", 3}, {"backend", "auto"}, {"max_iter", 7}, {"verbose", true}}));
+}
+
+}  // namespace
+}  // namespace lockstep::config
