@@ -1,9 +1,102 @@
+#include <fmt/ranges.h>
+#include <lockstep/c10d.h>
 #include <lockstep/communicator.h>
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <algorithm>
+
+#include "comm/communicator_impl.h"
+#include "comm/fake/fake_backend.h"
+
 namespace lockstep {
+namespace {
 
-class Communicator::Impl {};
+// The host that the group's store was reached at, where the store is a server.
+std::string address_of(c10::intrusive_ptr<c10d::Store> store) {
+  if (auto prefix = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(store)) {
+    store = prefix->getUnderlyingNonPrefixStore();
+  }
+  const auto tcp = c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(store);
+  return tcp ? tcp->getHost() : "";
+}
 
-Communicator::Communicator() = default;
+std::shared_ptr<Communicator::Impl> make_group(comm::TransportRequest request) {
+  const comm::OperationContext where{"connect", request.options.backend, request.rank, request.size,
+                                     request.options.connect_timeout};
+  auto transport = comm::with_translation(where, [&] { return comm::make_transport(request); });
+  return std::make_shared<Communicator::Impl>(std::move(request), std::move(transport));
+}
+
+}  // namespace
+
+Communicator::Communicator() {
+  comm::TransportRequest request;
+  impl_ = make_group(std::move(request));
+}
+
+Communicator make_communicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                               const CommunicatorOptions& options) {
+  comm::TransportRequest request;
+  request.rendezvous_address = address_of(store);
+  request.store = std::move(store);
+  request.rank = rank;
+  request.size = size;
+  request.options = options;
+  return Communicator(make_group(std::move(request)));
+}
+
+c10::intrusive_ptr<c10d::Backend> backend_of(const Communicator& communicator) {
+  const comm::Transport& transport = communicator.impl()->transport();
+  return transport.name == "none" ? nullptr : transport.backend;
+}
+
+at::Device Communicator::Impl::device() const {
+  return transport_.devices == comm::Transport::Devices::kCuda
+             ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(request_.options.device_index))
+             : at::Device(at::kCPU);
+}
+
+Communicator Communicator::Impl::make_subgroup(const std::vector<int>& ranks, int index_in_group) const {
+  comm::TransportRequest request = request_;
+  request.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+  request.size = static_cast<int>(ranks.size());
+  if (request.store) {
+    request.store =
+        c10::make_intrusive<c10d::PrefixStore>(fmt::format("group{}", index_in_group), request.store);
+  }
+  return Communicator(make_group(std::move(request)));
+}
+
+int Communicator::rank() const { return impl_->rank(); }
+int Communicator::size() const { return impl_->size(); }
+const std::string& Communicator::backend() const { return impl_->transport().name; }
+
+std::optional<Communicator> Communicator::subgroup(const std::vector<int>& ranks) const {
+  const auto check = impl_->check("subgroup");
+  std::vector<int> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted.empty() || sorted.front() < 0 || sorted.back() >= size() ||
+      std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    check.fail(fmt::format("ranks must be distinct ranks of the group: [{}]", fmt::join(ranks, ", ")));
+  }
+  // Counted on every rank, members or not, so that all agree on the name.
+  const int index = impl_->next_subgroup();
+  if (!std::binary_search(sorted.begin(), sorted.end(), rank())) {
+    return std::nullopt;
+  }
+  return impl_->make_subgroup(ranks, index);
+}
+
+at::Tensor Communicator::allocate(int64_t numel, const at::Tensor& like) const {
+  const auto& backend = impl_->transport().backend;
+  const auto options = like.options().requires_grad(false);
+  if (backend->supportsTensorAlloc(like.device().index())) {
+    return comm::with_translation(impl_->context("allocate", {}),
+                                  [&] { return backend->allocateTensor(numel, options); });
+  }
+  return at::empty({numel}, options);
+}
 
 }  // namespace lockstep

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <lockstep/communicator.h>
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "comm/argument_check.h"
+#include "comm/failure.h"
+#include "comm/transport.h"
+
+namespace lockstep {
+
+// The group behind the handles. Used by one thread at a time.
+class Communicator::Impl : public std::enable_shared_from_this<Communicator::Impl> {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+
+  Impl(comm::TransportRequest request, comm::Transport transport)
+      : request_(std::move(request)), transport_(std::move(transport)) {}
+
+  int rank() const { return request_.rank; }
+  int size() const { return request_.size; }
+  const comm::Transport& transport() const { return transport_; }
+  // Where tensors that carry bytes and sizes have to be.
+  at::Device device() const;
+
+  comm::ArgumentCheck check(std::string_view operation) const {
+    return comm::ArgumentCheck(operation, rank(), size(), transport_);
+  }
+  comm::OperationContext context(std::string_view operation, Timeout timeout) const {
+    return {operation, transport_.name, rank(), size(), timeout.value_or(request_.options.timeout)};
+  }
+
+  // Starts `body(backend, timeout)`, which returns a c10d::Work. `operation` must
+  // outlive the Work: a literal.
+  template <typename Body>
+  Work start(std::string_view operation, Timeout timeout, Body&& body);
+  // The same for `body(backend)` of send and recv, whose c10d calls take no timeout.
+  template <typename Body>
+  Work start_with_peer(std::string_view operation, Timeout timeout, Body&& body);
+
+  // The group of these ranks, which include this one.
+  Communicator make_subgroup(const std::vector<int>& ranks, int index_in_group) const;
+  int next_subgroup() { return num_subgroups_++; }
+
+ private:
+  std::shared_ptr<Work::Impl> new_work(std::string_view operation, Timeout timeout);
+
+  const comm::TransportRequest request_;
+  const comm::Transport transport_;
+  int num_subgroups_ = 0;
+};
+
+struct Work::Impl {
+  std::shared_ptr<Communicator::Impl> group;
+  std::string_view operation;
+  std::chrono::milliseconds timeout;
+  // Handed to c10d's wait(): kNoTimeout where the started operation knows its own.
+  std::chrono::milliseconds wait_timeout = kNoTimeout;
+  c10::intrusive_ptr<c10d::Work> work;  // null once it has succeeded
+  std::exception_ptr failure;
+};
+
+template <typename Body>
+Work Communicator::Impl::start(std::string_view operation, Timeout timeout, Body&& body) {
+  auto work = new_work(operation, timeout);
+  work->work = comm::with_translation(context(operation, timeout),
+                                      [&] { return body(*transport_.backend, work->timeout); });
+  return Work(std::move(work));
+}
+
+template <typename Body>
+Work Communicator::Impl::start_with_peer(std::string_view operation, Timeout timeout, Body&& body) {
+  auto work = new_work(operation, timeout);
+  work->wait_timeout = work->timeout;
+  work->work = comm::with_translation(context(operation, timeout), [&] { return body(*transport_.backend); });
+  return Work(std::move(work));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,107 @@
+#include "comm/gloo/gloo_device.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <lockstep/error.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+
+namespace lockstep::comm {
+namespace {
+
+struct AddressListDeleter {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+using AddressList = std::unique_ptr<addrinfo, AddressListDeleter>;
+
+AddressList resolve(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* list = nullptr;
+  // A datagram socket needs some port to be connected; nothing is ever sent.
+  return AddressList(getaddrinfo(host.c_str(), "9", &hints, &list) == 0 ? list : nullptr);
+}
+
+bool interface_exists(const std::string& name) { return if_nametoindex(name.c_str()) != 0; }
+
+std::string interface_names() {
+  std::vector<std::string> names;
+  if (struct if_nameindex* list = if_nameindex()) {
+    for (auto* entry = list; entry->if_index != 0; ++entry) {
+      names.emplace_back(entry->if_name);
+    }
+    if_freenameindex(list);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::vector<GlooDevice> interfaces_in_list(const std::string& list) {
+  std::vector<GlooDevice> devices;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    const std::string name = list.substr(begin, end - begin);
+    if (!interface_exists(name)) {
+      throw ConfigError("gloo", fmt::format("GLOO_SOCKET_IFNAME names no network interface of this machine: "
+                                            "'{}' in '{}', there are {}",
+                                            name, list, interface_names()));
+    }
+    devices.push_back({name, ""});
+    begin = end + 1;
+  }
+  return devices;
+}
+
+}  // namespace
+
+std::optional<std::string> local_address_towards(const std::string& host) {
+  const AddressList list = resolve(host);
+  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
+    const int fd = socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+      continue;
+    }
+    sockaddr_storage local{};
+    socklen_t length = sizeof(local);
+    char text[NI_MAXHOST];
+    const bool found = connect(fd, entry->ai_addr, entry->ai_addrlen) == 0 &&
+                       getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) == 0 &&
+                       getnameinfo(reinterpret_cast<sockaddr*>(&local), length, text, sizeof(text), nullptr,
+                                   0, NI_NUMERICHOST) == 0;
+    close(fd);
+    if (found) {
+      return text;
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<GlooDevice> choose_gloo_devices(const std::string& requested,
+                                            const base::Environment& environment,
+                                            const std::string& rendezvous_address) {
+  if (!requested.empty()) {
+    if (interface_exists(requested)) {
+      return {{requested, ""}};
+    }
+    if (resolve(requested) != nullptr) {
+      return {{"", requested}};
+    }
+    throw ConfigError("gloo", fmt::format("interface is neither a network interface of this machine nor an "
+                                          "address that resolves: '{}', there are {}",
+                                          requested, interface_names()));
+  }
+  if (const auto names = environment.get("GLOO_SOCKET_IFNAME"); names && !names->empty()) {
+    return interfaces_in_list(*names);
+  }
+  if (!rendezvous_address.empty()) {
+    if (const auto address = local_address_towards(rendezvous_address)) {
+      return {{"", *address}};
+    }
+  }
+  return {{"", "127.0.0.1"}};
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/environment.h"
+
+namespace lockstep::comm {
+
+// Where Gloo listens: exactly one of the two is set.
+struct GlooDevice {
+  std::string interface;
+  std::string address;
+
+  bool operator==(const GlooDevice&) const = default;
+};
+
+// In this order: `requested` (an interface's name, or an address of this machine),
+// GLOO_SOCKET_IFNAME (names separated by commas, as in PyTorch), the local address
+// from which packets to `rendezvous_address` leave, loopback. Names are resolved
+// forward only. ConfigError: an interface that is not there, or an address that
+// does not resolve.
+std::vector<GlooDevice> choose_gloo_devices(const std::string& requested,
+                                            const base::Environment& environment,
+                                            const std::string& rendezvous_address);
+
+// The numeric local address from which packets to `host` leave; nullopt when the
+// host does not resolve or has no route.
+std::optional<std::string> local_address_towards(const std::string& host);
+
+}  // namespace lockstep::comm

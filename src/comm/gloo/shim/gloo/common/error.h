@@ -1,0 +1,3 @@
+#pragma once
+
+// ProcessGroupGloo.hpp includes this header of Gloo's but uses no name of it.

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <lockstep/communicator.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <string>
+
+namespace lockstep::comm {
+
+// A c10d backend and what the Communicator has to know about it.
+//
+// Every backend here takes these calls with flat contiguous tensors: broadcast,
+// allreduce, _reduce_scatter_base, _allgather_base, gather, scatter, alltoall_base
+// with empty splits, send, recv, barrier. ReduceOp::AVG is each contribution times
+// 1/size, then the sum. A `timeout` option of kUnsetTimeout is the group's.
+struct Transport {
+  enum class Devices { kCpu, kCuda, kAny };
+
+  c10::intrusive_ptr<c10d::Backend> backend;
+  std::string name;  // what Communicator::backend() says
+  Devices devices = Devices::kCpu;
+};
+
+struct TransportRequest {
+  c10::intrusive_ptr<c10d::Store> store;
+  int rank = 0;
+  int size = 1;
+  CommunicatorOptions options;
+  // Host at which the job meets, for the choice of a network interface.
+  std::string rendezvous_address;
+};
+
+// Makes the backend that the options name. Blocks until all ranks are connected.
+// ConfigError: no such backend, or it cannot be used here.
+Transport make_transport(const TransportRequest& request);
+
+}  // namespace lockstep::comm

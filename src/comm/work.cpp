@@ -1,0 +1,39 @@
+#include <lockstep/communicator.h>
+
+#include "comm/communicator_impl.h"
+
+namespace lockstep {
+
+std::shared_ptr<Work::Impl> Communicator::Impl::new_work(std::string_view operation, Timeout timeout) {
+  auto work = std::make_shared<Work::Impl>();
+  work->group = shared_from_this();
+  work->operation = operation;
+  work->timeout = timeout.value_or(request_.options.timeout);
+  return work;
+}
+
+void Work::wait() {
+  if (impl_ == nullptr) {
+    return;
+  }
+  if (impl_->failure) {
+    std::rethrow_exception(impl_->failure);
+  }
+  if (impl_->work == nullptr) {
+    return;
+  }
+  try {
+    impl_->work->wait(impl_->wait_timeout);
+  } catch (...) {
+    impl_->failure = comm::translate_failure(std::current_exception(),
+                                             impl_->group->context(impl_->operation, impl_->timeout));
+    std::rethrow_exception(impl_->failure);
+  }
+  impl_->work = nullptr;
+}
+
+bool Work::done() {
+  return impl_ == nullptr || impl_->failure || impl_->work == nullptr || impl_->work->isCompleted();
+}
+
+}  // namespace lockstep
