@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace lockstep::base {
 
@@ -21,7 +22,9 @@ class Environment {
   bool has(std::string_view name) const { return values_.find(name) != values_.end(); }
   void set(std::string name, std::string value) { values_.insert_or_assign(std::move(name), std::move(value)); }
   void erase(std::string_view name);
-  const std::map<std::string, std::string, std::less<>>& values() const { return values_; }
+  const std::map<std::string, std::string, std::less<>>& values() const& { return values_; }
+  // By value, so that a loop over the values of a temporary is safe.
+  std::map<std::string, std::string, std::less<>> values() && { return std::move(values_); }
 
  private:
   std::map<std::string, std::string, std::less<>> values_;
