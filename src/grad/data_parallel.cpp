@@ -174,6 +174,7 @@ GradientSync::GradientSync(std::shared_ptr<torch::nn::Module> module, Communicat
 GradientSync::~GradientSync() = default;
 
 void GradientSync::prepare_forward() {
+  impl_->reducer->settle();
   impl_->require_unchanged();
   // As in PyTorch, the buffers go out once a step, not once a micro batch: before
   // the forward that follows a reduction.

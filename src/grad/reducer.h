@@ -57,6 +57,9 @@ class Reducer {
   // Off: hooks only keep gradients in their buckets.
   void set_sync(bool enabled) { sync_ = enabled; }
 
+  // Waits for what a backward that an exception ended has left in flight.
+  void settle();
+
   void zero_grad();
 
   struct Bucket {
@@ -94,6 +97,7 @@ class Reducer {
 
   void on_gradient(size_t index, const at::Tensor& incoming);
   void move_into_bucket(Slot& slot);
+  void abandon_backward();
   void begin_backward(int backward);
   void mark_ready(Slot& slot);
   void launch_full_buckets();
