@@ -2,6 +2,7 @@
 
 #include <lockstep/error.h>
 
+#include <mutex>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "comm/gloo/gloo_device.h"
@@ -10,31 +11,44 @@
 namespace lockstep::comm {
 namespace {
 
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+// Starting an operation writes to LibTorch's flight recorder, which is one for the
+// process and finds its groups in a map without a lock: two groups in two threads
+// would crash.
+template <typename Start>
+WorkPtr start_alone(Start&& start) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  return start();
+}
+
 // Averages as every backend of ours: each contribution times 1/size, then the sum.
 class GlooBackend final : public c10d::ProcessGroupGloo {
  public:
   using ProcessGroupGloo::ProcessGroupGloo;
 
+  WorkPtr broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
+    return start_alone([&] { return ProcessGroupGloo::broadcast(tensors, options); });
+  }
+
   // Gloo has no AVG.
-  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
-                                           const c10d::AllreduceOptions& options) override {
-    if (options.reduceOp.op_ != c10d::ReduceOp::AVG) {
-      return ProcessGroupGloo::allreduce(tensors, options);
-    }
-    at::NoGradGuard no_grad;
-    for (at::Tensor& tensor : tensors) {
-      tensor.mul_(1.0 / getSize());
-    }
+  WorkPtr allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
     c10d::AllreduceOptions sum = options;
-    sum.reduceOp = c10d::ReduceOp::SUM;
-    return ProcessGroupGloo::allreduce(tensors, sum);
+    if (options.reduceOp.op_ == c10d::ReduceOp::AVG) {
+      at::NoGradGuard no_grad;
+      for (at::Tensor& tensor : tensors) {
+        tensor.mul_(1.0 / getSize());
+      }
+      sum.reduceOp = c10d::ReduceOp::SUM;
+    }
+    return start_alone([&] { return ProcessGroupGloo::allreduce(tensors, sum); });
   }
 
   // Gloo has no reduce-scatter either: c10d's is an all-reduce too, and knows no AVG.
-  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                                      const c10d::ReduceScatterOptions& options) override {
-    at::NoGradGuard no_grad;
-    at::Tensor whole = input.clone();
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override {
+    at::Tensor whole = input.detach().clone();
     std::vector<at::Tensor> tensors{whole};
     c10d::AllreduceOptions all_reduce;
     all_reduce.reduceOp = options.reduceOp;
@@ -45,6 +59,39 @@ class GlooBackend final : public c10d::ProcessGroupGloo {
                                            at::NoGradGuard no_grad;
                                            output.view(-1).copy_(whole.view({size, -1})[rank]);
                                          });
+  }
+
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override {
+    return start_alone([&] { return ProcessGroupGloo::_allgather_base(output, input, options); });
+  }
+
+  WorkPtr gather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+                 const c10d::GatherOptions& options) override {
+    return start_alone([&] { return ProcessGroupGloo::gather(outputs, inputs, options); });
+  }
+
+  WorkPtr scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+                  const c10d::ScatterOptions& options) override {
+    return start_alone([&] { return ProcessGroupGloo::scatter(outputs, inputs, options); });
+  }
+
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override {
+    return start_alone(
+        [&] { return ProcessGroupGloo::alltoall_base(output, input, output_splits, input_splits, options); });
+  }
+
+  WorkPtr send(std::vector<at::Tensor>& tensors, int destination, int tag) override {
+    return start_alone([&] { return ProcessGroupGloo::send(tensors, destination, tag); });
+  }
+
+  WorkPtr recv(std::vector<at::Tensor>& tensors, int source, int tag) override {
+    return start_alone([&] { return ProcessGroupGloo::recv(tensors, source, tag); });
+  }
+
+  WorkPtr barrier(const c10d::BarrierOptions& options) override {
+    return start_alone([&] { return ProcessGroupGloo::barrier(options); });
   }
 
   void abort() override {
