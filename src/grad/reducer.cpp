@@ -215,6 +215,8 @@ void Reducer::poke() {
 
 void Reducer::finish_backward() {
   const std::lock_guard lock(mutex_);
+  // A backward that resumes after one inside it has two callbacks.
+  if (!in_backward_) return;
   const at::NoGradGuard no_grad;
   const bool exchange = exchanges_usage();
   if (ready_ != slots_.size()) account_for_missing();

@@ -41,8 +41,9 @@ struct NamedParameter {
 // nothing.
 //
 // Autograd may call the hooks from a thread per device; all state is behind one
-// mutex. Exceptions leave backward() as they were thrown. A backward that is run
-// from inside another one (a Function that calls backward) is not supported.
+// mutex. Exceptions leave backward() as they were thrown. A backward that runs inside
+// another one (a Function that calls backward) reduces on its own, so that it needs
+// find_unused_parameters.
 class Reducer {
  public:
   // Hooks itself into the accumulators and makes every gradient a view of its

@@ -13,6 +13,12 @@
 namespace lockstep::test {
 namespace {
 
+struct PortableKernels : testing::Environment {
+  void SetUp() override { use_portable_kernels(); }
+};
+
+[[maybe_unused]] const auto* const kPortableKernels = testing::AddGlobalTestEnvironment(new PortableKernels);
+
 class DdpGoldenTest : public testing::TestWithParam<std::string> {};
 
 std::string read_golden(const std::string& name) {

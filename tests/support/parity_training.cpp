@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 
 #include "support/formula.h"
@@ -108,6 +109,12 @@ std::string bytes_of(const torch::nn::Module& module) {
 }
 
 }  // namespace
+
+void use_portable_kernels() {
+  setenv("ATEN_CPU_CAPABILITY", "default", 1);
+  setenv("MKL_CBWR", "COMPATIBLE", 1);
+  setenv("ONEDNN_MAX_CPU_ISA", "SSE41", 1);
+}
 
 const std::vector<std::string>& parity_cases() {
   static const std::vector<std::string> cases{"mlp_sgd", "mlp_adam", "cnn_sgd", "cnn_adam"};

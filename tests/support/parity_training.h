@@ -11,6 +11,10 @@ namespace lockstep::test {
 // The C++ half of tests/numeric/golden/make_ddp_golden.py: the same models, weights,
 // data and optimizers, with DataParallel.
 
+// Makes ATen, MKL and oneDNN run the kernels that every x86-64 processor has, as the
+// script does. Call it before the first tensor operation of the process.
+void use_portable_kernels();
+
 // mlp_sgd, mlp_adam, cnn_sgd, cnn_adam.
 const std::vector<std::string>& parity_cases();
 

@@ -355,6 +355,37 @@ TEST(Backward, AnExceptionInItLeavesTheNextOneWhole) {
   });
 }
 
+TEST(Backward, MayRunInsideAnotherOne) {
+  // Hands its gradient on, after a backward of its own over another parameter.
+  struct Nested : torch::autograd::Function<Nested> {
+    static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                              const at::Tensor& other, double factor) {
+      context->save_for_backward({other});
+      context->saved_data["factor"] = factor;
+      return input.clone();
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                   const torch::autograd::variable_list& grads) {
+      const torch::AutoGradMode grad_mode(true);
+      const auto other = context->get_saved_variables()[0];
+      (other.sum() * context->saved_data["factor"].toDouble()).backward();
+      return {grads[0], at::Tensor(), at::Tensor()};
+    }
+  };
+  run_group(kTwoRanks, [](Communicator& group) {
+    for (const int64_t cap : {1, 1 << 20}) {
+      auto bag = make_bag({"a", "b", "c"});
+      GradientSync sync(bag, group, {.find_unused_parameters = true, .bucket_cap_bytes = cap});
+      const auto p = bag->parameters();
+      for (int step = 0; step < 2; ++step) {
+        sync.zero_grad();
+        ((Nested::apply(p[0] * 1, p[1], factor_of(group)) + p[2]).sum() * factor_of(group)).backward();
+        for (const auto& parameter : p) expect_all(parameter.grad(), 1.5);
+      }
+    }
+  });
+}
+
 TEST(Options, ThatMakeNoSenseAreRefused) {
   Communicator alone;
   const auto bag = make_bag({"a"});

@@ -10,6 +10,8 @@ buffers, of rank 0 in registration order: float32, little endian. golden.json sa
 which and with which version of PyTorch.
 
 The optimizers run with foreach=False: one tensor at a time, as torch::optim does.
+The kernels are those that every x86-64 processor runs, so that the files do not
+depend on the machine that wrote them.
 """
 
 import json
@@ -17,11 +19,15 @@ import os
 import sys
 import tempfile
 
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
-import torch.nn.functional as F
-from torch import nn
+# Read by ATen, MKL and oneDNN when they start; the C++ side sets the same.
+PORTABLE_KERNELS = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+os.environ.update(PORTABLE_KERNELS)
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.multiprocessing as mp  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
 
 STEPS = 50
 WORLD_SIZE = 2

@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
     std::cerr << "usage: ddp_parity FOLDER\n";
     return 2;
   }
+  lockstep::test::use_portable_kernels();
   for (const std::string& name : lockstep::test::parity_cases()) {
     std::ofstream file(std::string(argv[1]) + "/" + name + ".bin", std::ios::binary);
     file << lockstep::test::train_parity_case(name);
