@@ -143,4 +143,9 @@ int threads_per_rank(int usable, int local_world_size, bool own_cpus) {
   return std::max(1, own_cpus ? usable : usable / local_world_size);
 }
 
+int threads_of_this_process(const base::Environment& environment, int local_world_size) {
+  return threads_per_rank(usable_cpus(affinity_cpus().size(), cpu_quota()), local_world_size,
+                          has_own_cpus(environment, local_world_size));
+}
+
 }  // namespace lockstep::cluster

@@ -35,4 +35,7 @@ bool has_own_cpus(const base::Environment& environment, int local_world_size);
 // usable / local_world_size, at least 1; all of them where they are the rank's own.
 int threads_per_rank(int usable, int local_world_size, bool own_cpus);
 
+// The same for this process, as its mask, quota and environment are now.
+int threads_of_this_process(const base::Environment& environment, int local_world_size);
+
 }  // namespace lockstep::cluster

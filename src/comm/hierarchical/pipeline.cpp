@@ -98,6 +98,9 @@ class Pipeline::StagedWork final : public c10d::Work {
   std::exception_ptr failure_;
 };
 
+Pipeline::Pipeline(int rank) : rank_(rank) {}
+Pipeline::~Pipeline() = default;
+
 WorkPtr Pipeline::submit(c10d::OpType operation, std::vector<Stage> stages, std::chrono::milliseconds timeout,
                          std::function<void()> finish) {
   progress();

@@ -28,7 +28,8 @@ struct Stage {
 // One thread at a time, abort() apart.
 class Pipeline : public std::enable_shared_from_this<Pipeline> {
  public:
-  explicit Pipeline(int rank) : rank_(rank) {}
+  explicit Pipeline(int rank);
+  ~Pipeline();
 
   // `finish` runs after the last stage. Throws what broke the pipeline before.
   c10::intrusive_ptr<c10d::Work> submit(c10d::OpType operation, std::vector<Stage> stages,
