@@ -91,7 +91,7 @@ struct DataParallelOptions {
 // one thread at a time. The object must outlive every backward over the module.
 class GradientSync {
  public:
-  // Switches reduction off while it lives.
+  // Switches reduction off while it lives. Must not outlive its GradientSync.
   class NoSync {
    public:
     ~NoSync();

@@ -1,14 +1,15 @@
 #include <fmt/ranges.h>
 #include <lockstep/c10d.h>
 #include <lockstep/communicator.h>
+#include <lockstep/error.h>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
+#include <numeric>
 
 #include "comm/communicator_impl.h"
-#include "comm/fake/fake_backend.h"
 
 namespace lockstep {
 namespace {
@@ -22,29 +23,40 @@ std::string address_of(c10::intrusive_ptr<c10d::Store> store) {
   return tcp ? tcp->getHost() : "";
 }
 
-std::shared_ptr<Communicator::Impl> make_group(comm::TransportRequest request) {
-  const comm::OperationContext where{"connect", request.options.backend, request.rank, request.size,
-                                     request.options.connect_timeout};
-  auto transport = comm::with_translation(where, [&] { return comm::make_transport(request); });
-  return std::make_shared<Communicator::Impl>(std::move(request), std::move(transport));
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 }  // namespace
 
-Communicator::Communicator() {
-  comm::TransportRequest request;
-  impl_ = make_group(std::move(request));
+Communicator comm::make_group(TransportRequest request, Membership membership) {
+  const OperationContext where{"connect", request.options.backend, request.rank, request.size,
+                               request.options.connect_timeout};
+  try {
+    Transport transport = make_transport(request);
+    return Communicator(std::make_shared<Communicator::Impl>(std::move(request), std::move(transport),
+                                                             std::move(membership)));
+  } catch (...) {
+    std::rethrow_exception(translate_failure(std::current_exception(), where));
+  }
 }
+
+Communicator::Communicator() : impl_(comm::make_group({}, {nullptr, {0}}).impl()) {}
 
 Communicator make_communicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                const CommunicatorOptions& options) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw ConfigError("comm", fmt::format("rank is not one of the group's: rank {}, size {}", rank, size));
+  }
   comm::TransportRequest request;
   request.rendezvous_address = address_of(store);
   request.store = std::move(store);
   request.rank = rank;
   request.size = size;
   request.options = options;
-  return Communicator(make_group(std::move(request)));
+  return comm::make_group(std::move(request), {nullptr, all_ranks(size)});
 }
 
 c10::intrusive_ptr<c10d::Backend> backend_of(const Communicator& communicator) {
@@ -66,7 +78,11 @@ Communicator Communicator::Impl::make_subgroup(const std::vector<int>& ranks, in
     request.store =
         c10::make_intrusive<c10d::PrefixStore>(fmt::format("group{}", index_in_group), request.store);
   }
-  return Communicator(make_group(std::move(request)));
+  comm::Membership membership{membership_.lifeline, {}};
+  for (const int member : ranks) {
+    membership.job_ranks.push_back(membership_.job_ranks[static_cast<size_t>(member)]);
+  }
+  return comm::make_group(std::move(request), std::move(membership));
 }
 
 int Communicator::rank() const { return impl_->rank(); }
@@ -92,11 +108,14 @@ std::optional<Communicator> Communicator::subgroup(const std::vector<int>& ranks
 at::Tensor Communicator::allocate(int64_t numel, const at::Tensor& like) const {
   const auto& backend = impl_->transport().backend;
   const auto options = like.options().requires_grad(false);
-  if (backend->supportsTensorAlloc(like.device().index())) {
-    return comm::with_translation(impl_->context("allocate", {}),
-                                  [&] { return backend->allocateTensor(numel, options); });
+  if (!backend->supportsTensorAlloc(like.device().index())) {
+    return at::empty({numel}, options);
   }
-  return at::empty({numel}, options);
+  try {
+    return backend->allocateTensor(numel, options);
+  } catch (...) {
+    std::rethrow_exception(impl_->explain(std::current_exception(), "allocate", {}));
+  }
 }
 
 }  // namespace lockstep

@@ -9,17 +9,33 @@
 
 #include "comm/argument_check.h"
 #include "comm/failure.h"
+#include "comm/lifeline.h"
 #include "comm/transport.h"
 
 namespace lockstep {
+
+namespace comm {
+
+// A group's place in its job.
+struct Membership {
+  // Null where the group is not a job's own: others may be no ranks of Lockstep.
+  std::shared_ptr<Lifeline> lifeline;
+  // The job's rank of each rank of the group.
+  std::vector<int> job_ranks;
+};
+
+// Makes a group; the entry of make_communicator, connect and subgroup. Collective.
+Communicator make_group(TransportRequest request, Membership membership);
+
+}  // namespace comm
 
 // The group behind the handles. Used by one thread at a time.
 class Communicator::Impl : public std::enable_shared_from_this<Communicator::Impl> {
  public:
   using Milliseconds = std::chrono::milliseconds;
 
-  Impl(comm::TransportRequest request, comm::Transport transport)
-      : request_(std::move(request)), transport_(std::move(transport)) {}
+  Impl(comm::TransportRequest request, comm::Transport transport, comm::Membership membership);
+  ~Impl();
 
   int rank() const { return request_.rank; }
   int size() const { return request_.size; }
@@ -30,6 +46,8 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   comm::ArgumentCheck check(std::string_view operation) const {
     return comm::ArgumentCheck(operation, rank(), size(), transport_);
   }
+  // What went wrong, with the name of the rank that caused it where that is known.
+  std::exception_ptr explain(std::exception_ptr failure, std::string_view operation, Timeout timeout) const;
   comm::OperationContext context(std::string_view operation, Timeout timeout) const {
     return {operation, transport_.name, rank(), size(), timeout.value_or(request_.options.timeout)};
   }
@@ -51,6 +69,8 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
 
   const comm::TransportRequest request_;
   const comm::Transport transport_;
+  const comm::Membership membership_;
+  std::optional<comm::Lifeline::Subscription> subscription_;
   int num_subgroups_ = 0;
 };
 
@@ -67,8 +87,11 @@ struct Work::Impl {
 template <typename Body>
 Work Communicator::Impl::start(std::string_view operation, Timeout timeout, Body&& body) {
   auto work = new_work(operation, timeout);
-  work->work = comm::with_translation(context(operation, timeout),
-                                      [&] { return body(*transport_.backend, work->timeout); });
+  try {
+    work->work = body(*transport_.backend, work->timeout);
+  } catch (...) {
+    std::rethrow_exception(explain(std::current_exception(), operation, timeout));
+  }
   return Work(std::move(work));
 }
 
@@ -76,7 +99,11 @@ template <typename Body>
 Work Communicator::Impl::start_with_peer(std::string_view operation, Timeout timeout, Body&& body) {
   auto work = new_work(operation, timeout);
   work->wait_timeout = work->timeout;
-  work->work = comm::with_translation(context(operation, timeout), [&] { return body(*transport_.backend); });
+  try {
+    work->work = body(*transport_.backend);
+  } catch (...) {
+    std::rethrow_exception(explain(std::current_exception(), operation, timeout));
+  }
   return Work(std::move(work));
 }
 

@@ -63,4 +63,14 @@ std::exception_ptr translate_failure(std::exception_ptr failure, const Operation
   }
 }
 
+bool may_name_a_rank(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const CommError& error) {
+    return !error.failed_rank() && !is_timeout(error.what());
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace lockstep::comm

@@ -20,14 +20,8 @@ struct OperationContext {
 // store is a CommError. Exceptions of Lockstep pass unchanged.
 std::exception_ptr translate_failure(std::exception_ptr failure, const OperationContext& context);
 
-// Runs `body`; what it throws is translated.
-template <typename Body>
-auto with_translation(const OperationContext& context, Body&& body) {
-  try {
-    return body();
-  } catch (...) {
-    std::rethrow_exception(translate_failure(std::current_exception(), context));
-  }
-}
+// Whether it is a CommError without a rank, timeouts apart: a broken connection whose
+// cause a lifeline may know.
+bool may_name_a_rank(const std::exception_ptr& failure);
 
 }  // namespace lockstep::comm

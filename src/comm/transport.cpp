@@ -3,17 +3,73 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
 #include "comm/fake/fake_backend.h"
 #include "comm/gloo/gloo_backend.h"
+#include "comm/hierarchical/hierarchical_backend.h"
 
 namespace lockstep::comm {
 namespace {
 
-Transport make_gloo(const TransportRequest& request) {
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+constexpr int kMaxShmRanks = 64;
+
+StorePtr below(const StorePtr& store, const std::string& prefix) {
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+}
+
+BackendPtr make_gloo_backend(const TransportRequest& request, const StorePtr& store, int rank, int size,
+                             bool lazy = false) {
   const GlooOptions options{request.options.timeout, request.options.connect_timeout,
-                            request.options.interface, request.rendezvous_address};
-  return {make_gloo_backend(request.store, request.rank, request.size, options), "gloo",
+                            request.options.interface, request.rendezvous_address, lazy};
+  return make_gloo_backend(store, rank, size, options);
+}
+
+Transport make_gloo(const TransportRequest& request) {
+  return {make_gloo_backend(request, request.store, request.rank, request.size), "gloo",
           Transport::Devices::kAny};
+}
+
+BackendPtr make_shm(const TransportRequest& request, const StorePtr& store, int rank, int size) {
+  return make_gloo_backend(request, store, rank, size);
+}
+
+Transport make_hierarchical(const TransportRequest& request, const HostLayout& layout) {
+  const auto host = static_cast<size_t>(layout.host_of[static_cast<size_t>(request.rank)]);
+  const int local_rank = layout.local_rank_of[static_cast<size_t>(request.rank)];
+  const auto num_local = static_cast<int>(layout.hosts[host].size());
+  HierarchicalChannels channels;
+  if (num_local > 1) {
+    for (auto [channel, name] : {std::pair(&channels.up, "up"), {&channels.down, "down"}}) {
+      *channel = make_shm(request, below(request.store, fmt::format("host{}/{}", host, name)), local_rank,
+                          num_local);
+    }
+  }
+  if (local_rank == 0) {
+    channels.cross =
+        make_gloo_backend(request, below(request.store, "cross"), static_cast<int>(host), layout.num_hosts());
+  }
+  channels.flat = make_gloo_backend(request, below(request.store, "flat"), request.rank, request.size, true);
+  return {c10::make_intrusive<HierarchicalBackend>(request.rank, layout, std::move(channels),
+                                                   request.options.timeout),
+          "shm+gloo", Transport::Devices::kCpu};
+}
+
+// CPU ranks, wherever they are: all on one host, one on each, or in between.
+Transport make_auto(const TransportRequest& request) {
+  const std::string mine = request.host_identity.empty() ? host_identity() : request.host_identity;
+  const HostLayout layout = layout_of(
+      exchange_identities(*request.store, request.rank, request.size, mine, request.options.connect_timeout));
+  if (layout.most_ranks_on_a_host() == 1 || layout.most_ranks_on_a_host() > kMaxShmRanks) {
+    return make_gloo(request);
+  }
+  if (layout.num_hosts() == 1) {
+    return {make_shm(request, request.store, request.rank, request.size), "shm", Transport::Devices::kCpu};
+  }
+  return make_hierarchical(request, layout);
 }
 
 Transport make_fake(const TransportRequest& request, const char* name) {
@@ -30,7 +86,10 @@ Transport make_transport(const TransportRequest& request) {
   if (name == "auto" && request.size == 1) {
     return make_fake(request, "none");
   }
-  if (name == "gloo" || name == "auto") {
+  if (name == "auto") {
+    return make_auto(request);
+  }
+  if (name == "gloo") {
     return make_gloo(request);
   }
   throw ConfigError("comm",

@@ -29,10 +29,13 @@ struct TransportRequest {
   CommunicatorOptions options;
   // Host at which the job meets, for the choice of a network interface.
   std::string rendezvous_address;
+  // In place of comm::host_identity(), so that a test makes many hosts of one.
+  std::string host_identity;
 };
 
 // Makes the backend that the options name. Blocks until all ranks are connected.
 // ConfigError: no such backend, or it cannot be used here.
+// Throws c10d's exceptions too: see failure.h.
 Transport make_transport(const TransportRequest& request);
 
 }  // namespace lockstep::comm

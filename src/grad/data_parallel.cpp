@@ -102,6 +102,7 @@ struct GradientSync::Impl {
   Communicator communicator;
   bool broadcast_buffers = true;
   std::vector<WatchedParameter> parameters;
+  std::vector<at::Tensor> buffers;
   std::unique_ptr<grad::Reducer> reducer;
   int no_sync_depth = 0;
   bool buffers_may_differ = false;
@@ -155,6 +156,7 @@ GradientSync::GradientSync(std::shared_ptr<torch::nn::Module> module, Communicat
   impl_->communicator = std::move(communicator);
   impl_->broadcast_buffers = options.broadcast_buffers;
   impl_->parameters = distinct_parameters(*impl_->module);
+  impl_->buffers = impl_->module->buffers();
   if (options.init_sync) {
     grad::require_agreement(facts_of(impl_->parameters, *impl_->module, options, limits),
                             impl_->communicator);
@@ -163,7 +165,7 @@ GradientSync::GradientSync(std::shared_ptr<torch::nn::Module> module, Communicat
   if (options.init_sync) {
     std::vector<at::Tensor> state;
     for (const auto& parameter : impl_->parameters) state.push_back(parameter.tensor);
-    for (const at::Tensor& buffer : impl_->module->buffers()) state.push_back(buffer);
+    state.insert(state.end(), impl_->buffers.begin(), impl_->buffers.end());
     grad::broadcast_coalesced(state, impl_->communicator);
   } else {
     impl_->buffers_may_differ = true;
@@ -174,6 +176,7 @@ GradientSync::GradientSync(std::shared_ptr<torch::nn::Module> module, Communicat
 GradientSync::~GradientSync() = default;
 
 void GradientSync::prepare_forward() {
+  impl_->reducer->settle();
   impl_->require_unchanged();
   // As in PyTorch, the buffers go out once a step, not once a micro batch: before
   // the forward that follows a reduction.
@@ -182,7 +185,7 @@ void GradientSync::prepare_forward() {
 }
 
 void GradientSync::sync_buffers() {
-  grad::broadcast_coalesced(impl_->module->buffers(), impl_->communicator);
+  grad::broadcast_coalesced(impl_->buffers, impl_->communicator);
   impl_->buffers_may_differ = false;
 }
 

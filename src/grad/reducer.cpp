@@ -90,8 +90,14 @@ void Reducer::add_hook(size_t index) {
   slot.hook_key = slot.accumulator->add_post_hook(std::make_unique<Hook>(*this, index));
 }
 
+void Reducer::settle() {
+  const std::lock_guard lock(mutex_);
+  abandon_backward();
+}
+
 void Reducer::zero_grad() {
   const std::lock_guard lock(mutex_);
+  abandon_backward();
   for (const Bucket& bucket : buckets_) clear(bucket.buffer.flat);
   for (Slot& slot : slots_) {
     at::Tensor& gradient = slot.parameter.mutable_grad();
@@ -112,6 +118,8 @@ bool Reducer::exchanges_usage() const { return tolerates_unused() && !learned_; 
 
 void Reducer::on_gradient(size_t index, const at::Tensor& incoming) {
   const std::lock_guard lock(mutex_);
+  const int backward = torch::autograd::get_current_graph_task_id();
+  if (backward != backward_) abandon_backward();
   Slot& slot = slots_[index];
   if (incoming.defined()) {
     if (incoming.layout() != at::kStrided) {
@@ -124,8 +132,7 @@ void Reducer::on_gradient(size_t index, const at::Tensor& incoming) {
   }
   move_into_bucket(slot);
   if (!sync_) return;
-  const int backward = torch::autograd::get_current_graph_task_id();
-  if (!in_backward_ || backward != backward_) begin_backward(backward);
+  if (!in_backward_) begin_backward(backward);
   mark_ready(slot);
 }
 
@@ -141,9 +148,15 @@ void Reducer::move_into_bucket(Slot& slot) {
   gradient = slot.view;
 }
 
+// An exception may have ended the last backward between launch and wait; the
+// buckets are not ours before what it started is done.
+void Reducer::abandon_backward() {
+  if (!in_backward_) return;
+  wait_for_buckets();
+  in_backward_ = false;
+}
+
 void Reducer::begin_backward(int backward) {
-  // An exception may have ended the last backward between launch and wait.
-  if (in_backward_) wait_for_buckets();
   for (Bucket& bucket : buckets_) bucket.missing = bucket.slots.size();
   if (learned_) {
     for (const Slot& slot : slots_) {
@@ -202,6 +215,8 @@ void Reducer::poke() {
 
 void Reducer::finish_backward() {
   const std::lock_guard lock(mutex_);
+  // A backward that resumes after one inside it has two callbacks.
+  if (!in_backward_) return;
   const at::NoGradGuard no_grad;
   const bool exchange = exchanges_usage();
   if (ready_ != slots_.size()) account_for_missing();
@@ -232,8 +247,8 @@ void Reducer::account_for_missing() {
     }
   }
   if (lost.empty()) return;
-  // Buckets already started stay in flight; the next backward waits for them. To
-  // wait here could hang behind a rank that has failed the same way.
+  // Buckets already started stay in flight until abandon_backward(): to wait here
+  // could hang behind a rank that does not take part any more, and hide this error.
   const char* advice =
       options_.static_graph
           ? "static_graph: parameters that the first step used got no gradient in this step; "

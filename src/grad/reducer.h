@@ -41,8 +41,9 @@ struct NamedParameter {
 // nothing.
 //
 // Autograd may call the hooks from a thread per device; all state is behind one
-// mutex. Exceptions leave backward() as they were thrown. A backward that is run
-// from inside another one (a Function that calls backward) is not supported.
+// mutex. Exceptions leave backward() as they were thrown. A backward that runs inside
+// another one (a Function that calls backward) reduces on its own, so that it needs
+// find_unused_parameters.
 class Reducer {
  public:
   // Hooks itself into the accumulators and makes every gradient a view of its
@@ -56,6 +57,9 @@ class Reducer {
 
   // Off: hooks only keep gradients in their buckets.
   void set_sync(bool enabled) { sync_ = enabled; }
+
+  // Waits for what a backward that an exception ended has left in flight.
+  void settle();
 
   void zero_grad();
 
@@ -94,6 +98,7 @@ class Reducer {
 
   void on_gradient(size_t index, const at::Tensor& incoming);
   void move_into_bucket(Slot& slot);
+  void abandon_backward();
   void begin_backward(int backward);
   void mark_ready(Slot& slot);
   void launch_full_buckets();

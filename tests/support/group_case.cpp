@@ -1,8 +1,8 @@
 #include "support/group_case.h"
 
 #include <fmt/ranges.h>
-#include <lockstep/c10d.h>
 
+#include "comm/communicator_impl.h"
 #include "support/rank_threads.h"
 
 namespace lockstep::test {
@@ -21,9 +21,18 @@ void run_group(const GroupCase& group, const std::function<void(Communicator&)>&
 void run_group(const GroupCase& group, const CommunicatorOptions& options,
                const std::function<void(Communicator&)>& body) {
   run_ranks(group.size(), [&](int rank, const c10::intrusive_ptr<c10d::Store>& store) {
-    CommunicatorOptions mine = options;
-    mine.backend = group.backend;
-    Communicator communicator = make_communicator(store, rank, group.size(), mine);
+    comm::TransportRequest request;
+    request.store = store;
+    request.rank = rank;
+    request.size = group.size();
+    request.options = options;
+    request.options.backend = group.backend;
+    request.host_identity = fmt::format("host{}", group.hosts[static_cast<size_t>(rank)]);
+    comm::Membership membership;
+    for (int peer = 0; peer < group.size(); ++peer) {
+      membership.job_ranks.push_back(peer);
+    }
+    Communicator communicator = comm::make_group(request, membership);
     body(communicator);
   });
 }

@@ -338,11 +338,15 @@ TEST_P(CommunicatorTest, Barrier) {
 
 std::vector<GroupCase> every_group() {
   std::vector<GroupCase> groups;
-  for (const char* backend : {"gloo", "auto"}) {
-    for (const std::vector<int>& hosts :
-         std::vector<std::vector<int>>{{0}, {0, 0}, {0, 0, 0}, {0, 0, 0, 0}}) {
-      groups.push_back({backend, hosts});
-    }
+  for (const std::vector<int>& one_host :
+       std::vector<std::vector<int>>{{0}, {0, 0}, {0, 0, 0}, {0, 0, 0, 0}}) {
+    groups.push_back({"gloo", one_host});
+    groups.push_back({"auto", one_host});
+  }
+  // Several hosts: regular, unequal, interleaved, one rank each.
+  for (const std::vector<int>& hosts :
+       std::vector<std::vector<int>>{{0, 0, 1, 1}, {0, 0, 0, 1}, {0, 1, 1}, {0, 1, 0, 1}, {0, 1, 2}}) {
+    groups.push_back({"auto", hosts});
   }
   return groups;
 }

@@ -15,15 +15,18 @@ namespace lockstep::comm {
 struct GlooOptions {
   std::chrono::milliseconds timeout;
   std::chrono::milliseconds connect_timeout;
-  // Interface or address to use; empty: see choose_gloo_device.
+  // Interface or address to use; empty: see choose_gloo_devices.
   std::string interface;
   // Host of the job's rendezvous; empty where there is none.
   std::string rendezvous_address;
+  // Connect two ranks when they first have something to say to each other, rather
+  // than all to all before the first operation.
+  bool lazy = false;
 };
 
 // c10d::ProcessGroupGloo, to which Python ranks may belong too, with abort(): it
 // fails what is pending and every later operation, from any thread. Blocks until
-// all ranks are connected to each other.
+// all ranks are there.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                                     const GlooOptions& options);
 

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <ifaddrs.h>
 #include <lockstep/error.h>
 #include <net/if.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -55,7 +57,46 @@ std::vector<GlooDevice> interfaces_in_list(const std::string& list) {
   return devices;
 }
 
+std::optional<std::string> numeric(const sockaddr* address, socklen_t length) {
+  char text[NI_MAXHOST];
+  if (getnameinfo(address, length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) {
+    return std::nullopt;
+  }
+  return text;
+}
+
+std::optional<std::string> address_of_interface(const std::string& name) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) {
+    return std::nullopt;
+  }
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> guard(list, freeifaddrs);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (name != entry->ifa_name || entry->ifa_addr == nullptr) {
+      continue;
+    }
+    const auto family = entry->ifa_addr->sa_family;
+    if (family == AF_INET || family == AF_INET6) {
+      return numeric(entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+std::string numeric_local_address(const std::string& requested, const std::string& rendezvous_address) {
+  const GlooDevice device =
+      choose_gloo_devices(requested, base::Environment::of_process(), rendezvous_address).front();
+  if (!device.interface.empty()) {
+    if (const auto address = address_of_interface(device.interface)) {
+      return *address;
+    }
+    throw ConfigError("comm", fmt::format("network interface has no IP address: {}", device.interface));
+  }
+  const AddressList list = resolve(device.address);
+  return numeric(list->ai_addr, list->ai_addrlen).value_or(device.address);
+}
 
 std::optional<std::string> local_address_towards(const std::string& host) {
   const AddressList list = resolve(host);
@@ -66,14 +107,11 @@ std::optional<std::string> local_address_towards(const std::string& host) {
     }
     sockaddr_storage local{};
     socklen_t length = sizeof(local);
-    char text[NI_MAXHOST];
     const bool found = connect(fd, entry->ai_addr, entry->ai_addrlen) == 0 &&
-                       getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) == 0 &&
-                       getnameinfo(reinterpret_cast<sockaddr*>(&local), length, text, sizeof(text), nullptr,
-                                   0, NI_NUMERICHOST) == 0;
+                       getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) == 0;
     close(fd);
     if (found) {
-      return text;
+      return numeric(reinterpret_cast<sockaddr*>(&local), length);
     }
   }
   return std::nullopt;

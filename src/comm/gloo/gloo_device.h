@@ -29,4 +29,8 @@ std::vector<GlooDevice> choose_gloo_devices(const std::string& requested,
 // host does not resolve or has no route.
 std::optional<std::string> local_address_towards(const std::string& host);
 
+// A numeric address of this machine at which other ranks can reach it, chosen by
+// the same rules.
+std::string numeric_local_address(const std::string& requested, const std::string& rendezvous_address);
+
 }  // namespace lockstep::comm

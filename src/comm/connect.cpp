@@ -1,0 +1,63 @@
+#include <fmt/format.h>
+#include <lockstep/c10d.h>
+#include <lockstep/communicator.h>
+#include <lockstep/rank_map.h>
+
+#include <numeric>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "comm/communicator_impl.h"
+#include "comm/gloo/gloo_device.h"
+
+namespace lockstep {
+namespace {
+
+// A host by which the other ranks' machines are reached: the rendezvous, or, where
+// that is a file, this machine's own name.
+std::string meeting_host(const RankMap& map) {
+  switch (map.rendezvous.kind) {
+    case Rendezvous::Kind::kTcp: return map.rendezvous.address;
+    case Rendezvous::Kind::kFile: return map.host;
+    case Rendezvous::Kind::kNone: break;
+  }
+  return "";
+}
+
+std::shared_ptr<comm::Lifeline> join_lifeline(c10d::Store& store, const RankMap& map,
+                                              const CommunicatorOptions& options) {
+  const comm::OperationContext where{"connect", options.backend, map.rank, map.world_size,
+                                     options.connect_timeout};
+  try {
+    return comm::Lifeline::join(store, map.rank, map.world_size,
+                                comm::numeric_local_address(options.interface, meeting_host(map)),
+                                options.connect_timeout);
+  } catch (...) {
+    std::rethrow_exception(comm::translate_failure(std::current_exception(), where));
+  }
+}
+
+}  // namespace
+
+Communicator Communicator::connect(const RankMap& map, const CommunicatorOptions& options) {
+  comm::TransportRequest request;
+  request.rank = map.rank;
+  request.size = map.world_size;
+  request.options = options;
+  request.rendezvous_address = meeting_host(map);
+  comm::Membership membership;
+  membership.job_ranks.resize(static_cast<size_t>(map.world_size));
+  std::iota(membership.job_ranks.begin(), membership.job_ranks.end(), 0);
+
+  if (map.world_size == 1) {
+    request.store = c10::make_intrusive<c10d::HashStore>();
+  } else if (options.backend != "fake") {
+    // A restarted job must not find the keys of its earlier life.
+    request.store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("lockstep/{}", map.restart_count),
+                                                           open_store(map, options.connect_timeout));
+    membership.lifeline = join_lifeline(*request.store, map, options);
+  }
+  return comm::make_group(std::move(request), std::move(membership));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,176 @@
+#include "comm/hierarchical/pipeline.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+
+#include <thread>
+
+namespace lockstep::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+// Polling gives the processor away at once and, when nothing moves for a while,
+// for longer: the leaders' network threads need it more.
+constexpr int kYields = 500;
+constexpr std::chrono::microseconds kPause{50};
+
+}  // namespace
+
+class Pipeline::StagedWork final : public c10d::Work {
+ public:
+  StagedWork(std::shared_ptr<Pipeline> pipeline, int rank, c10d::OpType operation, std::vector<Stage> stages,
+             std::chrono::milliseconds timeout, std::function<void()> finish)
+      : Work(rank, operation),
+        pipeline_(std::move(pipeline)),
+        stages(std::move(stages)),
+        finish_(std::move(finish)),
+        timeout_(timeout) {}
+
+  bool isCompleted() override {
+    pipeline_->progress();
+    return done();
+  }
+
+  bool isSuccess() const override { return done() && !failure_; }
+  std::exception_ptr exception() const override { return failure_; }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    const auto limit = timeout == kNoTimeout ? timeout_ : timeout;
+    const auto deadline = Clock::now() + limit;
+    for (int idle = 0; !done();) {
+      idle = pipeline_->progress() ? 0 : idle + 1;
+      if (idle > kYields) {
+        std::this_thread::sleep_for(kPause);
+      } else if (idle > 0) {
+        std::this_thread::yield();
+      }
+      if (idle > 0 && !done() && Clock::now() > deadline) {
+        pipeline_->fail(std::make_exception_ptr(CommError(
+            "comm",
+            fmt::format("{} timed out on rank {} in stage {} of {} after {} ms: a peer did not take part",
+                        c10d::opTypeToString(opType_), rank_, next, stages.size(), limit.count()),
+            CommError::Recovery::kRebuild)));
+      }
+    }
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+    return true;
+  }
+
+  bool done() const { return done_; }
+
+  void succeed() {
+    if (finish_) {
+      finish_();
+    }
+    end();
+  }
+
+  void fail(std::exception_ptr failure) {
+    failure_ = std::move(failure);
+    end();
+  }
+
+ private:
+  void end() {
+    done_ = true;
+    stages.clear();  // drops the tensors
+    running = nullptr;
+    finish_ = nullptr;
+  }
+
+  std::shared_ptr<Pipeline> pipeline_;
+
+ public:
+  // Kept by the pipeline.
+  std::vector<Stage> stages;
+  std::vector<uint64_t> tickets;  // the place of each stage in its channel's order
+  size_t next = 0;                // stage to start
+  WorkPtr running;                // stage next - 1, while it runs
+
+ private:
+  std::function<void()> finish_;
+  std::chrono::milliseconds timeout_;
+  bool done_ = false;
+  std::exception_ptr failure_;
+};
+
+WorkPtr Pipeline::submit(c10d::OpType operation, std::vector<Stage> stages, std::chrono::milliseconds timeout,
+                         std::function<void()> finish) {
+  progress();
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
+  auto work = c10::make_intrusive<StagedWork>(shared_from_this(), rank_, operation, std::move(stages),
+                                              timeout, std::move(finish));
+  for (const Stage& stage : work->stages) {
+    work->tickets.push_back(submitted_[static_cast<size_t>(stage.channel)]++);
+  }
+  pending_.push_back(work);
+  progress();
+  return work;
+}
+
+bool Pipeline::progress() {
+  if (aborted_ && !failure_) {
+    fail(std::make_exception_ptr(
+        CommError("comm", "aborted because a rank of the job is gone", CommError::Recovery::kRebuild)));
+  }
+  bool moved = false;
+  try {
+    // By index: nothing below adds or removes, but a work that ends drops tensors,
+    // and with them anything.
+    for (size_t i = 0; i < pending_.size(); ++i) {
+      const auto work = pending_[i];
+      moved |= advance(*work);
+    }
+  } catch (...) {
+    fail(std::current_exception());
+    return true;
+  }
+  while (!pending_.empty() && pending_.front()->done()) {
+    pending_.pop_front();
+  }
+  return moved;
+}
+
+bool Pipeline::advance(StagedWork& work) {
+  bool moved = false;
+  while (!work.done()) {
+    if (work.running) {
+      if (!work.running->isCompleted()) {
+        return moved;
+      }
+      work.running->wait(kNoTimeout);  // throws what went wrong
+      work.running = nullptr;
+    }
+    if (work.next == work.stages.size()) {
+      work.succeed();
+      return true;
+    }
+    const Stage& stage = work.stages[work.next];
+    uint64_t& started = started_[static_cast<size_t>(stage.channel)];
+    if (started != work.tickets[work.next]) {
+      return moved;
+    }
+    ++started;
+    ++work.next;
+    work.running = stage.start();
+    moved = true;
+  }
+  return moved;
+}
+
+void Pipeline::fail(std::exception_ptr failure) {
+  failure_ = std::move(failure);
+  for (const auto& work : std::exchange(pending_, {})) {
+    if (!work->done()) {
+      work->fail(failure_);
+    }
+  }
+}
+
+}  // namespace lockstep::comm
