@@ -12,8 +12,8 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/lockstep
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(EXPORT LockstepTargets NAMESPACE lockstep:: DESTINATION ${package_dir})
 
-# The command line and the plugins, those that this build has.
-foreach(target lockstep_cli lockstep_mpi lockstep_cuda)
+# The programs and the plugins, those that this build has.
+foreach(target lockstep_program lockstep_tensor_program lockstep_mpi lockstep_cuda)
   if(TARGET ${target})
     install(TARGETS ${target}
             RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}

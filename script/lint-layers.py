@@ -27,6 +27,7 @@ LAYERS = {
     "models": ("base", "config", "grad"),
     "report": (*CORE, "train"),
     "cli": (*CORE, "comm", "grad", "shard", "data", "checkpoint", "train", "models", "report"),
+    "app": (*CORE, "comm", "grad", "shard", "data", "checkpoint", "train", "models", "report", "cli"),
     # The one optional library: nothing includes it, it is loaded.
     "cuda": (*CORE, "comm", "grad", "shard"),
 }

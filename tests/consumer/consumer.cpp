@@ -7,6 +7,7 @@
 int main() {
   lockstep::Communicator world;
   auto x = torch::ones({4});
-  std::printf("sum %g\n", x.sum().item<double>());
-  return 0;
+  world.all_reduce(x).wait();
+  std::printf("rank %d of %d: sum %g\n", world.rank(), world.size(), x.sum().item<double>());
+  return x.sum().item<double>() == 4 ? 0 : 1;
 }
