@@ -25,8 +25,7 @@ fs::path new_folder_name(const std::string& root) {
   std::tm local{};
   ::localtime_r(&now, &local);
   const std::string program = fs::path(base::own_executable()).filename().string();
-  return fs::path(root) /
-         fmt::format("{}_{:%Y%m%dT%H%M%S}_{:x}", program, local, ::getpid());
+  return fs::path(root) / fmt::format("{}_{:%Y%m%dT%H%M%S}_{:x}", program, local, ::getpid());
 }
 
 std::string make_folder(const TrainConfig& config) {
