@@ -25,8 +25,7 @@ void Work::wait() {
   try {
     impl_->work->wait(impl_->wait_timeout);
   } catch (...) {
-    impl_->failure = comm::translate_failure(std::current_exception(),
-                                             impl_->group->context(impl_->operation, impl_->timeout));
+    impl_->failure = impl_->group->explain(std::current_exception(), impl_->operation, impl_->timeout);
     std::rethrow_exception(impl_->failure);
   }
   impl_->work = nullptr;
