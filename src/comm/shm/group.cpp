@@ -1,0 +1,252 @@
+#include "comm/shm/group.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <lockstep/error.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "comm/shm/waiter.h"
+
+namespace lockstep::comm::shm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kProcessCheckPeriod = std::chrono::milliseconds(20);
+constexpr std::string_view kPrefix = "[shm] ";
+
+std::string rank_list(const std::vector<int>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","));
+}
+
+}  // namespace
+
+// Tells when two threads use the group at the same time.
+class Group::Exclusive {
+ public:
+  explicit Exclusive(Group& group) : group_(group) {
+    if (group_.in_use_.exchange(true, std::memory_order_acquire)) {
+      throw ConfigError("shm", "two threads use one group at the same time: give each thread its own");
+    }
+  }
+  ~Exclusive() { group_.in_use_.store(false, std::memory_order_release); }
+
+ private:
+  Group& group_;
+};
+
+Group::Group(std::vector<Peer> peers, int rank)
+    : peers_(std::move(peers)),
+      rank_(rank),
+      may_spin_(cpus_suffice_for(static_cast<int>(peers_.size()))),
+      own_regions_(std::make_shared<OwnRegions>(peers_[rank].memory)),
+      collectives_(peers_, rank, own_regions_),
+      point_to_point_(peers_, rank, own_regions_) {}
+
+Group::~Group() { close(); }
+
+void Group::close() noexcept {
+  if (std::exchange(closed_, true)) {
+    return;
+  }
+  const size_t num_pending = collectives_.num_pending() + point_to_point_.num_pending();
+  if (num_pending > 0) {
+    base::log_line(base::LogLevel::kWarning, "shm",
+                   fmt::format("rank {} closed its group with {} operations pending", rank_, num_pending));
+  }
+  if (failure_ == nullptr) {
+    failure_ = std::make_exception_ptr(ConfigError("shm", "the group is closed"));
+    own_home().state.store(RankState::kLeft, std::memory_order_release);
+  }
+  collectives_.clear();
+  point_to_point_.clear();
+}
+
+void Group::throw_if_broken() const {
+  if (failure_ != nullptr) {
+    std::rethrow_exception(failure_);
+  }
+}
+
+void Group::start(c10::intrusive_ptr<CollectiveWork> work) {
+  const Exclusive exclusive(*this);
+  throw_if_broken();
+  collectives_.start(std::move(work));
+}
+
+void Group::start(c10::intrusive_ptr<MessageWork> work) {
+  const Exclusive exclusive(*this);
+  throw_if_broken();
+  try {
+    point_to_point_.start(std::move(work));
+  } catch (const Error&) {
+    break_group(std::current_exception());
+    throw;
+  }
+}
+
+bool Group::progress() {
+  try {
+    bool any = collectives_.progress();
+    if (!point_to_point_.idle()) {
+      any |= point_to_point_.progress();
+    }
+    return any;
+  } catch (const Error&) {
+    break_group(std::current_exception());
+    throw;
+  }
+}
+
+void Group::wait(const GroupWork& work, Milliseconds timeout) {
+  const Exclusive exclusive(*this);
+  Waiter waiter(may_spin_);
+  Clock::time_point slow_since{};
+  while (!work.done) {
+    throw_if_broken();
+    if (progress()) {
+      waiter.reset();
+    } else if (waiter.pause()) {
+      check_peers(&work);
+      const auto now = Clock::now();
+      if (slow_since == Clock::time_point{}) {
+        slow_since = now - waiter.waited();
+      }
+      if (now - slow_since > timeout && !work.done) {
+        time_out(work, timeout);
+      }
+    }
+  }
+}
+
+void Group::poll() {
+  const Exclusive exclusive(*this);
+  if (failure_ != nullptr) {
+    return;
+  }
+  try {
+    // Looking at the peers costs system calls: now and then is enough.
+    if (!progress() && ++num_idle_polls_ % 64 == 0) {
+      check_peers(nullptr);
+    }
+  } catch (const Error&) {
+    // Kept in failure_.
+  }
+}
+
+void Group::check_peers(const GroupWork* waited_for) {
+  const auto now = Clock::now();
+  const bool check_processes = now - processes_checked_ > kProcessCheckPeriod;
+  if (check_processes) {
+    processes_checked_ = now;
+  }
+  try {
+    for (int peer = 0; peer < size(); ++peer) {
+      const auto state = peers_[peer].home().state.load(std::memory_order_acquire);
+      if (peer != rank_ &&
+          (state != RankState::kActive || (check_processes && !peers_[peer].process.alive()))) {
+        check_peer(peer, waited_for);
+      }
+    }
+  } catch (const CommError&) {
+    break_group(std::current_exception());
+    throw;
+  }
+}
+
+// Throws when the peer, who is not well, is the end of the group.
+void Group::check_peer(int peer, const GroupWork* waited_for) {
+  // What it did before may be enough to go on.
+  while (progress()) {
+  }
+  if (waited_for != nullptr && waited_for->done) {
+    return;
+  }
+  const Home& home = peers_[peer].home();
+  switch (home.state.load(std::memory_order_acquire)) {
+    case RankState::kFailed:
+      throw CommError(
+          "shm", home.failure.text,
+          home.failure.can_rebuild != 0 ? CommError::Recovery::kRebuild : CommError::Recovery::kFatal,
+          home.failure.rank < 0 ? std::nullopt : std::optional<int>(home.failure.rank));
+    case RankState::kLeft:
+      if (needs(peer, waited_for)) {
+        throw CommError("shm", fmt::format("rank {} left the group, but {}", peer, waiting_text(waited_for)),
+                        CommError::Recovery::kRebuild, peer);
+      }
+      return;
+    case RankState::kActive:
+      throw CommError("shm",
+                      fmt::format("rank {} died (process {}), {}", peer, peers_[peer].process.pid(),
+                                  waiting_text(waited_for)),
+                      CommError::Recovery::kRebuild, peer);
+  }
+}
+
+bool Group::needs(int peer, const GroupWork* waited_for) const {
+  if (const auto* message = dynamic_cast<const MessageWork*>(waited_for)) {
+    return message->peer == peer;
+  }
+  if (collectives_.idle()) {
+    return false;
+  }
+  const auto ranks = collectives_.blocker().ranks;
+  return std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
+}
+
+std::string Group::waiting_text(const GroupWork* waited_for) const {
+  const GroupWork* work = waited_for;
+  if (dynamic_cast<const MessageWork*>(work) == nullptr && !collectives_.idle()) {
+    work = &collectives_.front();
+  }
+  return fmt::format("rank {} waits in {}", rank_, work == nullptr ? "nothing" : work->description());
+}
+
+void Group::time_out(const GroupWork& work, Milliseconds timeout) {
+  std::vector<int> ranks;
+  const char* what = "has not taken part";
+  if (const auto* message = dynamic_cast<const MessageWork*>(&work)) {
+    ranks = {message->peer};
+  } else if (!collectives_.idle()) {
+    auto blocker = collectives_.blocker();
+    ranks = std::move(blocker.ranks);
+    what = blocker.what;
+  }
+  break_group(std::make_exception_ptr(CommError(
+      "shm",
+      fmt::format("{} {} within {} ms, {}", ranks.empty() ? "a rank" : rank_list(ranks), what,
+                  timeout.count(), waiting_text(&work)),
+      CommError::Recovery::kRebuild, ranks.empty() ? std::nullopt : std::optional<int>(ranks.front()))));
+  std::rethrow_exception(failure_);
+}
+
+void Group::break_group(std::exception_ptr error) noexcept {
+  if (failure_ != nullptr) {
+    return;
+  }
+  failure_ = error;
+  Home& home = own_home();
+  std::string text = "an internal error";
+  home.failure.rank = -1;
+  try {
+    std::rethrow_exception(error);
+  } catch (const CommError& comm) {
+    text = comm.what();
+    home.failure.rank = comm.failed_rank().value_or(-1);
+    home.failure.can_rebuild = comm.can_rebuild() ? 1 : 0;
+  } catch (const std::exception& other) {
+    text = other.what();
+  }
+  if (text.starts_with(kPrefix)) {
+    text.erase(0, kPrefix.size());
+  }
+  std::strncpy(home.failure.text, text.c_str(), sizeof home.failure.text - 1);
+  home.state.store(RankState::kFailed, std::memory_order_release);
+  collectives_.clear();
+  point_to_point_.clear();
+}
+
+}  // namespace lockstep::comm::shm
