@@ -6,6 +6,7 @@
 #include <lockstep/data_parallel.h>
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <random>
@@ -93,12 +94,12 @@ struct Net : torch::nn::Module {
   }
 };
 
-std::unique_ptr<c10d::Reducer> make_oracle(const Plan& plan, const std::vector<at::Tensor>& parameters,
+std::shared_ptr<c10d::Reducer> make_oracle(const Plan& plan, const std::vector<at::Tensor>& parameters,
                                            const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
       parameters, {static_cast<size_t>(plan.bucket_bytes)}, std::vector<bool>(parameters.size(), false));
   std::reverse(buckets.begin(), buckets.end());
-  return std::make_unique<c10d::Reducer>(
+  return std::make_shared<c10d::Reducer>(
       parameters, buckets, group, std::vector<bool>(parameters.size(), false), plan.bucket_bytes,
       plan.find_unused,
       /*gradient_as_bucket_view=*/false, std::unordered_map<size_t, std::string>{}, plan.bucket_bytes,
@@ -120,6 +121,8 @@ Gradients run_oracle(const Plan& plan, const Communicator& communicator,
   Net net(plan);
   const auto parameters = net.trained();
   const auto reducer = make_oracle(plan, parameters, group);
+  const auto logger = std::make_shared<c10d::Logger>(reducer);  // it does not run without one
+  reducer->set_logger(logger);
   Gradients gradients;
   for (int step = 0; step < kSteps; ++step) {
     net.zero_grad();

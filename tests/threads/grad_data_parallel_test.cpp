@@ -329,6 +329,7 @@ TEST_P(DataParallelTest, FullBucketsStartWhileBackwardRunsFromTheFirstStep) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, DataParallelTest,
                          testing::Values(GroupCase{"gloo", {0}}, GroupCase{"gloo", {0, 0}},
+                                         GroupCase{"shm", {0, 0}}, GroupCase{"shm", {0, 0, 0}},
                                          GroupCase{"gloo", {0, 0, 0}}),
                          [](const auto& info) { return info.param.name(); });
 

@@ -21,7 +21,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-const test::GroupCase kTwoRanks{"gloo", {0, 0}};
+const test::GroupCase kTwoRanks{"shm", {0, 0}};
 
 // A module of free parameters; what a step does with them is the test's.
 struct Bag : torch::nn::Module {
