@@ -34,10 +34,13 @@ Placement place_in_slurm_step(const Evidence& evidence, RankMap step);
 // there is nothing to say.
 std::string slurm_warning(const Evidence& evidence);
 
-// Whether mpirun or mpiexec started this process.
+// Whether MPI's variables are there; srun --mpi sets some of them too.
 bool has_mpi_variables(const Variables& variables);
-// Whether MPI's variables tell of another rank or size than these.
-bool mpi_tells_another_world(const Variables& variables, int rank, int world_size);
+// Whether those are there that only mpirun and mpiexec set. In a Slurm step such a
+// process is not a task: mpirun's daemon is, and its ranks inherit the task's place.
+bool started_by_mpirun(const Variables& variables);
+// Whether RANK and WORLD_SIZE say the same as MPI.
+bool repeats_mpi(const Variables& variables);
 Placement place_in_mpi_world(const Evidence& evidence);
 
 // Pieces of the rules.

@@ -68,11 +68,15 @@ Rendezvous mpi_rendezvous(const Evidence& evidence, const MpiNames& names, const
 
 bool has_mpi_variables(const Variables& variables) { return find_flavour(variables) != nullptr; }
 
-bool mpi_tells_another_world(const Variables& variables, int rank, int world_size) {
+bool started_by_mpirun(const Variables& variables) {
+  return variables.has_any(
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"});
+}
+
+bool repeats_mpi(const Variables& variables) {
   const MpiNames* names = find_flavour(variables);
-  if (names == nullptr) return false;
-  return variables.rank(names->rank).value_or(rank) != rank ||
-         variables.count(names->world_size).value_or(world_size) != world_size;
+  return names != nullptr && variables.rank("RANK") == variables.rank(names->rank) &&
+         variables.count("WORLD_SIZE") == variables.count(names->world_size);
 }
 
 Placement place_in_mpi_world(const Evidence& evidence) {

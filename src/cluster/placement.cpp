@@ -53,10 +53,8 @@ Evidence gather(const PlacementRequest& request, const base::Environment& enviro
   return evidence;
 }
 
-// A script that says RANK=$SLURM_PROCID only repeats the step, which knows more.
-bool only_repeats(const Variables& variables, const RankMap& step) {
-  return !variables.has("LOCAL_WORLD_SIZE") && variables.rank("RANK") == step.rank &&
-         variables.count("WORLD_SIZE") == step.world_size;
+bool repeats_step(const Variables& variables, const RankMap& step) {
+  return variables.rank("RANK") == step.rank && variables.count("WORLD_SIZE") == step.world_size;
 }
 
 SpawnPlan spawn_here(const Evidence& evidence) {
@@ -105,17 +103,18 @@ Placement decide_placement(const PlacementRequest& request, const base::Environm
   const Evidence evidence = gather(request, environment, host);
   const Variables& variables = evidence.variables;
   const bool has_rank = variables.has("RANK");
-  // With LOCAL_WORLD_SIZE they are complete, and a step around them does not count.
+  // Complete rank variables come from the innermost launcher. Without
+  // LOCAL_WORLD_SIZE a script may only have repeated what srun or mpirun said, as in
+  // RANK=$SLURM_PROCID, and those know more.
   if (has_rank && variables.has("LOCAL_WORLD_SIZE")) return place_by_rank_variables(evidence);
-  if (std::optional<RankMap> step = read_slurm_step(variables)) {
-    if (has_rank && !only_repeats(variables, *step)) return place_by_rank_variables(evidence);
-    // The daemons of an mpirun are tasks of a step too, and its ranks inherit that.
-    if (!mpi_tells_another_world(variables, step->rank, step->world_size)) {
+  if (!started_by_mpirun(variables)) {
+    std::optional<RankMap> step = read_slurm_step(variables);
+    if (step && (!has_rank || repeats_step(variables, *step)))
       return place_in_slurm_step(evidence, *std::move(step));
-    }
   }
+  const bool from_mpi = has_mpi_variables(variables) && (!has_rank || repeats_mpi(variables));
+  if (from_mpi) return place_in_mpi_world(evidence);
   if (has_rank) return place_by_rank_variables(evidence);
-  if (has_mpi_variables(variables)) return place_in_mpi_world(evidence);
   return place_single(evidence);
 }
 

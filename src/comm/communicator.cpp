@@ -31,19 +31,19 @@ std::vector<int> all_ranks(int size) {
 
 }  // namespace
 
-Communicator comm::make_group(TransportRequest request, Membership membership) {
+Communicator comm::make_group(TransportRequest request, std::shared_ptr<Lifeline> lifeline) {
   const OperationContext where{"connect", request.options.backend, request.rank, request.size,
                                request.options.connect_timeout};
   try {
     Transport transport = make_transport(request);
-    return Communicator(std::make_shared<Communicator::Impl>(std::move(request), std::move(transport),
-                                                             std::move(membership)));
+    return Communicator(
+        std::make_shared<Communicator::Impl>(std::move(request), std::move(transport), std::move(lifeline)));
   } catch (...) {
     std::rethrow_exception(translate_failure(std::current_exception(), where));
   }
 }
 
-Communicator::Communicator() : impl_(comm::make_group({}, {nullptr, {0}}).impl()) {}
+Communicator::Communicator() : impl_(comm::make_group({}, nullptr).impl()) {}
 
 Communicator make_communicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                const CommunicatorOptions& options) {
@@ -56,7 +56,8 @@ Communicator make_communicator(c10::intrusive_ptr<c10d::Store> store, int rank, 
   request.rank = rank;
   request.size = size;
   request.options = options;
-  return comm::make_group(std::move(request), {nullptr, all_ranks(size)});
+  request.job_ranks = all_ranks(size);
+  return comm::make_group(std::move(request), nullptr);
 }
 
 c10::intrusive_ptr<c10d::Backend> backend_of(const Communicator& communicator) {
@@ -78,11 +79,11 @@ Communicator Communicator::Impl::make_subgroup(const std::vector<int>& ranks, in
     request.store =
         c10::make_intrusive<c10d::PrefixStore>(fmt::format("group{}", index_in_group), request.store);
   }
-  comm::Membership membership{membership_.lifeline, {}};
+  request.job_ranks.clear();
   for (const int member : ranks) {
-    membership.job_ranks.push_back(membership_.job_ranks[static_cast<size_t>(member)]);
+    request.job_ranks.push_back(request_.job_ranks[static_cast<size_t>(member)]);
   }
-  return comm::make_group(std::move(request), std::move(membership));
+  return comm::make_group(std::move(request), lifeline_);
 }
 
 int Communicator::rank() const { return impl_->rank(); }

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <lockstep/communicator.h>
+#include <lockstep/error.h>
 
 #include <memory>
 #include <string_view>
@@ -16,16 +17,10 @@ namespace lockstep {
 
 namespace comm {
 
-// A group's place in its job.
-struct Membership {
-  // Null where the group is not a job's own: others may be no ranks of Lockstep.
-  std::shared_ptr<Lifeline> lifeline;
-  // The job's rank of each rank of the group.
-  std::vector<int> job_ranks;
-};
-
 // Makes a group; the entry of make_communicator, connect and subgroup. Collective.
-Communicator make_group(TransportRequest request, Membership membership);
+// `lifeline` is null where the group is not a whole job's: others may be no ranks of
+// Lockstep.
+Communicator make_group(TransportRequest request, std::shared_ptr<Lifeline> lifeline);
 
 }  // namespace comm
 
@@ -34,7 +29,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
  public:
   using Milliseconds = std::chrono::milliseconds;
 
-  Impl(comm::TransportRequest request, comm::Transport transport, comm::Membership membership);
+  Impl(comm::TransportRequest request, comm::Transport transport, std::shared_ptr<comm::Lifeline> lifeline);
   ~Impl();
 
   int rank() const { return request_.rank; }
@@ -65,11 +60,12 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   int next_subgroup() { return num_subgroups_++; }
 
  private:
+  std::exception_ptr name_the_departed(const CommError& error, std::string_view operation) const;
   std::shared_ptr<Work::Impl> new_work(std::string_view operation, Timeout timeout);
 
   const comm::TransportRequest request_;
   const comm::Transport transport_;
-  const comm::Membership membership_;
+  const std::shared_ptr<comm::Lifeline> lifeline_;
   std::optional<comm::Lifeline::Subscription> subscription_;
   int num_subgroups_ = 0;
 };

@@ -45,19 +45,19 @@ Communicator Communicator::connect(const RankMap& map, const CommunicatorOptions
   request.size = map.world_size;
   request.options = options;
   request.rendezvous_address = meeting_host(map);
-  comm::Membership membership;
-  membership.job_ranks.resize(static_cast<size_t>(map.world_size));
-  std::iota(membership.job_ranks.begin(), membership.job_ranks.end(), 0);
+  request.job_ranks.resize(static_cast<size_t>(map.world_size));
+  std::iota(request.job_ranks.begin(), request.job_ranks.end(), 0);
 
+  std::shared_ptr<comm::Lifeline> lifeline;
   if (map.world_size == 1) {
     request.store = c10::make_intrusive<c10d::HashStore>();
   } else if (options.backend != "fake") {
     // A restarted job must not find the keys of its earlier life.
     request.store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("lockstep/{}", map.restart_count),
                                                            open_store(map, options.connect_timeout));
-    membership.lifeline = join_lifeline(*request.store, map, options);
+    lifeline = join_lifeline(*request.store, map, options);
   }
-  return comm::make_group(std::move(request), std::move(membership));
+  return comm::make_group(std::move(request), std::move(lifeline));
 }
 
 }  // namespace lockstep

@@ -27,7 +27,7 @@ std::exception_ptr refused(const std::string& what, const OperationContext& cont
 std::exception_ptr failed(const std::string& what, const OperationContext& context) {
   const std::string line = first_line(what);
   if (is_timeout(line)) {
-    return std::make_exception_ptr(CommError(
+    return std::make_exception_ptr(TimeoutError(
         "comm",
         fmt::format("{} timed out on rank {} of {}, backend {}, timeout {} ms: a peer did not take part: {}",
                     context.operation, context.rank, context.size, context.backend, context.timeout.count(),
@@ -60,16 +60,6 @@ std::exception_ptr translate_failure(std::exception_ptr failure, const Operation
     return failed(error.what_without_backtrace(), context);
   } catch (const std::exception& error) {
     return failed(error.what(), context);
-  }
-}
-
-bool may_name_a_rank(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const CommError& error) {
-    return !error.failed_rank() && !is_timeout(error.what());
-  } catch (...) {
-    return false;
   }
 }
 

@@ -1,10 +1,18 @@
 #pragma once
 
+#include <lockstep/error.h>
+
 #include <chrono>
 #include <exception>
 #include <string_view>
 
 namespace lockstep::comm {
+
+// A CommError because a peer did not take part in time; its connections stand.
+class TimeoutError : public CommError {
+ public:
+  using CommError::CommError;
+};
 
 // Where an exception came from, for its text.
 struct OperationContext {
@@ -19,9 +27,5 @@ struct OperationContext {
 // that c10d refuses is a ConfigError; a timeout, a lost connection or a failed
 // store is a CommError. Exceptions of Lockstep pass unchanged.
 std::exception_ptr translate_failure(std::exception_ptr failure, const OperationContext& context);
-
-// Whether it is a CommError without a rank, timeouts apart: a broken connection whose
-// cause a lifeline may know.
-bool may_name_a_rank(const std::exception_ptr& failure);
 
 }  // namespace lockstep::comm

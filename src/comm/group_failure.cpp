@@ -5,25 +5,26 @@
 
 #include <algorithm>
 
-#include "base/log.h"
 #include "comm/communicator_impl.h"
 
 namespace lockstep {
 namespace {
 
 // Between a broken connection and rank 0's word on who it was lies a round trip.
-constexpr std::chrono::seconds kPatience{2};
+// Shorter where the backend names a rank itself.
+constexpr std::chrono::milliseconds kPatience{2000};
+constexpr std::chrono::milliseconds kShortPatience{500};
 
 }  // namespace
 
 Communicator::Impl::Impl(comm::TransportRequest request, comm::Transport transport,
-                         comm::Membership membership)
-    : request_(std::move(request)), transport_(std::move(transport)), membership_(std::move(membership)) {
-  if (membership_.lifeline) {
+                         std::shared_ptr<comm::Lifeline> lifeline)
+    : request_(std::move(request)), transport_(std::move(transport)), lifeline_(std::move(lifeline)) {
+  if (lifeline_) {
     // A rank that waits for one that is alive, but waits for the dead one, would
     // otherwise wait for its whole timeout.
-    subscription_ = membership_.lifeline->on_death([this](int job_rank) {
-      const auto& members = membership_.job_ranks;
+    subscription_ = lifeline_->on_death([this](int job_rank) {
+      const auto& members = request_.job_ranks;
       if (std::find(members.begin(), members.end(), job_rank) != members.end()) {
         transport_.backend->abort();
       }
@@ -33,31 +34,45 @@ Communicator::Impl::Impl(comm::TransportRequest request, comm::Transport transpo
 
 Communicator::Impl::~Impl() {
   if (subscription_) {
-    membership_.lifeline->forget(*subscription_);
+    lifeline_->forget(*subscription_);
   }
 }
 
 std::exception_ptr Communicator::Impl::explain(std::exception_ptr failure, std::string_view operation,
                                                Timeout timeout) const {
   failure = comm::translate_failure(std::move(failure), context(operation, timeout));
-  if (membership_.lifeline == nullptr || !comm::may_name_a_rank(failure)) {
+  if (lifeline_ == nullptr) {
     return failure;
   }
-  const auto departure = membership_.lifeline->first_departure(kPatience);
-  if (!departure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const comm::TimeoutError&) {
+    return failure;  // nobody died: all connections stand
+  } catch (const CommError& error) {
+    return name_the_departed(error, operation);
+  } catch (...) {
     return failure;
   }
-  const auto& members = membership_.job_ranks;
+}
+
+std::exception_ptr Communicator::Impl::name_the_departed(const CommError& error,
+                                                         std::string_view operation) const {
+  const bool named = error.failed_rank().has_value();
+  const auto departure = lifeline_->first_departure(named ? kShortPatience : kPatience);
+  if (!departure || (named && !departure->died)) {
+    return std::current_exception();
+  }
+  const auto& members = request_.job_ranks;
   const auto found = std::find(members.begin(), members.end(), departure->rank);
   std::optional<int> failed_rank;
-  std::string whose;
+  std::string place;
   if (found != members.end()) {
     failed_rank = static_cast<int>(found - members.begin());
-    whose = *failed_rank == departure->rank ? "" : fmt::format(" (rank {} of this group)", *failed_rank);
+    place = *failed_rank == departure->rank ? "" : fmt::format(", rank {} of this group,", *failed_rank);
   }
   return std::make_exception_ptr(CommError(
       "comm",
-      fmt::format("rank {}{} {} during {} on rank {} of {}, backend {}", departure->rank, whose,
+      fmt::format("rank {}{} {} during {} on rank {} of {}, backend {}", departure->rank, place,
                   departure->died ? "died" : "left the job", operation, rank(), size(), transport_.name),
       CommError::Recovery::kRebuild, failed_rank));
 }

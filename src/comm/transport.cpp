@@ -8,6 +8,8 @@
 #include "comm/fake/fake_backend.h"
 #include "comm/gloo/gloo_backend.h"
 #include "comm/hierarchical/hierarchical_backend.h"
+#include "comm/plugin.h"
+#include "comm/shm/shm_backend.h"
 
 namespace lockstep::comm {
 namespace {
@@ -34,7 +36,13 @@ Transport make_gloo(const TransportRequest& request) {
 }
 
 BackendPtr make_shm(const TransportRequest& request, const StorePtr& store, int rank, int size) {
-  return make_gloo_backend(request, store, rank, size);
+  auto backend = make_shm_backend(store, rank, size, request.options.connect_timeout);
+  backend->setTimeout(request.options.timeout);
+  return backend;
+}
+
+Transport make_shm(const TransportRequest& request) {
+  return {make_shm(request, request.store, request.rank, request.size), "shm", Transport::Devices::kCpu};
 }
 
 Transport make_hierarchical(const TransportRequest& request, const HostLayout& layout) {
@@ -59,7 +67,7 @@ Transport make_hierarchical(const TransportRequest& request, const HostLayout& l
 }
 
 // CPU ranks, wherever they are: all on one host, one on each, or in between.
-Transport make_auto(const TransportRequest& request) {
+Transport make_auto_on_cpu(const TransportRequest& request) {
   const std::string mine = request.host_identity.empty() ? host_identity() : request.host_identity;
   const HostLayout layout = layout_of(
       exchange_identities(*request.store, request.rank, request.size, mine, request.options.connect_timeout));
@@ -67,9 +75,28 @@ Transport make_auto(const TransportRequest& request) {
     return make_gloo(request);
   }
   if (layout.num_hosts() == 1) {
-    return {make_shm(request, request.store, request.rank, request.size), "shm", Transport::Devices::kCpu};
+    return make_shm(request);
   }
   return make_hierarchical(request, layout);
+}
+
+Transport make_from_plugin(const TransportRequest& request, const char* plugin, const char* name,
+                           Transport::Devices devices) {
+  PluginRequest wanted{request.store,
+                       request.rank,
+                       request.size,
+                       request.job_ranks,
+                       request.options.timeout,
+                       request.options.device_index};
+  return {make_plugin_backend(plugin, wanted), name, devices};
+}
+
+Transport make_nccl(const TransportRequest& request) {
+  if (request.options.device_index < 0) {
+    throw ConfigError("comm", fmt::format("backend nccl needs a CUDA device for rank {}: device_index is {}",
+                                          request.rank, request.options.device_index));
+  }
+  return make_from_plugin(request, "cuda", "nccl", Transport::Devices::kCuda);
 }
 
 Transport make_fake(const TransportRequest& request, const char* name) {
@@ -87,10 +114,19 @@ Transport make_transport(const TransportRequest& request) {
     return make_fake(request, "none");
   }
   if (name == "auto") {
-    return make_auto(request);
+    return request.options.device_index >= 0 ? make_nccl(request) : make_auto_on_cpu(request);
+  }
+  if (name == "shm") {
+    return make_shm(request);
   }
   if (name == "gloo") {
     return make_gloo(request);
+  }
+  if (name == "mpi") {
+    return make_from_plugin(request, "mpi", "mpi", Transport::Devices::kCpu);
+  }
+  if (name == "nccl") {
+    return make_nccl(request);
   }
   throw ConfigError("comm",
                     fmt::format("backend is not one of auto, gloo, nccl, mpi, shm, fake: '{}'", name));

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <string>
+#include <vector>
 
 namespace lockstep::comm {
 
@@ -26,6 +27,8 @@ struct TransportRequest {
   c10::intrusive_ptr<c10d::Store> store;
   int rank = 0;
   int size = 1;
+  // The job's rank of each rank of the group.
+  std::vector<int> job_ranks{0};
   CommunicatorOptions options;
   // Host at which the job meets, for the choice of a network interface.
   std::string rendezvous_address;

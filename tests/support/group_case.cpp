@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <numeric>
+
 #include "comm/communicator_impl.h"
 #include "support/rank_threads.h"
 
@@ -28,11 +30,9 @@ void run_group(const GroupCase& group, const CommunicatorOptions& options,
     request.options = options;
     request.options.backend = group.backend;
     request.host_identity = fmt::format("host{}", group.hosts[static_cast<size_t>(rank)]);
-    comm::Membership membership;
-    for (int peer = 0; peer < group.size(); ++peer) {
-      membership.job_ranks.push_back(peer);
-    }
-    Communicator communicator = comm::make_group(request, membership);
+    request.job_ranks.resize(group.hosts.size());
+    std::iota(request.job_ranks.begin(), request.job_ranks.end(), 0);
+    Communicator communicator = comm::make_group(request, nullptr);
     body(communicator);
   });
 }

@@ -341,8 +341,10 @@ std::vector<GroupCase> every_group() {
   for (const std::vector<int>& one_host :
        std::vector<std::vector<int>>{{0}, {0, 0}, {0, 0, 0}, {0, 0, 0, 0}}) {
     groups.push_back({"gloo", one_host});
-    groups.push_back({"auto", one_host});
+    groups.push_back({"shm", one_host});
   }
+  groups.push_back({"auto", {0}});
+  groups.push_back({"auto", {0, 0, 0}});
   // Several hosts: regular, unequal, interleaved, one rank each.
   for (const std::vector<int>& hosts :
        std::vector<std::vector<int>>{{0, 0, 1, 1}, {0, 0, 0, 1}, {0, 1, 1}, {0, 1, 0, 1}, {0, 1, 2}}) {

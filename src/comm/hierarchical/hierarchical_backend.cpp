@@ -50,7 +50,12 @@ HierarchicalBackend::HierarchicalBackend(int rank, HostLayout layout, Hierarchic
       layout_(std::move(layout)),
       channels_(std::move(channels)),
       timeout_(timeout),
-      pipeline_(std::make_shared<Pipeline>(rank)) {}
+      pipeline_(std::make_shared<Pipeline>(
+          rank, [host = layout_.hosts[static_cast<size_t>(layout_.host_of[static_cast<size_t>(rank)])],
+                 hosts = layout_.hosts](Channel channel, int of_channel) {
+            const auto index = static_cast<size_t>(of_channel);
+            return channel == Channel::kCross ? hosts[index].front() : host[index];
+          })) {}
 
 void HierarchicalBackend::abort() {
   pipeline_->abort();

@@ -5,6 +5,8 @@
 
 #include <thread>
 
+#include "comm/failure.h"
+
 namespace lockstep::comm {
 namespace {
 
@@ -47,7 +49,7 @@ class Pipeline::StagedWork final : public c10d::Work {
         std::this_thread::yield();
       }
       if (idle > 0 && !done() && Clock::now() > deadline) {
-        pipeline_->fail(std::make_exception_ptr(CommError(
+        pipeline_->fail(std::make_exception_ptr(TimeoutError(
             "comm",
             fmt::format("{} timed out on rank {} in stage {} of {} after {} ms: a peer did not take part",
                         c10d::opTypeToString(opType_), rank_, next, stages.size(), limit.count()),
@@ -98,7 +100,9 @@ class Pipeline::StagedWork final : public c10d::Work {
   std::exception_ptr failure_;
 };
 
-Pipeline::Pipeline(int rank) : rank_(rank) {}
+Pipeline::Pipeline(int rank, RankInGroup rank_in_group)
+    : rank_(rank), rank_in_group_(std::move(rank_in_group)) {}
+
 Pipeline::~Pipeline() = default;
 
 WorkPtr Pipeline::submit(c10d::OpType operation, std::vector<Stage> stages, std::chrono::milliseconds timeout,
@@ -140,14 +144,35 @@ bool Pipeline::progress() {
   return moved;
 }
 
+template <typename Step>
+auto Pipeline::run_step(Channel channel, Step&& step) {
+  try {
+    return step();
+  } catch (const CommError& error) {
+    if (!error.failed_rank()) {
+      throw;
+    }
+    const int rank = rank_in_group_(channel, *error.failed_rank());
+    throw CommError("comm",
+                    fmt::format("rank {} is gone, said by the ranks of its host, where it is rank {}: {}",
+                                rank, *error.failed_rank(), error.what()),
+                    CommError::Recovery::kRebuild, rank);
+  }
+}
+
 bool Pipeline::advance(StagedWork& work) {
   bool moved = false;
   while (!work.done()) {
     if (work.running) {
-      if (!work.running->isCompleted()) {
+      const bool completed = run_step(work.stages[work.next - 1].channel, [&] {
+        if (!work.running->isCompleted()) {
+          return false;
+        }
+        return work.running->wait(kNoTimeout);  // throws what went wrong
+      });
+      if (!completed) {
         return moved;
       }
-      work.running->wait(kNoTimeout);  // throws what went wrong
       work.running = nullptr;
     }
     if (work.next == work.stages.size()) {
@@ -161,7 +186,7 @@ bool Pipeline::advance(StagedWork& work) {
     }
     ++started;
     ++work.next;
-    work.running = stage.start();
+    work.running = run_step(stage.channel, stage.start);
     moved = true;
   }
   return moved;

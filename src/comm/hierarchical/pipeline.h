@@ -28,7 +28,10 @@ struct Stage {
 // One thread at a time, abort() apart.
 class Pipeline : public std::enable_shared_from_this<Pipeline> {
  public:
-  explicit Pipeline(int rank);
+  // `rank_in_group` turns a rank of a channel's group, which its CommError names,
+  // into a rank of the whole group.
+  using RankInGroup = std::function<int(Channel channel, int rank)>;
+  Pipeline(int rank, RankInGroup rank_in_group);
   ~Pipeline();
 
   // `finish` runs after the last stage. Throws what broke the pipeline before.
@@ -45,9 +48,13 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
   class StagedWork;
 
   bool advance(StagedWork& work);
+  // Starts a stage, or looks whether it is done.
+  template <typename Step>
+  auto run_step(Channel channel, Step&& step);
   void fail(std::exception_ptr failure);
 
   const int rank_;
+  const RankInGroup rank_in_group_;
   std::deque<c10::intrusive_ptr<StagedWork>> pending_;
   std::array<uint64_t, kNumChannels> submitted_{};  // stages of each channel
   std::array<uint64_t, kNumChannels> started_{};

@@ -115,14 +115,16 @@ bool Collectives::expose(CollectiveWork& work, Entry& entry) {
     copy_blocks(work, slice, entry.payload);
     return true;
   }
-  const size_t slot = staged_ % kStagingSlots;
-  if (!ring_.all_finished(slot_user_[slot])) {
+  // The first free slot, not the next: few slots in turn stay in the cache.
+  const auto slot = std::find_if(slot_user_.begin(), slot_user_.end(),
+                                 [this](uint64_t sequence) { return ring_.all_finished(sequence); });
+  if (slot == slot_user_.end()) {
     return false;
   }
-  ++staged_;
-  slot_user_[slot] = ring_.published() + 1;
-  entry.location = {Location::kStaging, 0, slot};
-  copy_blocks(work, slice, ring_.home(rank_).staging[slot]);
+  *slot = ring_.published() + 1;
+  const auto index = static_cast<size_t>(slot - slot_user_.begin());
+  entry.location = {Location::kStaging, 0, index};
+  copy_blocks(work, slice, ring_.home(rank_).staging[index]);
   return true;
 }
 
@@ -232,11 +234,11 @@ Collectives::Blocker Collectives::blocker() const {
   };
   const auto is_behind = [&](int rank) { return ring_.finished_by(rank) < ring_.finished(); };
   if (lingering_ || work.rounds_finished == work.rounds_published) {
-    collect("has not finished an earlier part", is_behind);
+    collect("finished an earlier part", is_behind);
   } else if (!agreed_) {
-    collect("has not arrived", [&](int rank) { return !ring_.arrived(rank); });
+    collect("arrived", [&](int rank) { return !ring_.arrived(rank); });
   } else {
-    collect("has not finished its part", [&](int rank) { return ring_.is_reducing(rank); });
+    collect("finished its part", [&](int rank) { return ring_.is_reducing(rank); });
   }
   return blocker;
 }

@@ -32,7 +32,7 @@ class Collectives {
   const CollectiveWork& front() const { return *queue_.front(); }
   struct Blocker {
     std::vector<int> ranks;
-    const char* what = "";  // "has not arrived"
+    const char* what = "";  // what they have not done: "arrived"
   };
   // The ranks that the front operation cannot go on without. REQUIRES: not idle.
   Blocker blocker() const;
@@ -78,7 +78,6 @@ class Collectives {
   size_t num_fully_published_ = 0;                   // of queue_, from its front
   bool agreed_ = false;                              // on the current round
   bool lingering_ = false;                           // the front is through but for peers that still read
-  uint64_t staged_ = 0;                              // rounds that went through the staging slots
   std::array<uint64_t, kStagingSlots> slot_user_{};  // the round that used the slot last
 };
 

@@ -49,6 +49,7 @@ class Group {
 
   bool progress();
   void throw_if_broken() const;
+  void check_before_start();
   void check_peers(const GroupWork* waited_for);
   void check_peer(int peer, const GroupWork* waited_for);
   bool needs(int peer, const GroupWork* waited_for) const;

@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-constexpr int kSpins = 400;  // about 20 us of pause instructions
+constexpr int kSpins = 100;  // some microseconds of pause instructions
 constexpr auto kYieldTime = microseconds(1000);
 constexpr auto kShortestSleep = microseconds(50);
 constexpr auto kLongestSleep = microseconds(1000);

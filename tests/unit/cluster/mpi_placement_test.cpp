@@ -72,20 +72,32 @@ const PlacementCase kJoins[] = {
        return environment;
      }(),
      "mpi 1/2 local 1/2 node 0/1 [vm:2] tcp://127.0.0.1:28922 job 661848065"},
-    // mpirun of a batch script starts its daemons on other nodes as a step of their own.
-    {"MpirunWhoseDaemonIsASlurmTask",
+    {"RealMpirunInsideASlurmJob",
      {},
-     [] {
-       base::Environment environment = captured(kSlurmSecondStep);
-       for (const auto& [name, value] : kOmpiTwoNodes.values()) environment.set(name, value);
-       return with(environment, {{"MASTER_ADDR", "node01"}});
-     }(),
-     "mpi 2/4 local 0/2 node -1/0 [] tcp://node01:28922 job 661848065"},
+     with(captured(kOpenMpiInSlurm), {{"MASTER_ADDR", "node01"}}),
+     "mpi 3/4 local 1/2 node -1/0 [] tcp://node01:31158 job 1613496321"},
+    // Rank and size equal the daemon's, so that by them alone rank 0 would join the step and rank 1 would
+    // not.
+    {"MpirunThatLooksLikeTheStep",
+     {},
+     with(captured(kOpenMpiInSlurm), {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
+     "mpi 1/2 local 1/2 node 0/1 [vm:2] tcp://127.0.0.1:31158 job 1613496321"},
+    {"ScriptThatRepeatsMpi",
+     {},
+     with(kOmpiTwoNodes,
+          {{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "head"}, {"MASTER_PORT", "29500"}}),
+     "mpi 2/4 local 0/2 node -1/0 [] tcp://head:29500 job 661848065"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Joins, MpiPlacementTest, testing::ValuesIn(kJoins), case_name);
 
 const PlacementCase kRefusals[] = {
+    {"RealMpirunInsideASlurmJobNeedsAnAddress",
+     {},
+     captured(kOpenMpiInSlurm),
+     std::string("[cluster] the ranks do not know where to meet, MASTER_ADDR is missing; ") + kHint +
+         "OMPI_COMM_WORLD_RANK='3', OMPI_COMM_WORLD_SIZE='4', OMPI_COMM_WORLD_LOCAL_RANK='1', "
+         "OMPI_COMM_WORLD_LOCAL_SIZE='2', MASTER_ADDR unset, MASTER_PORT unset"},
     {"RealHydraTellsNoPort",
      {},
      kHydra,

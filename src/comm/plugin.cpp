@@ -1,0 +1,79 @@
+#include "comm/plugin.h"
+
+#include <dlfcn.h>
+#include <fmt/ranges.h>
+#include <lockstep/error.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <filesystem>
+
+#include "base/check.h"
+#include "base/environment.h"
+
+namespace lockstep::comm {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> plugin_folders() {
+  std::vector<fs::path> folders;
+  if (const auto folder = base::Environment::of_process().get("LOCKSTEP_PLUGIN_DIR")) {
+    folders.emplace_back(*folder);
+  }
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  folders.push_back(program);
+  folders.push_back(program.parent_path() / "lib");
+  Dl_info here{};
+  if (dladdr(reinterpret_cast<void*>(&plugin_folders), &here) != 0) {
+    const fs::path library = fs::weakly_canonical(here.dli_fname, ignored).parent_path();
+    if (library != program) {
+      folders.push_back(library);
+    }
+  }
+  return folders;
+}
+
+void* load(const std::string& name) {
+  const std::string file = fmt::format("liblockstep_{}.so", name);
+  std::vector<std::string> tried;
+  std::vector<fs::path> candidates;
+  for (const fs::path& folder : plugin_folders()) {
+    candidates.push_back(folder / file);
+  }
+  candidates.emplace_back(file);
+  for (const fs::path& path : candidates) {
+    // Not unloaded, ever: its objects may live until the process ends.
+    if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
+      return library;
+    }
+    tried.emplace_back(dlerror());
+  }
+  throw ConfigError("comm",
+                    fmt::format("plugin {} does not load; set LOCKSTEP_PLUGIN_DIR to its folder, or build "
+                                "it. Tried: {}",
+                                file, fmt::join(tried, "; ")));
+}
+
+template <typename Function>
+Function* entry(const std::string& plugin, const char* symbol) {
+  auto* function = reinterpret_cast<Function*>(dlsym(load(plugin), symbol));
+  base::check(function != nullptr, fmt::format("liblockstep_{}.so has no function {}", plugin, symbol));
+  return function;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_plugin_backend(const std::string& name, const PluginRequest& request) {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  entry<PluginMakeBackend>(name, kPluginMakeBackend)(request, backend);
+  return backend;
+}
+
+std::vector<std::string> list_cuda_devices() {
+  std::vector<std::string> names;
+  entry<PluginListDevices>("cuda", kPluginListDevices)(names);
+  return names;
+}
+
+}  // namespace lockstep::comm
