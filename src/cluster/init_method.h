@@ -18,6 +18,6 @@ struct InitMethod {
 
 // Reads env://, tcp://host:port, tcp://[ipv6]:port and file:///path, each with an
 // optional query. ConfigError shows the URL and says what is wrong with it.
-InitMethod parse_init_method(const std::string& url);
+InitMethod parse_init_method(const std::string& text);
 
 }  // namespace lockstep::cluster
