@@ -1,5 +1,16 @@
 """A comparison that does not run is a comparison that failed."""
 
+import os
+import pathlib
+
+import pytest
+
+
+@pytest.fixture
+def bin_dir():
+    """Where the build put its programs."""
+    return pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
+
 
 def _not_run(config):
     stats = config.pluginmanager.get_plugin("terminalreporter").stats
