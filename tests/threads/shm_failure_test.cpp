@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
 
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "support/shm_rank.h"
@@ -172,6 +173,30 @@ TEST(ShmFailure, TwoThreadsAtOnceAreRefused) {
     store->set("refused", "yes");
     waits.join();
   });
+}
+
+// Rank 1 is made up here, from what rank 0 says of itself and these changes.
+void expect_refused(const nlohmann::json& changes, const std::string& text) {
+  run_ranks(2, [&](int rank, c10::intrusive_ptr<c10d::Store> store) {
+    if (rank == 0) {
+      EXPECT_THAT([&] { comm::make_shm_backend(store, 0, 2, std::chrono::seconds(60)); },
+                  ThrowsMessage<ConfigError>(AllOf(HasSubstr("rank 0 cannot reach the memory of rank 1"),
+                                                   HasSubstr(text), HasSubstr("use gloo"))));
+      return;
+    }
+    auto hello = nlohmann::json::parse(store->get_to_str("shm/hello/0"));
+    hello.update(changes);
+    store->set("shm/hello/1", hello.dump());
+    store->set("shm/mapped/1", std::string());
+  });
+}
+
+TEST(ShmFailure, RanksThatCannotShareMemoryAreRefused) {
+  expect_refused({{"host", "elsewhere"}}, "against elsewhere");
+  expect_refused({{"pid_namespace", "pid:[1]"}}, "pid_namespace");
+  expect_refused({{"version", 0}}, "another version");
+  expect_refused({{"pid", 1 << 30}}, "No such file or directory");
+  expect_refused({{"magic", 0}}, "not the one that joined");
 }
 
 TEST(ShmFailure, NobodyComes) {

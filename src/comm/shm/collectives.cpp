@@ -106,7 +106,7 @@ bool Collectives::expose(CollectiveWork& work, Entry& entry) {
     entry.location = *work.location;
     entry.location.offset += slice.begin;
     entry.stride = work.block_bytes;
-    work.sources_exposed = !work.divided;  // else it depends on the others
+    work.sources_exposed |= !work.divided;  // else it depends on the others
     return true;
   }
   entry.stride = slice.bytes;
@@ -144,7 +144,9 @@ void Collectives::copy_blocks(const CollectiveWork& work, Slice slice, std::byte
       continue;  // nobody else wants this rank's own block
     }
     const uint64_t bytes = bytes_within(slice, work.source_bytes, i);
-    std::memcpy(to + i * slice.bytes, work.sources[i] + slice.begin, bytes);
+    if (bytes > 0) {
+      std::memcpy(to + i * slice.bytes, work.sources[i] + slice.begin, bytes);
+    }
   }
 }
 
