@@ -13,15 +13,24 @@ class Store;
 
 namespace lockstep {
 
-// Opens the store that a job's ranks meet at. Blocks until it is reachable.
+// Opens the store that a job's ranks meet at. Blocks until it is reachable and, on
+// the rank that hosts it, until all ranks came. CommError tells the address, who is
+// expected to host it, and what was tried; ConfigError: no rendezvous, or a file
+// that cannot be used.
 c10::intrusive_ptr<c10d::Store> open_store(const RankMap& map, std::chrono::milliseconds timeout);
 
-// A group over any store. With backend "gloo" the others may be Python ranks that
-// called init_process_group with the same store and prefix.
+// A group over any store, which must be empty of other groups' keys: give each its
+// own prefix. Collective. With backend "gloo" the others may be Python ranks. No
+// lifeline is made, so an error may not know which rank is gone.
 Communicator make_communicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                const CommunicatorOptions& options = {});
 
-// The c10d backend under a group; null for a group of one.
+// The part of a job's store at which the default group of PyTorch 2.11 meets, where
+// Python called init_process_group("gloo") with an init_method or the environment:
+// make_communicator with it and backend "gloo" joins that group.
+c10::intrusive_ptr<c10d::Store> python_default_group(c10::intrusive_ptr<c10d::Store> store);
+
+// The c10d backend under a group; null for a group of one that asked for none.
 c10::intrusive_ptr<c10d::Backend> backend_of(const Communicator& communicator);
 
 }  // namespace lockstep

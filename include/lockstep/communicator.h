@@ -18,8 +18,8 @@ struct RankMap;
 enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct };
 
 struct CommunicatorOptions {
-  // gloo, nccl, mpi, shm, fake, or auto: nccl for CUDA tensors; for CPU tensors
-  // shared memory inside a host and Gloo between hosts.
+  // gloo, nccl, mpi, shm, fake, or auto: nccl where device_index names a device;
+  // else shared memory inside a host and Gloo between hosts; nothing for one rank.
   std::string backend = "auto";
   // How long a collective may wait for its peers before it throws CommError.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
@@ -47,7 +47,8 @@ class Work {
 
   // Throws CommError: the timeout passed, or a peer died. May be called again.
   void wait();
-  // Never blocks; does what progress it can make.
+  // Never blocks; does what progress it can make. A send or receive over Gloo is
+  // done in wait() only.
   bool done();
 
  private:
@@ -81,11 +82,13 @@ class Communicator {
 
   int rank() const;
   int size() const;
-  // The backend in use, "shm" or "shm+gloo" for example; never "auto".
+  // The backend in use, "shm" or "shm+gloo" for example; never "auto". "none" for a
+  // group of one that did not ask for a backend.
   const std::string& backend() const;
 
   Work broadcast(const at::Tensor& tensor, int root = 0, Timeout timeout = {}) const;
-  // In place. kMean needs a floating-point tensor.
+  // In place. kMean needs a floating-point tensor; each contribution is multiplied
+  // by 1/size before the sum, as PyTorch's DDP does.
   Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum, Timeout timeout = {}) const;
   // input: size() equal blocks; output: this rank's block, reduced.
   Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum,

@@ -22,6 +22,10 @@ namespace comm {
 // Lockstep.
 Communicator make_group(TransportRequest request, std::shared_ptr<Lifeline> lifeline);
 
+// Communicator::connect, with TransportRequest's host_identity.
+Communicator connect_job(const RankMap& map, const CommunicatorOptions& options,
+                         const std::string& host_identity);
+
 }  // namespace comm
 
 // The group behind the handles. Used by one thread at a time.
@@ -94,7 +98,8 @@ Work Communicator::Impl::start(std::string_view operation, Timeout timeout, Body
 template <typename Body>
 Work Communicator::Impl::start_with_peer(std::string_view operation, Timeout timeout, Body&& body) {
   auto work = new_work(operation, timeout);
-  work->wait_timeout = work->timeout;
+  // NCCL would block the thread, where CUDA operations shall only order streams.
+  work->wait_timeout = transport_.devices == comm::Transport::Devices::kCuda ? kNoTimeout : work->timeout;
   try {
     work->work = body(*transport_.backend);
   } catch (...) {

@@ -40,10 +40,16 @@ std::shared_ptr<comm::Lifeline> join_lifeline(c10d::Store& store, const RankMap&
 }  // namespace
 
 Communicator Communicator::connect(const RankMap& map, const CommunicatorOptions& options) {
+  return comm::connect_job(map, options, "");
+}
+
+Communicator comm::connect_job(const RankMap& map, const CommunicatorOptions& options,
+                               const std::string& host_identity) {
   comm::TransportRequest request;
   request.rank = map.rank;
   request.size = map.world_size;
   request.options = options;
+  request.host_identity = host_identity;
   request.rendezvous_address = meeting_host(map);
   request.job_ranks.resize(static_cast<size_t>(map.world_size));
   std::iota(request.job_ranks.begin(), request.job_ranks.end(), 0);

@@ -4,6 +4,7 @@
 #include <lockstep/rank_map.h>
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 namespace lockstep {
@@ -74,6 +75,11 @@ c10::intrusive_ptr<c10d::Store> open_store(const RankMap& map, std::chrono::mill
                     fmt::format("a job of {} ranks has no rendezvous: give MASTER_ADDR and MASTER_PORT, "
                                 "or an init method tcp://host:port or file:///path",
                                 map.world_size));
+}
+
+c10::intrusive_ptr<c10d::Store> python_default_group(c10::intrusive_ptr<c10d::Store> store) {
+  // Group "default_pg", name 0, device cpu; torch/distributed/distributed_c10d.py.
+  return c10::make_intrusive<c10d::PrefixStore>("default_pg/0//cpu/", std::move(store));
 }
 
 }  // namespace lockstep

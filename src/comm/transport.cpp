@@ -23,10 +23,9 @@ StorePtr below(const StorePtr& store, const std::string& prefix) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
 }
 
-BackendPtr make_gloo_backend(const TransportRequest& request, const StorePtr& store, int rank, int size,
-                             bool lazy = false) {
+BackendPtr make_gloo_backend(const TransportRequest& request, const StorePtr& store, int rank, int size) {
   const GlooOptions options{request.options.timeout, request.options.connect_timeout,
-                            request.options.interface, request.rendezvous_address, lazy};
+                            request.options.interface, request.rendezvous_address};
   return make_gloo_backend(store, rank, size, options);
 }
 
@@ -60,7 +59,7 @@ Transport make_hierarchical(const TransportRequest& request, const HostLayout& l
     channels.cross =
         make_gloo_backend(request, below(request.store, "cross"), static_cast<int>(host), layout.num_hosts());
   }
-  channels.flat = make_gloo_backend(request, below(request.store, "flat"), request.rank, request.size, true);
+  channels.flat = make_gloo_backend(request, below(request.store, "flat"), request.rank, request.size);
   return {c10::make_intrusive<HierarchicalBackend>(request.rank, layout, std::move(channels),
                                                    request.options.timeout),
           "shm+gloo", Transport::Devices::kCpu};

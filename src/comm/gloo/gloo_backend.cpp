@@ -113,10 +113,9 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Sto
   const auto devices =
       choose_gloo_devices(options.interface, base::Environment::of_process(), options.rendezvous_address);
   for (const GlooDevice& device : devices) {
-    gloo->devices.push_back(
-        device.interface.empty()
-            ? c10d::ProcessGroupGloo::createDeviceForHostname(device.address, options.lazy)
-            : c10d::ProcessGroupGloo::createDeviceForInterface(device.interface, options.lazy));
+    gloo->devices.push_back(device.interface.empty()
+                                ? c10d::ProcessGroupGloo::createDeviceForHostname(device.address)
+                                : c10d::ProcessGroupGloo::createDeviceForInterface(device.interface));
   }
   gloo->threads = static_cast<int>(devices.size()) * 2;
   auto backend = c10::make_intrusive<GlooBackend>(store, rank, size, std::move(gloo));

@@ -19,14 +19,11 @@ struct GlooOptions {
   std::string interface;
   // Host of the job's rendezvous; empty where there is none.
   std::string rendezvous_address;
-  // Connect two ranks when they first have something to say to each other, rather
-  // than all to all before the first operation.
-  bool lazy = false;
 };
 
 // c10d::ProcessGroupGloo, to which Python ranks may belong too, with abort(): it
 // fails what is pending and every later operation, from any thread. Blocks until
-// all ranks are there.
+// all ranks are connected to each other.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                                     const GlooOptions& options);
 

@@ -1,6 +1,7 @@
 #include "comm/hierarchical/hierarchical_backend.h"
 
 #include "comm/completed_work.h"
+#include "comm/hierarchical/abortable_work.h"
 
 namespace lockstep::comm {
 namespace {
@@ -219,16 +220,22 @@ WorkPtr HierarchicalBackend::alltoall_base(at::Tensor& output, at::Tensor& input
   return channels_.flat->alltoall_base(output, input, output_splits, input_splits, options);
 }
 
+WorkPtr HierarchicalBackend::abortable(c10d::OpType operation, WorkPtr message) const {
+  return c10::make_intrusive<AbortableWork>(
+      getRank(), operation, std::move(message), [pipeline = pipeline_] { return pipeline->is_aborted(); },
+      timeout_);
+}
+
 WorkPtr HierarchicalBackend::send(std::vector<at::Tensor>& tensors, int destination, int tag) {
   if (same_host(destination)) {
-    return channels_.up->send(tensors, local_rank_of(destination), tag);
+    return abortable(c10d::OpType::SEND, channels_.up->send(tensors, local_rank_of(destination), tag));
   }
   return channels_.flat->send(tensors, destination, tag);
 }
 
 WorkPtr HierarchicalBackend::recv(std::vector<at::Tensor>& tensors, int source, int tag) {
   if (same_host(source)) {
-    return channels_.up->recv(tensors, local_rank_of(source), tag);
+    return abortable(c10d::OpType::RECV, channels_.up->recv(tensors, local_rank_of(source), tag));
   }
   return channels_.flat->recv(tensors, source, tag);
 }

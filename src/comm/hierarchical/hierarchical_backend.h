@@ -64,6 +64,9 @@ class HierarchicalBackend final : public c10d::Backend {
   int local_rank_of(int rank) const { return layout_.local_rank_of[static_cast<size_t>(rank)]; }
   std::chrono::milliseconds limit(std::chrono::milliseconds timeout) const;
 
+  // A message inside the host, which must end when a rank elsewhere dies.
+  c10::intrusive_ptr<c10d::Work> abortable(c10d::OpType operation,
+                                           c10::intrusive_ptr<c10d::Work> message) const;
   // The stages of an in-place all-reduce of `tensor`, scaled first where it averages.
   std::vector<Stage> all_reduce_stages(at::Tensor tensor, const c10d::ReduceOp& op,
                                        std::chrono::milliseconds timeout);

@@ -3,20 +3,14 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
-#include <thread>
-
 #include "comm/failure.h"
+#include "comm/hierarchical/backoff.h"
 
 namespace lockstep::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
-// Polling gives the processor away at once and, when nothing moves for a while,
-// for longer: the leaders' network threads need it more.
-constexpr int kYields = 500;
-constexpr std::chrono::microseconds kPause{50};
 
 }  // namespace
 
@@ -41,20 +35,19 @@ class Pipeline::StagedWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout) override {
     const auto limit = timeout == kNoTimeout ? timeout_ : timeout;
     const auto deadline = Clock::now() + limit;
-    for (int idle = 0; !done();) {
-      idle = pipeline_->progress() ? 0 : idle + 1;
-      if (idle > kYields) {
-        std::this_thread::sleep_for(kPause);
-      } else if (idle > 0) {
-        std::this_thread::yield();
+    for (Backoff backoff; !done();) {
+      if (pipeline_->progress()) {
+        backoff.moved();
+        continue;
       }
-      if (idle > 0 && !done() && Clock::now() > deadline) {
+      if (Clock::now() > deadline) {
         pipeline_->fail(std::make_exception_ptr(TimeoutError(
             "comm",
             fmt::format("{} timed out on rank {} in stage {} of {} after {} ms: a peer did not take part",
                         c10d::opTypeToString(opType_), rank_, next, stages.size(), limit.count()),
             CommError::Recovery::kRebuild)));
       }
+      backoff.pause();
     }
     if (failure_) {
       std::rethrow_exception(failure_);

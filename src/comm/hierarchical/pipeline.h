@@ -43,6 +43,7 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
 
   // Makes everything pending and later throw. From any thread.
   void abort() { aborted_ = true; }
+  bool is_aborted() const { return aborted_; }
 
  private:
   class StagedWork;

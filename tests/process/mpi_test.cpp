@@ -1,0 +1,82 @@
+// The backend mpi under a real mpirun.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "support/process.h"
+
+namespace lockstep {
+namespace {
+
+using test::Process;
+using testing::HasSubstr;
+
+constexpr std::chrono::seconds kBound{120};
+
+// The plugin lies in build/lib, the programs in build/bin/test.
+std::string plugin_folder() {
+  return std::filesystem::path(test::program_path("test/comm_operations")).parent_path() / "../../lib";
+}
+
+std::string fresh_file(const char* name) {
+  const auto path = std::filesystem::temp_directory_path() / (std::string(name) + std::to_string(getpid()));
+  std::filesystem::remove(path);
+  return path;
+}
+
+class MpiTest : public testing::TestWithParam<int> {};
+
+TEST_P(MpiTest, EveryOperationUnderMpirun) {
+  const std::string meeting = fresh_file("lockstep_mpi_meeting_");
+  Process job({"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(GetParam()),
+               test::program_path("test/comm_operations"), "mpi", meeting},
+              {{"LOCKSTEP_PLUGIN_DIR", plugin_folder()}});
+  const auto status = job.wait(kBound);
+  std::filesystem::remove(meeting);
+  ASSERT_TRUE(status.has_value());
+  EXPECT_EQ(status->code, 0) << job.output() << job.errors();
+  size_t ranks = 0;
+  for (size_t at = 0; (at = job.output().find("ok mpi\n", at)) != std::string::npos; ++at) {
+    ++ranks;
+  }
+  EXPECT_EQ(ranks, static_cast<size_t>(GetParam())) << job.output();
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, MpiTest, testing::Values(2, 3));
+
+// Two ranks that know of each other, but whose MPI does not.
+TEST(MpiStartTest, WithoutMpirunTheErrorSaysSo) {
+  const std::string meeting = fresh_file("lockstep_mpi_alone_");
+  std::vector<Process> ranks;
+  for (const char* rank : {"0", "1"}) {
+    ranks.emplace_back(std::vector<std::string>{test::program_path("test/comm_rank"), "loop", "mpi", rank,
+                                                "2", "file:" + meeting},
+                       Process::EnvironmentChanges{{"LOCKSTEP_PLUGIN_DIR", plugin_folder()}});
+  }
+  for (Process& rank : ranks) {
+    const auto status = rank.wait(kBound);
+    ASSERT_TRUE(status.has_value());
+    EXPECT_EQ(status->code, 2) << rank.output() << rank.errors();
+    EXPECT_THAT(rank.output(), HasSubstr("[mpi] MPI's world is not this job's, start the job with mpirun"));
+    EXPECT_THAT(rank.output(), HasSubstr("MPI says rank 0 of 1"));
+  }
+  std::filesystem::remove(meeting);
+}
+
+TEST(MpiStartTest, APluginThatIsNotThereIsLookedForEverywhere) {
+  const std::string meeting = fresh_file("lockstep_mpi_missing_");
+  Process rank({test::program_path("test/comm_rank"), "loop", "mpi", "0", "1", "file:" + meeting},
+               {{"LOCKSTEP_PLUGIN_DIR", "/nonexistent"}});
+  const auto status = rank.wait(kBound);
+  ASSERT_TRUE(status.has_value());
+  EXPECT_EQ(status->code, 2) << rank.output() << rank.errors();
+  EXPECT_THAT(rank.output(), HasSubstr("plugin liblockstep_mpi.so does not load"));
+  EXPECT_THAT(rank.output(), HasSubstr("/nonexistent/liblockstep_mpi.so"));
+}
+
+}  // namespace
+}  // namespace lockstep
