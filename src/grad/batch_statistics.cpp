@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <optional>
 #include <vector>
 
 namespace lockstep::grad {
@@ -37,10 +38,13 @@ struct GroupHolder : torch::CustomClassHolder {
 
 class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunction> {
  public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
-                            const at::Tensor& bias, double eps, const Communicator& communicator,
-                            BatchStatistics& statistics) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const std::optional<at::Tensor>& optional_weight,
+                            const std::optional<at::Tensor>& optional_bias, double eps,
+                            const Communicator& communicator, BatchStatistics& statistics) {
     statistics = gather_statistics(input, communicator);
+    const at::Tensor weight = optional_weight.value_or(at::Tensor());
+    const at::Tensor bias = optional_bias.value_or(at::Tensor());
     const auto dtype = weight.defined() ? weight.scalar_type() : input.scalar_type();
     context->save_for_backward({input, weight, statistics.mean, statistics.variance, statistics.count});
     context->saved_data["eps"] = eps;
@@ -66,7 +70,8 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     variable_list result(6);
     if (weight.defined()) {
       result[1] = (sums[1] * inverse_std).to(weight.scalar_type());
-      result[2] = sums[0].to(weight.scalar_type());
+      // A copy, since the sums are reduced in place below.
+      result[2] = sums[0].to(weight.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
     }
     const auto group = context->saved_data["group"].toCapsule();
     static_cast<GroupHolder&>(*group).communicator.all_reduce(sums).wait();
@@ -114,7 +119,11 @@ BatchStatistics gather_statistics(const at::Tensor& input, const Communicator& c
 
 at::Tensor sync_batch_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                            double eps, const Communicator& communicator, BatchStatistics& statistics) {
-  return SyncBatchNormFunction::apply(input, weight, bias, eps, communicator, statistics);
+  // Autograd takes an absent tensor as an empty optional, not as an undefined one.
+  const auto optional = [](const at::Tensor& tensor) {
+    return tensor.defined() ? std::make_optional(tensor) : std::nullopt;
+  };
+  return SyncBatchNormFunction::apply(input, optional(weight), optional(bias), eps, communicator, statistics);
 }
 
 }  // namespace lockstep::grad

@@ -26,10 +26,10 @@ struct Case {
   torch::nn::BatchNormOptions options = torch::nn::BatchNormOptions(3);
 };
 
-void expect_near(const at::Tensor& a, const at::Tensor& b, const char* what) {
+void expect_near(const at::Tensor& a, const at::Tensor& b, const char* what, double tolerance = kTolerance) {
   ASSERT_EQ(a.defined(), b.defined()) << what;
   if (!a.defined() || a.numel() == 0) return;
-  EXPECT_LT((a - b).abs().max().item<double>(), kTolerance) << what;
+  EXPECT_LT((a - b).abs().max().item<double>(), tolerance) << what;
 }
 
 at::Tensor reference_forward(torch::nn::Module& norm, const at::Tensor& input) {
@@ -66,8 +66,7 @@ void compare(const Case& test) {
     const int64_t rows = test.rows[static_cast<size_t>(group.rank())];
 
     for (int step = 0; step < 3; ++step) {
-      // Far from zero, where sums of squares would cancel.
-      const auto whole = (formula(sizes, step).to(torch::kDouble) + 1000).requires_grad_();
+      const auto whole = formula(sizes, step).to(torch::kDouble).requires_grad_();
       const auto weight = formula(sizes, 50 + step).to(torch::kDouble);
       const auto expected = reference_forward(*reference, whole);
       reference->zero_grad();
@@ -108,6 +107,22 @@ TEST(SyncBatchNormTest, BatchesOfDifferentSizeAndAnEmptyOne) {
   compare({.rows = {5, 1, 3}, .inner = {2}});
   compare({.rows = {4, 0, 3}, .inner = {}});
   compare({.rows = {1, 1}, .inner = {}});
+}
+
+TEST(SyncBatchNormTest, ValuesFarFromZeroDoNotCancel) {
+  // At 1e6 a double resolves 1e-10, and so do the normalised values; a variance from
+  // sums of squares would be wrong by 1e-3.
+  constexpr double kOffset = 1e6;
+  run_group({"gloo", {0, 0}}, [](Communicator& group) {
+    torch::nn::BatchNorm1d reference(3);
+    SyncBatchNorm norm(torch::nn::BatchNormOptions(3), group);
+    reference->to(torch::kDouble);
+    norm->to(torch::kDouble);
+    const auto centred = formula({8, 3}, 1).to(torch::kDouble);
+    // The reference never sees the offset, so that the error measured is ours alone.
+    const auto expected = reference(centred).narrow(0, 4 * group.rank(), 4);
+    expect_near(norm((centred + kOffset).narrow(0, 4 * group.rank(), 4)), expected, "output", 1e-8);
+  });
 }
 
 TEST(SyncBatchNormTest, OneRank) { compare({.rows = {6}, .inner = {3}}); }
