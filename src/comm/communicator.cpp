@@ -57,6 +57,7 @@ Communicator make_communicator(c10::intrusive_ptr<c10d::Store> store, int rank, 
   request.size = size;
   request.options = options;
   request.job_ranks = all_ranks(size);
+  request.may_be_mixed = options.backend == "gloo" || options.backend == "nccl";
   return comm::make_group(std::move(request), nullptr);
 }
 

@@ -102,9 +102,16 @@ Transport make_fake(const TransportRequest& request, const char* name) {
   return {c10::make_intrusive<FakeBackend>(request.rank, request.size), name, Transport::Devices::kAny};
 }
 
-}  // namespace
+// A rank whose connections stand may close its group while others still connect to
+// it, and they would take that for a failure.
+void wait_until_all_connected(const TransportRequest& request) {
+  if (request.store->add("connected", 1) == request.size) {
+    request.store->set("all_connected", "yes");
+  }
+  request.store->wait({"all_connected"}, request.options.connect_timeout);
+}
 
-Transport make_transport(const TransportRequest& request) {
+Transport make_by_name(const TransportRequest& request) {
   const std::string& name = request.options.backend;
   if (name == "fake") {
     return make_fake(request, "fake");
@@ -129,6 +136,16 @@ Transport make_transport(const TransportRequest& request) {
   }
   throw ConfigError("comm",
                     fmt::format("backend is not one of auto, gloo, nccl, mpi, shm, fake: '{}'", name));
+}
+
+}  // namespace
+
+Transport make_transport(const TransportRequest& request) {
+  Transport transport = make_by_name(request);
+  if (request.size > 1 && request.options.backend != "fake" && !request.may_be_mixed) {
+    wait_until_all_connected(request);
+  }
+  return transport;
 }
 
 }  // namespace lockstep::comm

@@ -32,6 +32,9 @@ struct TransportRequest {
   CommunicatorOptions options;
   // Host at which the job meets, for the choice of a network interface.
   std::string rendezvous_address;
+  // The other ranks may be Python's: do with the store nothing but what the backend
+  // does itself.
+  bool may_be_mixed = false;
   // In place of comm::host_identity(), so that a test makes many hosts of one.
   std::string host_identity;
 };
