@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "cluster/topology.h"
+#include "comm/plugin.h"
 
 namespace lockstep::cli {
 namespace {
@@ -41,6 +42,19 @@ json cpu_facts() {
           {"cgroup quota", quota ? json(*quota) : json("none")},
           {"usable", cluster::usable_cpus(mask.size(), quota)},
           {"libtorch threads", at::get_num_threads()}};
+}
+
+json gpu_facts() {
+  try {
+    json devices = json::object();
+    int index = 0;
+    for (const comm::CudaDevice& device : comm::list_cuda_devices()) {
+      devices[fmt::format("cuda:{}", index++)] = fmt::format("{} {}", device.name, device.uuid);
+    }
+    return devices.empty() ? json("none: the CUDA library loads and finds no device") : devices;
+  } catch (const std::exception& error) {
+    return fmt::format("none: {}", error.what());
+  }
 }
 
 // One all-reduce of 1 and 2 between two ranks; the text of what went wrong, or "".
@@ -85,7 +99,10 @@ json verdict(const std::string& problem, const char* shown) {
 }  // namespace
 
 json machine_facts() {
-  return {{"versions", version_facts()}, {"system", system_facts()}, {"cpus", cpu_facts()}};
+  return {{"versions", version_facts()},
+          {"system", system_facts()},
+          {"cpus", cpu_facts()},
+          {"gpus", gpu_facts()}};
 }
 
 json backend_facts() {
