@@ -10,6 +10,7 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "cluster/topology.h"
+#include "train/allocator.h"
 #include "train/device.h"
 
 namespace lockstep::train {
@@ -50,6 +51,7 @@ std::unique_ptr<World> join_world(const RankMap& map, const TrainConfig& config)
   base::set_log_identity({.rank = map.rank, .world_size = map.world_size, .host = map.host});
   const c10::Device device = choose_device(map, config.compute_setup);
   share_cores(map);
+  keep_freed_memory();
   auto world =
       std::make_unique<World>(map, Communicator::connect(map, communicator_options(config, device)), device);
   check_agreement(*world);
