@@ -1,1 +1,32 @@
-# cmake --install exports find_package(Lockstep): see tests/consumer.
+# cmake --install exports find_package(Lockstep) with the targets lockstep::lockstep
+# and lockstep::core: see tests/consumer.
+
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
+
+install(TARGETS lockstep_core lockstep EXPORT LockstepTargets
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/lockstep
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(EXPORT LockstepTargets NAMESPACE lockstep:: DESTINATION ${package_dir})
+
+# The programs and the plugins, those that this build has.
+foreach(target lockstep_program lockstep_tensor_program lockstep_mpi lockstep_cuda)
+  if(TARGET ${target})
+    install(TARGETS ${target}
+            RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
+            LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
+endforeach()
+
+configure_package_config_file(
+  ${PROJECT_SOURCE_DIR}/cmake/LockstepConfig.cmake.in ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
+  INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
+              ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/LockstepTorch.cmake
+        DESTINATION ${package_dir})

@@ -35,3 +35,12 @@ if(LOCKSTEP_SANITIZE)
   add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})
 endif()
+
+# Lets a program use the library's precompiled header. It serves one code model only:
+# -fPIC, not the -fPIE of a program.
+function(lockstep_reuse_pch target)
+  if(LOCKSTEP_PCH)
+    target_compile_options(${target} PRIVATE -fPIC)
+    target_precompile_headers(${target} REUSE_FROM lockstep)
+  endif()
+endfunction()

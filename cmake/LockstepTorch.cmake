@@ -2,8 +2,8 @@
 # where the CUDA half is there, lockstep::torch_cuda.
 #
 # Searched in this order: LOCKSTEP_TORCH_DIR (CMake or environment variable), the
-# project's own .deps, an importable Python torch. find_package(Torch) is not
-# used: it demands a CUDA toolkit for a CUDA wheel even from a program that never
+# one that an installed Lockstep was built against, the project's own .deps, an
+# importable Python torch. find_package(Torch) is not used: it demands a CUDA toolkit for a CUDA wheel even from a program that never
 # touches a GPU, and libtorch.so would drag in torch_cuda and cuDNN.
 
 function(lockstep_locate_torch out)
@@ -13,8 +13,7 @@ function(lockstep_locate_torch out)
   elseif(DEFINED ENV{LOCKSTEP_TORCH_DIR})
     list(APPEND candidates $ENV{LOCKSTEP_TORCH_DIR})
   else()
-    list(APPEND candidates ${CMAKE_CURRENT_LIST_DIR}/../.deps/torch
-                           ${PROJECT_SOURCE_DIR}/.deps/torch)
+    list(APPEND candidates ${LOCKSTEP_TORCH_DEFAULT} ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../.deps/torch)
     find_program(LOCKSTEP_PYTHON NAMES python3)
     if(LOCKSTEP_PYTHON)
       execute_process(
@@ -42,6 +41,10 @@ if(NOT TARGET lockstep::torch)
        REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH)")
   string(REGEX MATCHALL "[0-9]+" torch_version_parts "${torch_version_lines}")
   list(JOIN torch_version_parts . LOCKSTEP_TORCH_VERSION)
+  if(NOT LOCKSTEP_TORCH_VERSION VERSION_GREATER_EQUAL 2.11 OR NOT LOCKSTEP_TORCH_VERSION VERSION_LESS 2.12)
+    message(FATAL_ERROR "Lockstep needs LibTorch 2.11; ${LOCKSTEP_TORCH_ROOT} is ${LOCKSTEP_TORCH_VERSION}. "
+      "Run script/setup, or set LOCKSTEP_TORCH_DIR to another one.")
+  endif()
   message(STATUS "LibTorch ${LOCKSTEP_TORCH_VERSION}: ${LOCKSTEP_TORCH_ROOT}")
 
   add_library(lockstep::c10 SHARED IMPORTED GLOBAL)

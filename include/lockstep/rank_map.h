@@ -42,6 +42,8 @@ struct RankMap {
   int world_size = 1;
   int local_rank = 0;        // index among the ranks of this node
   int local_world_size = 1;  // ranks on this node
+  // -1 and 0 where nobody tells them: mpirun over several nodes, and RANK and
+  // WORLD_SIZE set by hand without GROUP_RANK and GROUP_WORLD_SIZE.
   int node_rank = 0;
   int num_nodes = 1;
 

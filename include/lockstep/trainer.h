@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <lockstep/loss.h>
 #include <lockstep/model.h>
 #include <lockstep/train_config.h>

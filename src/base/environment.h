@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace lockstep::base {
 
@@ -23,7 +24,9 @@ class Environment {
     values_.insert_or_assign(std::move(name), std::move(value));
   }
   void erase(std::string_view name);
-  const std::map<std::string, std::string, std::less<>>& values() const { return values_; }
+  const std::map<std::string, std::string, std::less<>>& values() const& { return values_; }
+  // By value, so that a loop over the values of a temporary is safe.
+  std::map<std::string, std::string, std::less<>> values() && { return std::move(values_); }
 
  private:
   std::map<std::string, std::string, std::less<>> values_;

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/environment.h"
 
@@ -13,7 +14,7 @@ namespace lockstep::cluster {
 // the environment.
 struct PlacementRequest {
   std::optional<int> nprocs;  // ranks over all nodes
-  std::optional<int> rank;    // explicit rank: needs world_size too
+  std::optional<int> rank;    // needs world_size too, and the reverse
   std::optional<int> world_size;
   std::optional<int> local_rank;
   std::optional<int> local_world_size;
@@ -35,21 +36,26 @@ struct SpawnPlan {
   Rendezvous rendezvous;
 };
 
-// Exactly one of: this process is a rank (spawn is empty), or starts ranks.
+// Exactly one of: this process is a rank (spawn is empty), or starts ranks. In the
+// second case the map holds only the launcher, the host and the job's identity.
 struct Placement {
   RankMap map;
   std::optional<SpawnPlan> spawn;
+  // Sentences for the log: what had to be assumed, what the user may have forgotten.
+  std::vector<std::string> warnings;
 };
 
 // Decides by, in this order: explicit arguments, torchrun-style variables, a Slurm
-// step, MPI (OpenMPI, PMIx, PMI), else a single process. Pure: reads nothing but
-// its arguments. ConfigError names the variables and their values whenever they
-// are broken or contradict each other; there is no fallback to a world of one.
+// step, MPI (OpenMPI, PMIx, PMI), else a single process; docs/cluster.md has the
+// rules. Pure: reads nothing but its arguments. ConfigError names the variables and
+// their values whenever they are broken or contradict each other; there is no
+// fallback to a world of one.
 Placement decide_placement(const PlacementRequest& request, const base::Environment& environment,
                            const std::string& host);
 
 // The variables that make a started process the given rank of the plan: decided
-// again by decide_placement, they give that rank.
+// again by decide_placement with the same request, they give that rank. Where the
+// plan's rendezvous is kNone the caller adds MASTER_ADDR and MASTER_PORT.
 base::Environment environment_of_rank(const SpawnPlan& plan, int local_rank);
 
 }  // namespace lockstep::cluster

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <lockstep/c10d.h>
 #include <lockstep/communicator.h>
+#include <lockstep/error.h>
 #include <lockstep/rank_map.h>
 
 #include <numeric>
@@ -9,6 +10,7 @@
 
 #include "comm/communicator_impl.h"
 #include "comm/gloo/gloo_device.h"
+#include "comm/plugin.h"
 
 namespace lockstep {
 namespace {
@@ -37,6 +39,22 @@ std::shared_ptr<comm::Lifeline> join_lifeline(c10d::Store& store, const RankMap&
   }
 }
 
+// NCCL answers two ranks on one device with "invalid usage" and no names.
+void claim_device(c10d::Store& store, const RankMap& map, const CommunicatorOptions& options) {
+  const bool over_nccl = options.backend == "nccl" || options.backend == "auto";
+  if (options.device_index < 0 || !over_nccl) return;
+  const std::string uuid = comm::list_cuda_devices().at(static_cast<size_t>(options.device_index)).uuid;
+  const std::string own = fmt::format("{} on {}", map.rank, map.host);
+  const std::vector<uint8_t> answer =
+      store.compareSet("device/" + uuid, {}, std::vector<uint8_t>(own.begin(), own.end()));
+  const std::string owner(answer.begin(), answer.end());
+  if (owner == own) return;
+  throw ConfigError(
+      "comm", fmt::format("two ranks on one device, which nccl does not allow: ranks {} and {} both use "
+                          "{}; start one rank a GPU, or use backend gloo",
+                          owner, own, uuid));
+}
+
 }  // namespace
 
 Communicator Communicator::connect(const RankMap& map, const CommunicatorOptions& options) {
@@ -62,6 +80,7 @@ Communicator comm::connect_job(const RankMap& map, const CommunicatorOptions& op
     request.store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("lockstep/{}", map.restart_count),
                                                            open_store(map, options.connect_timeout));
     lifeline = join_lifeline(*request.store, map, options);
+    claim_device(*request.store, map, options);
   }
   return comm::make_group(std::move(request), std::move(lifeline));
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "comm/communicator_impl.h"
 
 namespace lockstep {
@@ -35,6 +36,11 @@ Communicator::Impl::Impl(comm::TransportRequest request, comm::Transport transpo
 Communicator::Impl::~Impl() {
   if (subscription_) {
     lifeline_->forget(*subscription_);
+  }
+  try {
+    if (transport_.backend) transport_.backend->shutdown();
+  } catch (const std::exception& error) {
+    base::log_warning("comm", "closing a group of backend {} failed: {}", transport_.name, error.what());
   }
 }
 

@@ -70,10 +70,10 @@ c10::intrusive_ptr<c10d::Backend> make_plugin_backend(const std::string& name, c
   return backend;
 }
 
-std::vector<std::string> list_cuda_devices() {
-  std::vector<std::string> names;
-  entry<PluginListDevices>("cuda", kPluginListDevices)(names);
-  return names;
+std::vector<CudaDevice> list_cuda_devices() {
+  std::vector<CudaDevice> devices;
+  entry<PluginListDevices>("cuda", kPluginListDevices)(devices);
+  return devices;
 }
 
 }  // namespace lockstep::comm

@@ -30,8 +30,12 @@ struct PluginRequest {
 // make_transport may throw.
 using PluginMakeBackend = void(const PluginRequest& request, c10::intrusive_ptr<c10d::Backend>& result);
 inline constexpr char kPluginMakeBackend[] = "lockstep_make_backend";
-// liblockstep_cuda.so exports this too: the names of the devices, in order.
-using PluginListDevices = void(std::vector<std::string>& names);
+struct CudaDevice {
+  std::string name;
+  std::string uuid;  // "GPU-9a8b5d69-...", as nvidia-smi prints it
+};
+// liblockstep_cuda.so exports this too: the devices that this process sees, in order.
+using PluginListDevices = void(std::vector<CudaDevice>& devices);
 inline constexpr char kPluginListDevices[] = "lockstep_list_devices";
 
 // Loads liblockstep_<name>.so, from the first of: LOCKSTEP_PLUGIN_DIR, the folder of
@@ -42,6 +46,6 @@ c10::intrusive_ptr<c10d::Backend> make_plugin_backend(const std::string& name, c
 
 // The CUDA devices that this process sees; may be none. ConfigError: the CUDA
 // library does not load.
-std::vector<std::string> list_cuda_devices();
+std::vector<CudaDevice> list_cuda_devices();
 
 }  // namespace lockstep::comm

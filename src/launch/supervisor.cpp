@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 
-namespace lockstep::launch {
+namespace lockstep::launcher {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -142,4 +142,4 @@ SupervisorOutcome supervise(std::vector<base::ChildProcess>& workers, const Supe
   return Supervisor(workers, options).run();
 }
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::launcher

@@ -6,7 +6,7 @@
 
 #include "base/process.h"
 
-namespace lockstep::launch {
+namespace lockstep::launcher {
 
 struct SupervisorOptions {
   // After the first failure the others get this long to notice it themselves, say
@@ -37,4 +37,4 @@ struct SupervisorOutcome {
 // of this process accepts these signals.
 SupervisorOutcome supervise(std::vector<base::ChildProcess>& workers, const SupervisorOptions& options = {});
 
-}  // namespace lockstep::launch
+}  // namespace lockstep::launcher

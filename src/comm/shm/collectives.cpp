@@ -39,9 +39,9 @@ void Collectives::start(c10::intrusive_ptr<CollectiveWork> work) {
   work->rounds_unknown = work->call.kind == Kind::kAllToAll;
   work->num_rounds = work->rounds_unknown ? 1 : rounds_for(*work);
   const bool all_reduce = work->call.kind == Kind::kAllReduce;
-  work->in_pieces = all_reduce && work->block_bytes * size_ > kOneShotBytes;
+  work->divided = all_reduce && work->block_bytes * size_ > kOneShotBytes;
   // A one-shot all-reduce overwrites what peers still read: it needs the copy.
-  if (work->exposes && work->contiguous_sources && (work->in_pieces || !all_reduce) &&
+  if (work->exposes && work->contiguous_sources && (work->divided || !all_reduce) &&
       work->block_bytes * blocks > kInlineBytes) {
     work->location = own_regions_->find(work->sources[0], work->block_bytes * blocks);
     for (auto& regions : peer_regions_) {
@@ -106,34 +106,47 @@ bool Collectives::expose(CollectiveWork& work, Entry& entry) {
     entry.location = *work.location;
     entry.location.offset += slice.begin;
     entry.stride = work.block_bytes;
-    work.sources_exposed = true;
+    work.sources_exposed |= !work.divided;  // else it depends on the others
     return true;
   }
   entry.stride = slice.bytes;
-  if (slice.bytes * num_blocks(work) <= kInlineBytes && !work.in_pieces) {
+  if (slice.bytes * num_blocks(work) <= kInlineBytes && !work.divided) {
     entry.location.slot = Location::kInline;
     copy_blocks(work, slice, entry.payload);
     return true;
   }
-  const size_t slot = staged_ % kStagingSlots;
-  if (!ring_.all_finished(slot_user_[slot])) {
+  // The first free slot, not the next: few slots in turn stay in the cache.
+  const auto slot = std::find_if(slot_user_.begin(), slot_user_.end(),
+                                 [this](uint64_t sequence) { return ring_.all_finished(sequence); });
+  if (slot == slot_user_.end()) {
     return false;
   }
-  ++staged_;
-  slot_user_[slot] = ring_.published() + 1;
-  entry.location = {Location::kStaging, 0, slot};
-  copy_blocks(work, slice, ring_.home(rank_).staging[slot]);
+  *slot = ring_.published() + 1;
+  const auto index = static_cast<size_t>(slot - slot_user_.begin());
+  entry.location = {Location::kStaging, 0, index};
+  copy_blocks(work, slice, ring_.home(rank_).staging[index]);
   return true;
 }
 
 void Collectives::copy_blocks(const CollectiveWork& work, Slice slice, std::byte* to) const {
+  if (work.divided) {
+    // Nobody else combines this rank's own part.
+    const Slice own = part_of(slice, rank_);
+    const std::byte* from = work.sources[0] + slice.begin;
+    std::memcpy(to, from, own.begin);
+    std::memcpy(to + own.begin + own.bytes, from + own.begin + own.bytes,
+                slice.bytes - own.begin - own.bytes);
+    return;
+  }
   const int blocks = num_blocks(work);
   for (int i = 0; i < blocks; ++i) {
     if (blocks > 1 && i == rank_) {
       continue;  // nobody else wants this rank's own block
     }
     const uint64_t bytes = bytes_within(slice, work.source_bytes, i);
-    std::memcpy(to + i * slice.bytes, work.sources[i] + slice.begin, bytes);
+    if (bytes > 0) {
+      std::memcpy(to + i * slice.bytes, work.sources[i] + slice.begin, bytes);
+    }
   }
 }
 
@@ -173,8 +186,8 @@ bool Collectives::step() {
     check_agreement(work);
     agreed_ = true;
   }
-  if (work.in_pieces) {
-    return run_pieces(work);
+  if (work.divided) {
+    return all_in_place() ? run_pieces(work) : run_parts(work);
   }
   run_round(work);
   finish_round(work);
@@ -184,11 +197,12 @@ bool Collectives::step() {
 void Collectives::finish_round(CollectiveWork& work) {
   ring_.finish();
   agreed_ = false;
+  parts_taken_ = 0;
   ++work.rounds_finished;
   if (work.rounds_finished < work.num_rounds) {
     return;
   }
-  if (work.sources_exposed && !work.in_pieces) {
+  if (work.sources_exposed) {
     lingering_ = true;
   } else {
     complete_front();
@@ -232,11 +246,13 @@ Collectives::Blocker Collectives::blocker() const {
   };
   const auto is_behind = [&](int rank) { return ring_.finished_by(rank) < ring_.finished(); };
   if (lingering_ || work.rounds_finished == work.rounds_published) {
-    collect("has not finished an earlier part", is_behind);
+    collect("finished an earlier part", is_behind);
   } else if (!agreed_) {
-    collect("has not arrived", [&](int rank) { return !ring_.arrived(rank); });
+    collect("arrived", [&](int rank) { return !ring_.arrived(rank); });
   } else {
-    collect("has not finished its part", [&](int rank) { return ring_.is_reducing(rank); });
+    collect("finished its part", [&](int rank) {
+      return all_in_place() ? ring_.is_reducing(rank) : ring_.pieces_done_by(rank) == 0;
+    });
   }
   return blocker;
 }

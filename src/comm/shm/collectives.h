@@ -32,7 +32,7 @@ class Collectives {
   const CollectiveWork& front() const { return *queue_.front(); }
   struct Blocker {
     std::vector<int> ranks;
-    const char* what = "";  // "has not arrived"
+    const char* what = "";  // what they have not done: "arrived"
   };
   // The ranks that the front operation cannot go on without. REQUIRES: not idle.
   Blocker blocker() const;
@@ -59,7 +59,14 @@ class Collectives {
   void check_agreement(const CollectiveWork& work) const;
   [[noreturn]] void throw_disagreement() const;
   void run_round(CollectiveWork& work);
+  // A divided round, when all ranks' tensors are in shared memory: combines in
+  // place what pieces nobody else has taken.
+  bool all_in_place() const;
   bool run_pieces(CollectiveWork& work);
+  // A divided round otherwise: combines this rank's part of it, and copies the
+  // parts of the others once they are done.
+  bool run_parts(CollectiveWork& work);
+  Slice part_of(Slice slice, int rank) const;
   void move_blocks(CollectiveWork& work, Slice slice);
   void reduce_round(CollectiveWork& work, Slice slice);
   void exchange_sizes(CollectiveWork& work);
@@ -77,8 +84,8 @@ class Collectives {
   std::deque<c10::intrusive_ptr<CollectiveWork>> queue_;
   size_t num_fully_published_ = 0;                   // of queue_, from its front
   bool agreed_ = false;                              // on the current round
+  uint64_t parts_taken_ = 0;                         // of the current round: bits by rank
   bool lingering_ = false;                           // the front is through but for peers that still read
-  uint64_t staged_ = 0;                              // rounds that went through the staging slots
   std::array<uint64_t, kStagingSlots> slot_user_{};  // the round that used the slot last
 };
 

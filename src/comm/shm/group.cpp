@@ -18,8 +18,10 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kProcessCheckPeriod = std::chrono::milliseconds(20);
 constexpr std::string_view kPrefix = "[shm] ";
 
-std::string rank_list(const std::vector<int>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","));
+// "rank 1 has", "ranks 1,2 have"
+std::string who_has(const std::vector<int>& ranks) {
+  return fmt::format("{} {} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","),
+                     ranks.size() == 1 ? "has" : "have");
 }
 
 }  // namespace
@@ -71,15 +73,26 @@ void Group::throw_if_broken() const {
   }
 }
 
+void Group::check_before_start() {
+  throw_if_broken();
+  // A peer that gave up may have published its part before: without this look the
+  // operation could succeed here although it failed there.
+  for (const auto& peer : peers_) {
+    if (peer.home().state.load(std::memory_order_acquire) == RankState::kFailed) {
+      check_peers(nullptr);
+    }
+  }
+}
+
 void Group::start(c10::intrusive_ptr<CollectiveWork> work) {
   const Exclusive exclusive(*this);
-  throw_if_broken();
+  check_before_start();
   collectives_.start(std::move(work));
 }
 
 void Group::start(c10::intrusive_ptr<MessageWork> work) {
   const Exclusive exclusive(*this);
-  throw_if_broken();
+  check_before_start();
   try {
     point_to_point_.start(std::move(work));
   } catch (const Error&) {
@@ -207,7 +220,7 @@ std::string Group::waiting_text(const GroupWork* waited_for) const {
 
 void Group::time_out(const GroupWork& work, Milliseconds timeout) {
   std::vector<int> ranks;
-  const char* what = "has not taken part";
+  const char* what = "taken part";
   if (const auto* message = dynamic_cast<const MessageWork*>(&work)) {
     ranks = {message->peer};
   } else if (!collectives_.idle()) {
@@ -217,7 +230,7 @@ void Group::time_out(const GroupWork& work, Milliseconds timeout) {
   }
   break_group(std::make_exception_ptr(CommError(
       "shm",
-      fmt::format("{} {} within {} ms, {}", ranks.empty() ? "a rank" : rank_list(ranks), what,
+      fmt::format("{} not {} within {} ms, {}", ranks.empty() ? "a rank has" : who_has(ranks), what,
                   timeout.count(), waiting_text(&work)),
       CommError::Recovery::kRebuild, ranks.empty() ? std::nullopt : std::optional<int>(ranks.front()))));
   std::rethrow_exception(failure_);

@@ -36,7 +36,7 @@ class Group {
   void start(c10::intrusive_ptr<MessageWork> work);
   // Blocks until it is done. Throws CommError.
   void wait(const GroupWork& work, Milliseconds timeout);
-  // Does what can be done now, without blocking. Never throws: see failure().
+  // Does what can be done now, without blocking. What goes wrong is in failure().
   void poll();
   // What broke the group, or null.
   std::exception_ptr failure() const { return failure_; }
@@ -49,6 +49,7 @@ class Group {
 
   bool progress();
   void throw_if_broken() const;
+  void check_before_start();
   void check_peers(const GroupWork* waited_for);
   void check_peer(int peer, const GroupWork* waited_for);
   bool needs(int peer, const GroupWork* waited_for) const;

@@ -21,7 +21,7 @@ inline constexpr size_t kCacheLine = 64;
 // finished by all.
 inline constexpr uint64_t kRing = 32;
 inline constexpr size_t kRoundBytes = 512 * 1024;
-inline constexpr int kStagingSlots = 8;
+inline constexpr int kStagingSlots = 4;
 // Payloads up to this size travel beside their descriptor.
 inline constexpr size_t kInlineBytes = 4096;
 // Regions (shared tensors) that a rank can have at one time.

@@ -83,10 +83,14 @@ void Ring::piece_done() {
   done.store(done.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
+uint32_t Ring::pieces_done_by(int rank) const {
+  return homes_[rank]->pieces[current()].done.load(std::memory_order_acquire);
+}
+
 bool Ring::all_pieces_done(uint32_t num_pieces) const {
   uint32_t done = 0;
-  for (const Home* home : homes_) {
-    done += home->pieces[current()].done.load(std::memory_order_acquire);
+  for (int rank = 0; rank < size(); ++rank) {
+    done += pieces_done_by(rank);
   }
   return done == num_pieces;
 }

@@ -43,6 +43,7 @@ class Ring {
   // up nobody.
   std::optional<uint32_t> claim_piece(uint32_t num_pieces);
   void piece_done();
+  uint32_t pieces_done_by(int rank) const;
   bool all_pieces_done(uint32_t num_pieces) const;
   void set_reducing(bool reducing);
   bool is_reducing(int rank) const;

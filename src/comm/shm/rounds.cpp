@@ -4,6 +4,7 @@
 #include <lockstep/error.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/check.h"
@@ -85,12 +86,20 @@ void Collectives::reduce_round(CollectiveWork& work, Slice slice) {
           slice.bytes / work.element_bytes});
 }
 
+bool Collectives::all_in_place() const {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (ring_.entry(rank).location.slot < 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool Collectives::run_pieces(CollectiveWork& work) {
   const Slice slice = slice_of(work, work.rounds_finished);
   const uint64_t share = slice.bytes / (kPiecesPerRank * size_) / kCacheLine * kCacheLine;
   const uint64_t piece_bytes = std::max(kSmallestPieceBytes, share);
   const auto num_pieces = static_cast<uint32_t>((slice.bytes + piece_bytes - 1) / piece_bytes);
-  const bool staged = ring_.entry(rank_).location.slot == Location::kStaging;
   std::array<std::byte*, kMaxRanks> buffers;
   bool any = false;
   ring_.set_reducing(true);
@@ -98,7 +107,7 @@ bool Collectives::run_pieces(CollectiveWork& work) {
     if (!any) {
       // Only now: once all pieces are done a peer may have freed its tensor.
       for (int rank = 0; rank < size_; ++rank) {
-        buffers[rank] = rank == rank_ && !staged ? work.sources[0] + slice.begin : locate(rank);
+        buffers[rank] = rank == rank_ ? work.sources[0] + slice.begin : locate(rank);
       }
       any = true;
     }
@@ -112,11 +121,48 @@ bool Collectives::run_pieces(CollectiveWork& work) {
   if (!ring_.all_pieces_done(num_pieces)) {
     return any;
   }
-  if (staged) {
-    copy_bytes(work.outputs[0] + slice.begin, locate(rank_), slice.bytes);
-  }
   finish_round(work);
   return true;
+}
+
+Collectives::Slice Collectives::part_of(Slice slice, int rank) const {
+  const uint64_t share = (slice.bytes / size_ + kCacheLine) / kCacheLine * kCacheLine;
+  const uint64_t begin = std::min(slice.bytes, share * rank);
+  return {begin, std::min(share, slice.bytes - begin)};
+}
+
+bool Collectives::run_parts(CollectiveWork& work) {
+  const Slice slice = slice_of(work, work.rounds_finished);
+  std::byte* output = work.outputs[0] + slice.begin;
+  const bool staged = ring_.entry(rank_).location.slot == Location::kStaging;
+  bool any = false;
+  if (parts_taken_ == 0) {
+    std::array<const std::byte*, kMaxRanks> sources;
+    for (int rank = 0; rank < size_; ++rank) {
+      sources[rank] = rank == rank_ ? output : locate(rank);
+    }
+    // The others find this part where this rank exposes its bytes.
+    std::byte* destinations[] = {output, staged ? locate(rank_) : nullptr};
+    work.sources_exposed |= !staged;
+    const Slice own = part_of(slice, rank_);
+    reduce({work.call.reduction, work.element_type, sources.data(), size_, destinations, staged ? 2 : 1,
+            own.begin, own.bytes / work.element_bytes});
+    ring_.piece_done();
+    parts_taken_ = uint64_t{1} << rank_;
+    any = true;
+  }
+  for (int rank = 0; rank < size_; ++rank) {
+    if ((parts_taken_ >> rank & 1) == 0 && ring_.pieces_done_by(rank) > 0) {
+      const Slice part = part_of(slice, rank);
+      copy_bytes(output + part.begin, locate(rank) + part.begin, part.bytes);
+      parts_taken_ |= uint64_t{1} << rank;
+      any = true;
+    }
+  }
+  if (std::popcount(parts_taken_) == size_) {
+    finish_round(work);
+  }
+  return any;
 }
 
 void Collectives::exchange_sizes(CollectiveWork& work) {

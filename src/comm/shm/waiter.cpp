@@ -10,7 +10,8 @@ namespace {
 
 using std::chrono::microseconds;
 
-constexpr int kSpins = 400;  // about 20 us of pause instructions
+constexpr int kSpins = 100;  // some microseconds of pause instructions
+constexpr int kSpinsPerYield = 20;
 constexpr auto kYieldTime = microseconds(1000);
 constexpr auto kShortestSleep = microseconds(50);
 constexpr auto kLongestSleep = microseconds(1000);
@@ -37,6 +38,11 @@ bool Waiter::pause() {
   }
   waited_ = now - began_;
   if (waited_ < kYieldTime) {
+    // Pauses between the yields: on two threads of one core a loop of system calls
+    // would slow down the very peer that we wait for.
+    if (may_spin_) {
+      for (int i = 0; i < kSpinsPerYield; ++i) relax_cpu();
+    }
     sched_yield();
     return false;
   }

@@ -68,7 +68,7 @@ struct CollectiveWork final : GroupWork {
   uint32_t num_rounds = 0;
   uint32_t rounds_published = 0;
   uint32_t rounds_finished = 0;
-  bool in_pieces = false;            // all ranks reduce in place, sharing out pieces
+  bool divided = false;              // a large all-reduce: each rank combines some of it
   bool rounds_unknown = false;       // all_to_all before its first round is finished
   bool sources_exposed = false;      // peers read the tensor itself
   std::optional<Location> location;  // of sources[0], where it is in shared memory

@@ -5,7 +5,7 @@
 
 #include <csignal>
 
-namespace lockstep::launch {
+namespace lockstep::launcher {
 namespace {
 
 using std::chrono::milliseconds;
@@ -88,4 +88,4 @@ TEST(SupervisorTest, NotifySignalsDoNotStopTheJob) {
 }
 
 }  // namespace
-}  // namespace lockstep::launch
+}  // namespace lockstep::launcher

@@ -1,0 +1,38 @@
+"""The workloads of bench/models.h in PyTorch."""
+
+import math
+
+import torch
+from torch import nn
+
+
+class PrincetonCnn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 32, 3)
+        self.conv2 = nn.Conv2d(32, 64, 3)
+        self.fc1 = nn.Linear(9216, 128)
+        self.fc2 = nn.Linear(128, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.conv1(x))
+        x = torch.relu(self.conv2(x))
+        x = torch.max_pool2d(x, 2).flatten(1)
+        return self.fc2(torch.relu(self.fc1(x)))
+
+
+def make_workload(name):
+    """Returns model, input, target, loss function."""
+    if name == "sine":
+        x = torch.rand(16, 1)
+        model = nn.Sequential(nn.Linear(1, 16), nn.ReLU(), nn.Linear(16, 1))
+        return model, x, torch.sin(2 * math.pi * x), nn.functional.mse_loss
+    classes = torch.randint(0, 10, (64,))
+    if name == "mlp":
+        model = nn.Sequential(
+            nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+        )
+        return model, torch.rand(64, 64), classes, nn.functional.cross_entropy
+    if name == "cnn":
+        return PrincetonCnn(), torch.rand(64, 1, 28, 28), classes, nn.functional.cross_entropy
+    raise ValueError(name)

@@ -1,0 +1,52 @@
+// Says where every rank of a job is and that it can compute and communicate: the
+// first thing to run on a new cluster.
+//
+//   build/bin/ranks --nprocs 2
+//   srun --ntasks 2 build/bin/ranks
+//
+// prints, in rank order:
+//
+//   host=node01 rank=0 world_size=2 local_rank=0 device=cpu launcher=torchrun backend=shm output=[-1.07,
+//   -1.40, -0.89] host=node01 rank=1 world_size=2 local_rank=1 device=cpu launcher=torchrun backend=shm
+//   output=[-1.21, -1.05, -1.05]
+
+#include <lockstep/lockstep.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <sstream>
+
+namespace {
+
+// Princeton's debugging network: one layer, one random row.
+torch::Tensor tiny_forward(c10::Device device) {
+  torch::nn::Linear layer(42, 3);
+  layer->to(device);
+  layer->eval();
+  const torch::NoGradGuard no_grad;
+  return torch::log_softmax(torch::relu(layer->forward(torch::rand({1, 42}, device))), 1).cpu();
+}
+
+std::string describe(const lockstep::World& world) {
+  const torch::Tensor output = tiny_forward(world.device()).flatten();
+  char values[64];
+  std::snprintf(values, sizeof values, "[%.2f, %.2f, %.2f]", output[0].item<float>(), output[1].item<float>(),
+                output[2].item<float>());
+  std::ostringstream line;
+  line << "host=" << world.map().host << " rank=" << world.rank() << " world_size=" << world.size()
+       << " local_rank=" << world.local_rank() << " device=" << world.device()
+       << " launcher=" << lockstep::to_string(world.map().launcher)
+       << " backend=" << world.communicator().backend() << " output=" << values;
+  return line.str();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return lockstep::launch(argc, argv, {}, [](lockstep::World& world, const lockstep::TrainConfig&) {
+    torch::manual_seed(world.rank());
+    const std::vector<std::string> lines = world.communicator().all_gather_bytes(describe(world));
+    if (!world.is_main()) return;
+    for (const std::string& line : lines) std::puts(line.c_str());
+  });
+}

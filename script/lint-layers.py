@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Checks that folders are layers: script/lint-layers.py [ROOT].
+
+An include goes only downward, the layers without LibTorch include none of it,
+public headers include nothing of src, examples include public headers only.
+"""
+
+import pathlib
+import re
+import sys
+
+CORE = ("base", "config", "cluster", "launch")
+
+# Folder of src -> folders that it may include. An edge that is not here is an error.
+LAYERS = {
+    "base": (),
+    "config": ("base",),
+    "cluster": ("base", "config"),
+    "launch": ("base", "config", "cluster"),
+    "comm": CORE,
+    "grad": (*CORE, "comm"),
+    "shard": (*CORE, "comm", "grad"),
+    # Knows rank and world size as numbers only.
+    "data": ("base", "config"),
+    "checkpoint": (*CORE, "comm", "grad", "shard", "data"),
+    "train": (*CORE, "comm", "grad", "shard", "data", "checkpoint"),
+    "models": ("base", "config", "grad"),
+    "report": (*CORE, "train"),
+    "cli": (*CORE, "comm", "grad", "shard", "data", "checkpoint", "train", "models", "report"),
+    "app": (*CORE, "comm", "grad", "shard", "data", "checkpoint", "train", "models", "report", "cli"),
+    # The one optional library: nothing includes it, it is loaded.
+    "cuda": (*CORE, "comm", "grad", "shard"),
+}
+
+# Public headers belong to the layer that has a source of the same name; these have none.
+PUBLIC = {"version": "base", "c10d": "comm", "world": "train", "lockstep": "cli"}
+
+TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
+
+
+def public_layer(root, name):
+    """The layer of include/lockstep/<name>.h, or None."""
+    if name in PUBLIC:
+        return PUBLIC[name]
+    owners = {p.relative_to(root / "src").parts[0] for p in (root / "src").glob(f"*/**/{name}.cpp")}
+    return owners.pop() if len(owners) == 1 else None
+
+
+def target_layer(root, path, quote, name):
+    """The layer that an include leads to; None for the standard library and third parties."""
+    if name.startswith("lockstep/"):
+        return public_layer(root, name.removeprefix("lockstep/").removesuffix(".h"))
+    if quote == '"':
+        local = (path.parent / name).resolve()
+        if local.is_file() and (root / "src") in local.parents:
+            return local.relative_to(root / "src").parts[0]
+        first = name.split("/")[0]
+        if first in LAYERS:
+            return first
+    return None
+
+
+def check_file(root, path, layer, is_public=False):
+    for quote, name in INCLUDE.findall(path.read_text()):
+        target = target_layer(root, path, quote, name)
+        if layer in CORE and TORCH.match(name):
+            yield f"includes LibTorch, which layer {layer} does without: {name}"
+        if is_public and name == "torch/torch.h":
+            yield "is public and includes torch/torch.h: forward-declare what it names"
+        if is_public and not name.startswith("lockstep/") and target is not None:
+            yield f"is public and includes a private header: {name}"
+        elif target is not None and target != layer and target not in LAYERS[layer]:
+            yield f"is in layer {layer} and includes upward into {target}: {name}"
+
+
+def check_example(path):
+    for quote, name in INCLUDE.findall(path.read_text()):
+        if quote == '"' and not (path.parent / name).is_file():
+            yield f"is an example and includes a private header: {name}"
+
+
+def problems(root):
+    """'file: sentence' for each broken rule."""
+    for path in sorted((root / "src").glob("*/**/*")):
+        if path.suffix in (".h", ".cpp", ".cu", ".cuh"):
+            layer = path.relative_to(root / "src").parts[0]
+            if layer not in LAYERS:
+                yield f"{path.relative_to(root)}: the folder is no layer of script/lint-layers.py: {layer}"
+                continue
+            yield from (f"{path.relative_to(root)}: {text}" for text in check_file(root, path, layer))
+    for path in sorted((root / "include" / "lockstep").glob("**/*.h")):
+        layer = public_layer(root, path.stem)
+        if layer is None:
+            yield (f"{path.relative_to(root)}: no layer has {path.stem}.cpp: "
+                   "add it to PUBLIC in script/lint-layers.py")
+            continue
+        yield from (f"{path.relative_to(root)}: {text}" for text in check_file(root, path, layer, is_public=True))
+    for path in sorted((root / "examples").glob("**/*.cpp")):
+        yield from (f"{path.relative_to(root)}: {text}" for text in check_example(path))
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    found = list(problems(root))
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

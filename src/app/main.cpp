@@ -1,0 +1,53 @@
+// The command `lockstep`. It starts in a millisecond because it links no LibTorch:
+// the commands that need tensors are in lockstep-tensor beside it.
+
+#include <lockstep/version.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+
+#include "base/process.h"
+
+namespace {
+
+constexpr char kUsage[] =
+    "Distributed training for C++.\n"
+    "\n"
+    "  lockstep doctor              what this machine and this allocation can do\n"
+    "  lockstep bench collectives   time and bandwidth of collectives\n"
+    "  lockstep --version\n"
+    "\n"
+    "lockstep COMMAND --help tells more.\n";
+
+constexpr int kExitUsage = 2;
+
+bool needs_tensors(std::string_view command) { return command == "doctor" || command == "bench"; }
+
+int run_tensor_command(char** argv) {
+  const std::filesystem::path program =
+      std::filesystem::path(lockstep::base::own_executable()).replace_filename("lockstep-tensor");
+  ::execv(program.c_str(), argv);
+  std::fprintf(stderr, "[cli] cannot execute '%s': %s\n", program.c_str(), std::strerror(errno));
+  return kExitUsage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view command = argc > 1 ? argv[1] : "--help";
+  if (needs_tensors(command)) return run_tensor_command(argv);
+  if (command == "--version") {
+    std::printf("lockstep %s\n", lockstep::kVersion);
+    return 0;
+  }
+  if (command == "--help" || command == "-h" || command == "help") {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
+  std::fprintf(stderr, "[cli] unknown command: '%s'\n%s", argv[1], kUsage);
+  return kExitUsage;
+}

@@ -1,0 +1,27 @@
+// The commands of `lockstep` that need LibTorch.
+
+#include <lockstep/launch.h>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/bench_collectives.h"
+#include "cli/doctor.h"
+
+int main(int argc, char** argv) {
+  return lockstep::run_main([&] {
+    CLI::App app("Distributed training for C++.", "lockstep");
+    app.require_subcommand(1);
+    int status = lockstep::kExitSuccess;
+    lockstep::cli::add_doctor(app, &status);
+    CLI::App* bench = app.add_subcommand("bench", "measure");
+    bench->require_subcommand(1);
+    lockstep::cli::add_bench_collectives(*bench, &status);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      const int code = app.exit(error);
+      return code == 0 ? lockstep::kExitSuccess : lockstep::kExitUsage;
+    }
+    return status;
+  });
+}

@@ -1,0 +1,124 @@
+#include "cli/doctor.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/launch.h>
+#include <lockstep/world.h>
+#include <torch/torch.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/environment.h"
+#include "cli/machine_facts.h"
+#include "cluster/placement.h"
+#include "cluster/topology.h"
+
+namespace lockstep::cli {
+namespace {
+
+using nlohmann::json;
+
+struct Options {
+  bool json = false;
+  std::string backend = "auto";
+  std::string compute_setup = "auto";
+};
+
+json map_facts(const RankMap& map) {
+  return {{"launcher", to_string(map.launcher)},
+          {"rank", map.rank},
+          {"world_size", map.world_size},
+          {"local_rank", map.local_rank},
+          {"local_world_size", map.local_world_size},
+          {"node_rank", map.node_rank},
+          {"num_nodes", map.num_nodes},
+          {"nodes", map.nodes},
+          {"rendezvous", map.rendezvous.to_string()}};
+}
+
+// All ranks add up 2^rank: every rank's contribution has a bit of its own.
+json self_test(const World& world) {
+  const double expected = std::ldexp(1.0, world.size()) - 1;
+  const at::Tensor tensor = torch::full({1000}, std::ldexp(1.0, world.rank()),
+                                        torch::TensorOptions().dtype(torch::kFloat64).device(world.device()));
+  world.communicator().all_reduce(tensor).wait();
+  const bool right = (tensor == expected).all().item<bool>();
+  return {{"operation", "all_reduce"}, {"backend", world.communicator().backend()}, {"ok", right}};
+}
+
+json rank_facts(const World& world) {
+  json facts = {
+      {"machine", machine_facts()}, {"map", map_facts(world.map())}, {"device", world.device().str()}};
+  facts["self_test"] = self_test(world);
+  return facts;
+}
+
+std::string indented(const json& value, int depth) {
+  const std::string indent(static_cast<size_t>(depth) * 2, ' ');
+  std::string text;
+  for (const auto& [key, item] : value.items()) {
+    if (item.is_object()) {
+      text += fmt::format("{}{}:\n{}", indent, key, indented(item, depth + 1));
+    } else {
+      text += fmt::format("{}{:<{}} {}\n", indent, key, 24 - 2 * depth,
+                          item.is_string() ? item.get<std::string>() : item.dump());
+    }
+  }
+  return text;
+}
+
+std::string backend_text(const json& backends) {
+  std::string text = "backends:\n";
+  for (const auto& [name, facts] : backends.items()) {
+    text += fmt::format("  {:<6} {:<4} {}\n", name, facts.at("usable").get<bool>() ? "yes" : "no",
+                        facts.at("reason").get<std::string>());
+  }
+  return text;
+}
+
+void print_text(const json& report) {
+  const json& ranks = report.at("ranks");
+  for (const json& rank : ranks) {
+    fmt::print("rank {} of {}\n{}", rank.at("map").at("rank").get<int>(), ranks.size(), indented(rank, 1));
+  }
+  fmt::print("{}", backend_text(report.at("backends")));
+}
+
+int run(const Options& options) {
+  TrainConfig config;
+  config.backend = options.backend;
+  config.compute_setup = options.compute_setup;
+  bool healthy = true;
+  const int status = launch(config, [&](World& world) {
+    const std::vector<std::string> ranks = world.communicator().all_gather_bytes(rank_facts(world).dump());
+    if (!world.is_main()) return;
+    json report = {{"ranks", json::array()}, {"backends", backend_facts()}};
+    for (const std::string& facts : ranks) {
+      report["ranks"].push_back(json::parse(facts));
+      healthy = healthy && report["ranks"].back().at("self_test").at("ok").get<bool>();
+    }
+    if (options.json) {
+      fmt::print("{}\n", report.dump(2));
+    } else {
+      print_text(report);
+    }
+  });
+  if (status != kExitSuccess) return status;
+  return healthy ? kExitSuccess : kExitFailure;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, int* status) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("doctor", "what this machine and this allocation can do, rank by rank");
+  command->add_flag("--json", options->json, "print JSON");
+  command->add_option("--backend", options->backend, "auto, shm, gloo, mpi, nccl: of the self-test")
+      ->capture_default_str();
+  command->add_option("--compute-setup,--compute_setup", options->compute_setup, "cpu, gpu, auto")
+      ->capture_default_str();
+  command->callback([options, status] { *status = run(*options); });
+}
+
+}  // namespace lockstep::cli

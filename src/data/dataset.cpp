@@ -1,0 +1,128 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_select.h>
+#include <c10/util/SmallVector.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <lockstep/dataset.h>
+#include <lockstep/error.h>
+
+#include <cstring>
+
+#include "data/collate.h"
+#include "data/failure.h"
+
+namespace lockstep {
+namespace {
+
+// The finaliser of SplitMix64: neighbouring numbers come out unrelated.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15U;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
+const at::Tensor& tensor_of(const Batch& batch, size_t i, const char* name) {
+  if (batch.tensors.size() <= i) {
+    throw ConfigError("data", fmt::format("the dataset gives no {}: its batches have {} tensors", name,
+                                          batch.tensors.size()));
+  }
+  return batch.tensors[i];
+}
+
+// index_select costs several microseconds whatever the size, which is what a step of a
+// small model costs; copying the rows costs one.
+at::Tensor copy_rows(const at::Tensor& tensor, std::span<const int64_t> indices) {
+  c10::SmallVector<int64_t, 5> shape(tensor.sizes().begin(), tensor.sizes().end());
+  shape[0] = static_cast<int64_t>(indices.size());
+  at::Tensor out = at::empty(shape, tensor.options());
+  const size_t row_bytes = tensor.nbytes() / static_cast<size_t>(tensor.size(0));
+  const auto* source = static_cast<const char*>(tensor.const_data_ptr());
+  auto* target = static_cast<char*>(out.mutable_data_ptr());
+  for (const int64_t index : indices) {
+    std::memcpy(target, source + static_cast<size_t>(index) * row_bytes, row_bytes);
+    target += row_bytes;
+  }
+  return out;
+}
+
+at::Tensor select_rows(const at::Tensor& tensor, std::span<const int64_t> indices) {
+  if (tensor.layout() == at::kStrided && tensor.device().is_cpu() && tensor.is_contiguous()) {
+    return copy_rows(tensor, indices);
+  }
+  const at::Tensor rows =
+      at::from_blob(const_cast<int64_t*>(indices.data()), {static_cast<int64_t>(indices.size())}, at::kLong);
+  return tensor.index_select(0, rows.to(tensor.device()));
+}
+
+}  // namespace
+
+const at::Tensor& Batch::data() const { return tensor_of(*this, 0, "data"); }
+
+const at::Tensor& Batch::target() const { return tensor_of(*this, 1, "target"); }
+
+SampleSeeds::SampleSeeds(int64_t seed, int64_t epoch)
+    : key_(mix(mix(static_cast<uint64_t>(seed)) ^ static_cast<uint64_t>(epoch))) {}
+
+uint64_t SampleSeeds::of(int64_t index) const { return mix(key_ ^ static_cast<uint64_t>(index)); }
+
+Batch Dataset::get_batch(std::span<const int64_t> indices, const SampleSeeds& seeds) const {
+  std::vector<Example> examples;
+  examples.reserve(indices.size());
+  for (const int64_t index : indices) {
+    try {
+      examples.push_back(get(index, seeds.of(index)));
+    } catch (...) {
+      data::rethrow_as_config_error(fmt::format("the dataset failed at sample {}", index));
+    }
+  }
+  return data::stack(examples, indices);
+}
+
+TensorDataset::TensorDataset(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
+  std::vector<int64_t> sizes;
+  for (at::Tensor& tensor : tensors_) {
+    if (!tensor.defined() || tensor.dim() == 0) {
+      throw ConfigError("data",
+                        fmt::format("a TensorDataset needs tensors with a first dimension: tensor {} is {}",
+                                    sizes.size(), tensor.defined() ? "a scalar" : "undefined"));
+    }
+    sizes.push_back(tensor.size(0));
+    tensor = tensor.detach().resolve_conj().resolve_neg();  // so that bytes are values
+  }
+  if (sizes.empty()) throw ConfigError("data", "a TensorDataset needs at least one tensor");
+  size_ = sizes[0];
+  for (const int64_t size : sizes) {
+    if (size == size_) continue;
+    throw ConfigError("data",
+                      fmt::format("the tensors of a TensorDataset must have equal first dimensions: {}",
+                                  fmt::join(sizes, ", ")));
+  }
+}
+
+Example TensorDataset::get(int64_t index, uint64_t /*seed*/) const {
+  Example example;
+  for (const at::Tensor& tensor : tensors_) example.push_back(tensor[index]);
+  return example;
+}
+
+Batch TensorDataset::get_batch(std::span<const int64_t> indices, const SampleSeeds& /*seeds*/) const {
+  for (const int64_t index : indices) {
+    if (index < 0 || index >= size_) {
+      throw ConfigError("data", fmt::format("no such sample: index={}, samples={}", index, size_));
+    }
+  }
+  Batch batch;
+  batch.tensors.reserve(tensors_.size());
+  for (const at::Tensor& tensor : tensors_) batch.tensors.push_back(select_rows(tensor, indices));
+  return batch;
+}
+
+FunctionDataset::FunctionDataset(int64_t size, Function function)
+    : size_(size), function_(std::move(function)) {
+  if (size < 0) throw ConfigError("data", fmt::format("a dataset cannot have a negative size: {}", size));
+  if (!function_) throw ConfigError("data", "a FunctionDataset needs a function");
+}
+
+}  // namespace lockstep

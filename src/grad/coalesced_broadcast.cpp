@@ -1,0 +1,47 @@
+#include "grad/coalesced_broadcast.h"
+
+#include <ATen/ATen.h>
+
+#include "grad/bucket_plan.h"
+
+namespace lockstep::grad {
+
+namespace {
+
+constexpr int64_t kChunkBytes = 64 << 20;
+
+void broadcast_chunk(const BucketLayout& chunk, const std::vector<at::Tensor>& tensors,
+                     const Communicator& communicator, int root) {
+  const at::Tensor bytes =
+      at::empty({chunk.numel}, at::TensorOptions().dtype(at::kByte).device(chunk.device));
+  const auto part = [&](const BucketSlot& slot) {
+    const at::Tensor& tensor = tensors[slot.item];
+    return bytes.narrow(0, slot.offset, static_cast<int64_t>(tensor.nbytes()))
+        .view(tensor.scalar_type())
+        .view(tensor.sizes());
+  };
+  const bool is_root = communicator.rank() == root;
+  if (is_root) {
+    for (const BucketSlot& slot : chunk.slots) part(slot).copy_(tensors[slot.item]);
+  }
+  communicator.broadcast(bytes, root).wait();
+  if (!is_root) {
+    for (const BucketSlot& slot : chunk.slots) tensors[slot.item].copy_(part(slot));
+  }
+}
+
+}  // namespace
+
+void broadcast_coalesced(const std::vector<at::Tensor>& tensors, const Communicator& communicator, int root) {
+  if (communicator.size() == 1) return;
+  const at::NoGradGuard no_grad;
+  std::vector<BucketItem> items;
+  for (const at::Tensor& tensor : tensors) {
+    items.push_back({static_cast<int64_t>(tensor.nbytes()), at::kByte, tensor.device()});
+  }
+  for (const BucketLayout& chunk : plan_buckets(items, {kChunkBytes, kChunkBytes})) {
+    if (chunk.numel > 0) broadcast_chunk(chunk, tensors, communicator, root);
+  }
+}
+
+}  // namespace lockstep::grad

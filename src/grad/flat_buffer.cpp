@@ -1,0 +1,35 @@
+#include "grad/flat_buffer.h"
+
+#include <ATen/ATen.h>
+
+namespace lockstep::grad {
+
+namespace {
+
+// Not a view in autograd's sense: optimizers call detach_() on gradients, which
+// autograd forbids for views.
+at::Tensor share_storage(const at::Tensor& flat, const at::Tensor& like, int64_t offset) {
+  at::Tensor part = at::empty({0}, flat.options());
+  // No strides means row-major.
+  const at::IntArrayRef strides = like.is_non_overlapping_and_dense() ? like.strides() : at::IntArrayRef();
+  return part.set_(flat.storage(), flat.storage_offset() + offset, like.sizes(), strides);
+}
+
+}  // namespace
+
+FlatBuffer make_flat_buffer(const BucketLayout& layout, const std::vector<at::Tensor>& parameters,
+                            const Communicator& communicator) {
+  const at::NoGradGuard no_grad;
+  FlatBuffer buffer;
+  buffer.flat = communicator.allocate(layout.numel, parameters[layout.slots.front().item]);
+  clear(buffer.flat);
+  buffer.views.reserve(layout.slots.size());
+  for (const BucketSlot& slot : layout.slots) {
+    buffer.views.push_back(share_storage(buffer.flat, parameters[slot.item], slot.offset));
+  }
+  return buffer;
+}
+
+void clear(const at::Tensor& gradient) { gradient.fill_(-0.0); }
+
+}  // namespace lockstep::grad

@@ -1,0 +1,302 @@
+#include "grad/reducer.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <lockstep/error.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace lockstep::grad {
+
+using torch::autograd::variable_list;
+
+class Reducer::Hook final : public torch::autograd::FunctionPostHook {
+ public:
+  Hook(Reducer& reducer, size_t index) : reducer_(reducer), index_(index) {}
+
+  variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {
+    reducer_.on_gradient(index_, inputs.front());
+    return outputs;
+  }
+
+ private:
+  Reducer& reducer_;
+  const size_t index_;
+};
+
+Reducer::Reducer(std::vector<NamedParameter> parameters, Communicator communicator, ReducerOptions options)
+    : communicator_(std::move(communicator)), options_(std::move(options)) {
+  const at::NoGradGuard no_grad;
+  slots_.resize(parameters.size());
+  add_buckets(parameters, options_.limits);
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].parameter = parameters[i].tensor;
+    slots_[i].name = std::move(parameters[i].name);
+    adopt_gradient(slots_[i]);
+  }
+  if (tolerates_unused() && !slots_.empty()) {
+    usage_ = communicator_.allocate(static_cast<int64_t>(slots_.size()),
+                                    at::empty({0}, slots_.front().parameter.options().dtype(at::kInt)));
+  }
+  for (size_t i = 0; i < slots_.size(); ++i) add_hook(i);
+}
+
+Reducer::~Reducer() {
+  for (const Slot& slot : slots_) slot.accumulator->del_post_hook(slot.hook_key);
+}
+
+void Reducer::add_buckets(const std::vector<NamedParameter>& parameters, const BucketLimits& limits) {
+  std::vector<BucketItem> items;
+  std::vector<at::Tensor> tensors;
+  for (const NamedParameter& parameter : parameters) {
+    const at::Tensor& tensor = parameter.tensor;
+    items.push_back({tensor.numel(), tensor.scalar_type(), tensor.device()});
+    tensors.push_back(tensor);
+  }
+  for (const BucketLayout& layout : plan_buckets(items, limits)) {
+    Bucket& bucket = buckets_.emplace_back();
+    bucket.buffer = make_flat_buffer(layout, tensors, communicator_);
+    for (size_t i = 0; i < layout.slots.size(); ++i) {
+      const size_t index = layout.slots[i].item;
+      slots_[index].bucket = buckets_.size() - 1;
+      slots_[index].view = bucket.buffer.views[i];
+      bucket.slots.push_back(index);
+      bucket.names.push_back(parameters[index].name);
+    }
+  }
+}
+
+void Reducer::adopt_gradient(Slot& slot) {
+  at::Tensor& gradient = slot.parameter.mutable_grad();
+  if (gradient.defined()) {
+    slot.last_used = clock_;
+    slot.view.copy_(gradient);
+  }
+  gradient = slot.view;
+}
+
+void Reducer::add_hook(size_t index) {
+  Slot& slot = slots_[index];
+  // Autograd holds the accumulator weakly; ours keeps it, and the hook, alive.
+  slot.accumulator = torch::autograd::impl::grad_accumulator(slot.parameter);
+  slot.hook_key = slot.accumulator->add_post_hook(std::make_unique<Hook>(*this, index));
+}
+
+void Reducer::settle() {
+  const std::lock_guard lock(mutex_);
+  abandon_backward();
+}
+
+void Reducer::zero_grad() {
+  const std::lock_guard lock(mutex_);
+  abandon_backward();
+  for (const Bucket& bucket : buckets_) clear(bucket.buffer.flat);
+  for (Slot& slot : slots_) {
+    at::Tensor& gradient = slot.parameter.mutable_grad();
+    if (!gradient.is_same(slot.view)) gradient = slot.view;
+  }
+  last_cleared_ = ++clock_;
+}
+
+bool Reducer::has_contribution(const Slot& slot) const {
+  return slot.last_used >= std::max(last_reduced_, last_cleared_) && slot.parameter.grad().defined();
+}
+
+bool Reducer::tolerates_unused() const { return options_.find_unused_parameters || options_.static_graph; }
+
+bool Reducer::exchanges_usage() const { return tolerates_unused() && !learned_; }
+
+// -- while backward runs
+
+void Reducer::on_gradient(size_t index, const at::Tensor& incoming) {
+  const std::lock_guard lock(mutex_);
+  const int backward = torch::autograd::get_current_graph_task_id();
+  if (backward != backward_) abandon_backward();
+  Slot& slot = slots_[index];
+  if (incoming.defined()) {
+    if (incoming.layout() != at::kStrided) {
+      throw ConfigError("grad",
+                        fmt::format("sparse gradients are not supported; make this parameter's gradient "
+                                    "dense (Embedding: sparse(false)): {}",
+                                    slot.name));
+    }
+    slot.last_used = clock_;
+  }
+  move_into_bucket(slot);
+  if (!sync_) return;
+  if (!in_backward_) begin_backward(backward);
+  mark_ready(slot);
+}
+
+void Reducer::move_into_bucket(Slot& slot) {
+  at::Tensor& gradient = slot.parameter.mutable_grad();
+  if (gradient.is_same(slot.view)) return;
+  const at::NoGradGuard no_grad;
+  if (gradient.defined()) {
+    slot.view.copy_(gradient);
+  } else {
+    slot.view.zero_();
+  }
+  gradient = slot.view;
+}
+
+// An exception may have ended the last backward between launch and wait; the
+// buckets are not ours before what it started is done.
+void Reducer::abandon_backward() {
+  if (!in_backward_) return;
+  wait_for_buckets();
+  in_backward_ = false;
+}
+
+void Reducer::begin_backward(int backward) {
+  for (Bucket& bucket : buckets_) bucket.missing = bucket.slots.size();
+  if (learned_) {
+    for (const Slot& slot : slots_) {
+      if (!slot.expected) --buckets_[slot.bucket].missing;
+    }
+  }
+  backward_ = backward;
+  ready_ = 0;
+  next_launch_ = 0;
+  next_poke_ = 0;
+  in_backward_ = true;
+  torch::autograd::Engine::get_default_engine().queue_callback([this] { finish_backward(); });
+}
+
+void Reducer::mark_ready(Slot& slot) {
+  if (slot.last_backward == backward_) {
+    throw ConfigError("grad",
+                      fmt::format("a parameter got two gradients in one backward, which a backward inside "
+                                  "a backward does: {}",
+                                  slot.name));
+  }
+  if (!slot.expected) {
+    throw ConfigError("grad", fmt::format("static_graph: a parameter that the first step did not use got a "
+                                          "gradient; use find_unused_parameters instead: {}",
+                                          slot.name));
+  }
+  slot.last_backward = backward_;
+  ++ready_;
+  if (--buckets_[slot.bucket].missing == 0) {
+    launch_full_buckets();
+  } else {
+    poke();
+  }
+}
+
+void Reducer::launch_full_buckets() {
+  while (next_launch_ < buckets_.size() && buckets_[next_launch_].missing == 0) launch(next_launch_++);
+}
+
+void Reducer::launch(size_t index) {
+  Bucket& bucket = buckets_[index];
+  const at::Tensor& flat = bucket.buffer.flat;
+  if (flat.numel() == 0) return;
+  if (options_.hook) {
+    bucket.reduction = options_.hook({index, buckets_.size(), flat, bucket.names}, communicator_);
+  } else {
+    bucket.reduction.work = communicator_.all_reduce(flat, ReduceOp::kMean);
+  }
+}
+
+void Reducer::poke() {
+  if (next_poke_ < next_launch_ && buckets_[next_poke_].reduction.work.done()) ++next_poke_;
+}
+
+// -- at its end
+
+void Reducer::finish_backward() {
+  const std::lock_guard lock(mutex_);
+  // A backward that resumes after one inside it has two callbacks.
+  if (!in_backward_) return;
+  const at::NoGradGuard no_grad;
+  const bool exchange = exchanges_usage();
+  if (ready_ != slots_.size()) account_for_missing();
+  while (next_launch_ < buckets_.size()) launch(next_launch_++);
+  Work usage;
+  if (exchange) usage = start_usage_exchange();
+  wait_for_buckets();
+  if (exchange) learn_usage(std::move(usage));
+  if (tolerates_unused()) settle_unused();
+  last_reduced_ = ++clock_;
+  in_backward_ = false;
+}
+
+// Parameters whose hook did not run contribute what they hold: sums of backwards
+// without sync, or nothing.
+void Reducer::account_for_missing() {
+  std::vector<std::string_view> lost;
+  for (Slot& slot : slots_) {
+    if (slot.last_backward == backward_) continue;
+    const bool may_miss = !slot.expected || exchanges_usage() || has_contribution(slot) ||
+                          (options_.find_unused_parameters && !options_.static_graph);
+    if (!may_miss) {
+      lost.push_back(slot.name);
+    } else if (slot.last_used < last_cleared_ || !slot.parameter.grad().defined()) {
+      slot.view.zero_();
+    } else {
+      move_into_bucket(slot);
+    }
+  }
+  if (lost.empty()) return;
+  // Buckets already started stay in flight until abandon_backward(): to wait here
+  // could hang behind a rank that does not take part any more, and hide this error.
+  const char* advice =
+      options_.static_graph
+          ? "static_graph: parameters that the first step used got no gradient in this step; "
+            "use find_unused_parameters instead"
+          : "parameters got no gradient in this step; set find_unused_parameters or take them "
+            "out of the model";
+  throw ConfigError("grad", fmt::format("{}: {}", advice, fmt::join(lost, ", ")));
+}
+
+Work Reducer::start_usage_exchange() {
+  const at::Tensor local = at::empty({usage_.numel()}, at::kInt);
+  auto* used = local.data_ptr<int>();
+  for (size_t i = 0; i < slots_.size(); ++i) used[i] = has_contribution(slots_[i]) ? 1 : 0;
+  usage_.copy_(local);
+  return communicator_.all_reduce(usage_, ReduceOp::kMax);
+}
+
+void Reducer::learn_usage(Work usage) {
+  usage.wait();
+  const at::Tensor global = usage_.cpu();
+  const auto* used = global.data_ptr<int>();
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].used_somewhere = used[i] != 0;
+    if (options_.static_graph) slots_[i].expected = has_contribution(slots_[i]);
+  }
+  learned_ = options_.static_graph;
+}
+
+void Reducer::settle_unused() {
+  for (Slot& slot : slots_) {
+    at::Tensor& gradient = slot.parameter.mutable_grad();
+    if (slot.used_somewhere) {
+      if (!gradient.is_same(slot.view)) gradient = slot.view;
+      slot.last_used = clock_;
+    } else if (slot.last_used < last_cleared_) {
+      // Undefined, not zero: optimizers skip it, as they would without DataParallel.
+      gradient = at::Tensor();
+    }
+  }
+}
+
+void Reducer::wait_for_buckets() {
+  for (size_t i = 0; i < next_launch_; ++i) {
+    PendingReduction& reduction = buckets_[i].reduction;
+    reduction.work.wait();
+    if (reduction.finish) reduction.finish();
+    reduction = {};
+  }
+}
+
+}  // namespace lockstep::grad

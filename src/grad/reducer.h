@@ -1,0 +1,142 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <lockstep/communicator.h>
+#include <lockstep/data_parallel.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grad/bucket_plan.h"
+#include "grad/flat_buffer.h"
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace lockstep::grad {
+
+struct ReducerOptions {
+  BucketLimits limits;
+  bool find_unused_parameters = false;
+  bool static_graph = false;
+  GradientHook hook;  // empty: mean over the ranks
+};
+
+struct NamedParameter {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// Turns the gradients of a backward into their mean over the ranks, inside flat
+// buckets, while backward runs.
+//
+// A hook on each parameter's gradient accumulator counts its bucket down; a full
+// bucket starts its collective at once, buckets strictly in plan order; a callback
+// at the end of backward waits for all. A hook allocates nothing and formats
+// nothing.
+//
+// Autograd may call the hooks from a thread per device; all state is behind one
+// mutex. Exceptions leave backward() as they were thrown. A backward that runs inside
+// another one (a Function that calls backward) reduces on its own, so that it needs
+// find_unused_parameters.
+class Reducer {
+ public:
+  // Hooks itself into the accumulators and makes every gradient a view of its
+  // bucket; a gradient that is already there is kept.
+  // REQUIRES: distinct leaf parameters that require a gradient, in registration
+  // order, the same on every rank.
+  Reducer(std::vector<NamedParameter> parameters, Communicator communicator, ReducerOptions options);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  // Off: hooks only keep gradients in their buckets.
+  void set_sync(bool enabled) { sync_ = enabled; }
+
+  // Waits for what a backward that an exception ended has left in flight.
+  void settle();
+
+  void zero_grad();
+
+  struct Bucket {
+    FlatBuffer buffer;
+    std::vector<std::string> names;
+    std::vector<size_t> slots;  // indices of parameters
+    // This backward:
+    size_t missing = 0;  // gradients still to come
+    PendingReduction reduction;
+  };
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+
+ private:
+  class Hook;
+
+  struct Slot {
+    at::Tensor parameter;
+    at::Tensor view;
+    size_t bucket = 0;
+    // Value of clock_ at the last gradient.
+    int64_t last_used = -1;
+    // The backward in which the hook last ran.
+    int last_backward = -1;
+    // After the first step of a static graph:
+    bool expected = true;        // this rank uses it
+    bool used_somewhere = true;  // some rank does
+    std::string name;
+    std::shared_ptr<torch::autograd::Node> accumulator;
+    uintptr_t hook_key = 0;
+  };
+
+  void add_buckets(const std::vector<NamedParameter>& parameters, const BucketLimits& limits);
+  void adopt_gradient(Slot& slot);
+  void add_hook(size_t index);
+
+  void on_gradient(size_t index, const at::Tensor& incoming);
+  void move_into_bucket(Slot& slot);
+  void abandon_backward();
+  void begin_backward(int backward);
+  void mark_ready(Slot& slot);
+  void launch_full_buckets();
+  void launch(size_t index);
+  void poke();
+
+  void finish_backward();
+  void account_for_missing();
+  Work start_usage_exchange();
+  void learn_usage(Work usage);
+  void settle_unused();
+  void wait_for_buckets();
+
+  // Whether a gradient arrived since the last reduction or zero_grad().
+  bool has_contribution(const Slot& slot) const;
+  bool tolerates_unused() const;
+  bool exchanges_usage() const;
+
+  Communicator communicator_;
+  const ReducerOptions options_;
+  bool sync_ = true;
+
+  std::mutex mutex_;  // guards all below
+  std::vector<Slot> slots_;
+  std::vector<Bucket> buckets_;
+
+  // Ticks at every reduction and zero_grad(), so that "since" is a comparison.
+  int64_t clock_ = 0;
+  int64_t last_cleared_ = 0;
+  int64_t last_reduced_ = 0;
+
+  bool in_backward_ = false;
+  int backward_ = -1;       // autograd's id of the running backward
+  size_t ready_ = 0;        // slots whose hook ran in it
+  size_t next_launch_ = 0;  // buckets before it are started
+  size_t next_poke_ = 0;    // buckets before it are done
+  bool learned_ = false;    // static_graph: the first step is over
+  at::Tensor usage_;        // 1 for each parameter that got a gradient
+};
+
+}  // namespace lockstep::grad

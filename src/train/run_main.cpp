@@ -1,0 +1,65 @@
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/launch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/log.h"
+
+#include <c10/util/Exception.h>
+
+namespace lockstep {
+namespace {
+
+// torchrun and `lockstep run` read this file to tell why a worker failed.
+void write_error_file(const std::string& message) {
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr || *path == '\0') return;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  const nlohmann::json content = {
+      {"message",
+       {{"message", message},
+        {"extraInfo", {{"py_callstack", message}, {"timestamp", std::to_string(seconds)}}}}}};
+  base::publish_file(path, content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+int report(const std::string& message, int status) {
+  const std::string line = base::log_prefix() + message + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  try {
+    write_error_file(message);
+  } catch (const std::exception& error) {
+    base::log_warning("launch", "the error file was not written: {}", error.what());
+  }
+  return status;
+}
+
+}  // namespace
+
+int run_main(const std::function<int()>& body) noexcept {
+  try {
+    return body();
+  } catch (const HelpRequested& help) {
+    std::fputs(help.what(), stdout);
+    return kExitSuccess;
+  } catch (const ConfigError& error) {
+    return report(error.what(), kExitUsage);
+  } catch (const CommError& error) {
+    return report(error.what(), kExitCommunication);
+  } catch (const InternalError& error) {
+    return report(error.what(), kExitInternal);
+  } catch (const c10::Error& error) {
+    return report(fmt::format("[libtorch] {}", error.what_without_backtrace()), kExitFailure);
+  } catch (const std::exception& error) {
+    return report(fmt::format("[program] {}", error.what()), kExitFailure);
+  } catch (...) {
+    return report("[program] an exception that is no std::exception", kExitFailure);
+  }
+}
+
+}  // namespace lockstep

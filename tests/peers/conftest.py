@@ -1,0 +1,27 @@
+"""A comparison that does not run is a comparison that failed."""
+
+import os
+import pathlib
+
+import pytest
+
+
+@pytest.fixture
+def bin_dir():
+    """Where the build put its programs."""
+    return pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
+
+
+def _not_run(config):
+    stats = config.pluginmanager.get_plugin("terminalreporter").stats
+    return [report for outcome in ("skipped", "xfailed", "xpassed") for report in stats.get(outcome, [])]
+
+
+def pytest_sessionfinish(session, exitstatus):
+    if exitstatus == 0 and _not_run(session.config):
+        session.exitstatus = 1
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    for report in _not_run(config):
+        terminalreporter.write_line(f"FAILED {report.nodeid}: not run ({report.outcome})", red=True)

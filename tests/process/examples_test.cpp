@@ -1,0 +1,139 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "support/process.h"
+
+namespace lockstep::test {
+namespace {
+
+using std::chrono::seconds;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+// Runs programs in an empty folder, as a new user would.
+class ExamplesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/lockstep-examples-XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  Process run(std::vector<std::string> arguments, Process::EnvironmentChanges changes = {}) {
+    changes["LOCKSTEP_ROOT_FOLDER"] = (folder_ / "runs").string();
+    changes["OMP_NUM_THREADS"] = std::nullopt;
+    Process process(std::move(arguments), changes);
+    const auto status = process.wait(seconds(60));
+    EXPECT_TRUE(status) << "no end: " << process.output() << process.errors();
+    if (status) code_ = status->code;
+    return process;
+  }
+
+  std::filesystem::path run_folder_of(const std::string& output) {
+    std::smatch match;
+    if (!std::regex_search(output, match, std::regex("Run folder: (.*)\n"))) return {};
+    return match[1].str();
+  }
+
+  std::filesystem::path folder_;
+  int code_ = -1;
+};
+
+void expect_sine_output(const std::string& output, int ranks) {
+  EXPECT_THAT(output,
+              ContainsRegex("P  0\\|cpu    \\| Iteration       5\\| Train_Loss: [0-9]+\\.[0-9]{7} -\n"));
+  EXPECT_THAT(output,
+              ContainsRegex("P  0\\|cpu    \\| Iteration      50\\| Train_Loss: [0-9]+\\.[0-9]{7} -\n"));
+  EXPECT_THAT(output, testing::Not(HasSubstr("P  1|"))) << "rank 0 alone prints";
+  EXPECT_THAT(output, HasSubstr("Trained 50 epochs"));
+  EXPECT_THAT(output, HasSubstr("on " + std::to_string(ranks) + " rank"));
+}
+
+TEST_F(ExamplesTest, SineOnOneProcess) {
+  const Process sine = run({program_path("sine"), "--compute_setup", "cpu"});
+  EXPECT_EQ(code_, 0) << sine.errors();
+  expect_sine_output(sine.output(), 1);
+  EXPECT_EQ(sine.errors(), "");
+}
+
+TEST_F(ExamplesTest, SineOnTwoProcessesWritesItsRunFolder) {
+  const Process sine = run({program_path("sine"), "--nprocs", "2", "--compute_setup", "cpu"});
+  EXPECT_EQ(code_, 0) << sine.errors();
+  expect_sine_output(sine.output(), 2);
+  EXPECT_EQ(sine.errors(), "");
+
+  const std::filesystem::path folder = run_folder_of(sine.output());
+  std::ifstream config_file(folder / "config.json");
+  const nlohmann::json config = nlohmann::json::parse(config_file);
+  EXPECT_EQ(config.at("nprocs"), 2);
+  EXPECT_EQ(config.at("max_iter"), 50);
+  std::ifstream metrics(folder / "metrics.csv");
+  int lines = 0;
+  for (std::string line; std::getline(metrics, line);) ++lines;
+  EXPECT_EQ(lines, 51) << "a heading and one line an epoch";
+}
+
+TEST_F(ExamplesTest, SineUnderMpirun) {
+  const Process sine = run({"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2",
+                            program_path("sine"), "--compute_setup", "cpu"});
+  EXPECT_EQ(code_, 0) << sine.errors();
+  expect_sine_output(sine.output(), 2);
+}
+
+TEST_F(ExamplesTest, EveryRankPrintsWhenAsked) {
+  const Process sine = run({program_path("sine"), "--nprocs", "2", "--compute_setup", "cpu",
+                            "--print_all_ranks", "--max_iter", "5"});
+  EXPECT_EQ(code_, 0) << sine.errors();
+  EXPECT_THAT(sine.output(), HasSubstr("P  0|cpu    | Iteration       5|"));
+  EXPECT_THAT(sine.output(), HasSubstr("P  1|cpu    | Iteration       5|"));
+}
+
+TEST_F(ExamplesTest, RanksListsEveryRankInOrder) {
+  const Process ranks = run({program_path("ranks"), "--nprocs", "3", "--compute_setup", "cpu"});
+  EXPECT_EQ(code_, 0) << ranks.errors();
+  EXPECT_THAT(
+      ranks.output(),
+      ContainsRegex("rank=0 world_size=3.*local_rank=0.*\n.*rank=1 world_size=3.*local_rank=1.*\n.*rank=2"));
+}
+
+TEST_F(ExamplesTest, RanksUnderMpirunTalksMpiWhenAsked) {
+  const Process ranks = run({"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2",
+                             program_path("ranks"), "--compute_setup", "cpu", "--backend", "mpi"});
+  EXPECT_EQ(code_, 0) << ranks.errors();
+  EXPECT_THAT(ranks.output(), HasSubstr("launcher=mpi backend=mpi"));
+}
+
+TEST_F(ExamplesTest, BadFlagIsExplainedAndEndsWithUsageStatus) {
+  const Process sine = run({program_path("sine"), "--compute_setup", "tpu"});
+  EXPECT_EQ(code_, 2);
+  EXPECT_EQ(sine.errors(), "[config] compute_setup must be one of cpu, gpu, auto: 'tpu'\n");
+  EXPECT_EQ(sine.output(), "");
+}
+
+TEST_F(ExamplesTest, HelpNamesFlagsAndVariables) {
+  const Process sine = run({program_path("sine"), "--help"});
+  EXPECT_EQ(code_, 0);
+  EXPECT_THAT(sine.output(), HasSubstr("--compute_setup,--compute-setup"));
+  EXPECT_THAT(sine.output(), HasSubstr("LOCKSTEP_BACKEND"));
+}
+
+TEST_F(ExamplesTest, AnUnusableRunFolderEndsAllRanksWithTheReason) {
+  const Process sine = run(
+      {program_path("sine"), "--nprocs", "2", "--compute_setup", "cpu", "--root_folder", "/dev/null/runs"});
+  EXPECT_EQ(code_, 2);
+  EXPECT_THAT(sine.errors(), HasSubstr("cannot make a run folder under root_folder '/dev/null/runs'"));
+}
+
+TEST_F(ExamplesTest, HalfAnEnvironmentIsAnErrorAndNoWorldOfOne) {
+  const Process sine = run({program_path("sine")}, {{"RANK", "1"}});
+  EXPECT_EQ(code_, 2);
+  EXPECT_THAT(sine.errors(), testing::AllOf(HasSubstr("RANK='1'"), HasSubstr("WORLD_SIZE")));
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,47 @@
+// Prints the order of DistributedSampler for the live comparison with PyTorch.
+//
+//   print_sampler < CASES
+//
+// A case is a line "n world_size shuffle seed epoch drop_last"; the answer is one line
+// per rank: the indices, or for n > 1000 "count sum checksum", checksum being the sum
+// of index * (place modulo 1000003) modulo 2^64.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <lockstep/sampler.h>
+
+#include <iostream>
+
+namespace {
+
+constexpr int64_t kFullListLimit = 1000;
+
+void print_rank(const lockstep::DistributedSampler& sampler) {
+  if (sampler.dataset_size() <= kFullListLimit) {
+    fmt::print("{}\n", fmt::join(sampler.indices(), " "));
+    return;
+  }
+  uint64_t sum = 0;
+  uint64_t checksum = 0;
+  for (int64_t i = 0; i < sampler.size(); ++i) {
+    const auto index = static_cast<uint64_t>(sampler.index(i));
+    sum += index;
+    checksum += index * static_cast<uint64_t>(i % 1000003);
+  }
+  fmt::print("{} {} {}\n", sampler.size(), sum, checksum);
+}
+
+}  // namespace
+
+int main() {
+  int64_t size = 0;
+  lockstep::SamplerOptions options;
+  int64_t epoch = 0;
+  while (std::cin >> size >> options.world_size >> options.shuffle >> options.seed >> epoch >>
+         options.drop_last) {
+    for (options.rank = 0; options.rank < options.world_size; ++options.rank) {
+      lockstep::DistributedSampler sampler(size, options);
+      sampler.set_epoch(epoch);
+      print_rank(sampler);
+    }
+  }
+}

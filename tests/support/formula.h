@@ -1,0 +1,22 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+
+namespace lockstep::test {
+
+// Values in [-0.5, 0.5) that any language computes exactly: multiples of 2^-16 from
+// integer arithmetic. Another salt gives other values.
+//   ((i * 40503 + salt * 9973 + 7) * 25173 + 13849) mod 65536 / 65536 - 0.5
+at::Tensor formula(at::IntArrayRef sizes, int64_t salt);
+
+// Sets every parameter to 2 * formula * 2^-k, where 2^k is the least power of two
+// not below sqrt(fan-in), with its index as salt.
+void set_parameters(torch::nn::Module& module, int64_t salt = 0);
+
+// Bit for bit, whatever the strides; both undefined counts as equal.
+bool same_bits(const at::Tensor& a, const at::Tensor& b);
+
+}  // namespace lockstep::test

@@ -1,0 +1,101 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lockstep/error.h>
+
+#include "support/shm_rank.h"
+
+namespace lockstep::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+TEST(ShmMessages, AnySizeBothWaysAtOnce) {
+  for (bool shared : {false, true}) {
+    run_shm_ranks(3, [&](ShmRank r) {
+      r.shared = shared;
+      const int to = (r.rank + 1) % r.size;
+      const int from = (r.rank + r.size - 1) % r.size;
+      for (int64_t numel : {0, 1, 1000, 70000, 2000000}) {
+        auto out = r.new_tensor(torch::full({numel}, r.rank + 0.5F));
+        auto in = torch::zeros({numel});
+        auto sent = r.send(out, to, 3);
+        r.recv(in, from, 3)->wait();
+        sent->wait();
+        EXPECT_TRUE(in.equal(torch::full({numel}, from + 0.5F))) << numel;
+      }
+    });
+  }
+}
+
+TEST(ShmMessages, OfOneTagKeepTheirOrderAndTagsAreIndependent) {
+  run_shm_ranks(2, [](const ShmRank& r) {
+    constexpr int kCount = 50;  // more than there are posts
+    if (r.rank == 0) {
+      std::vector<c10::intrusive_ptr<c10d::Work>> works;
+      for (int i = 0; i < kCount; ++i) {
+        works.push_back(r.send(torch::full({1 + i}, i), 1, i % 2));
+      }
+      works.push_back(r.send(torch::full({1}, -1), 1, 9));
+      for (auto& work : works) {
+        work->wait();
+      }
+    } else {
+      auto last = torch::zeros({1}, at::kLong);
+      r.recv(last, 0, 9)->wait();  // behind all others
+      EXPECT_EQ(last.item<int64_t>(), -1);
+      for (int tag : {1, 0}) {
+        for (int i = tag; i < kCount; i += 2) {
+          auto tensor = torch::zeros({1 + i}, at::kLong);
+          r.recv(tensor, 0, tag)->wait();
+          EXPECT_TRUE(tensor.equal(torch::full({1 + i}, i)));
+        }
+      }
+    }
+  });
+}
+
+TEST(ShmMessages, ALaterOneMayCompleteFirst) {
+  run_shm_ranks(2, [](const ShmRank& r) {
+    auto early = torch::zeros({4});
+    auto late = torch::full({4}, 7.0F);
+    if (r.rank == 0) {
+      auto first = r.recv(early, 1, 5);
+      r.send(late, 1, 6)->wait();
+      first->wait();
+    } else {
+      r.recv(early, 0, 6)->wait();
+      r.send(late, 0, 5)->wait();
+    }
+    EXPECT_TRUE(early.equal(torch::full({4}, 7.0F)));
+  });
+}
+
+TEST(ShmMessages, MixWithCollectivesAndGoToOneself) {
+  run_shm_ranks(2, [](const ShmRank& r) {
+    auto sum = torch::ones({100000});
+    auto in = torch::zeros({10});
+    auto reduced = r.all_reduce(sum);
+    auto received = r.recv(in, r.rank, 0);
+    r.send(torch::ones({10}), r.rank, 0)->wait();
+    received->wait();
+    reduced->wait();
+    EXPECT_EQ(in.sum().item<float>(), 10);
+    EXPECT_EQ(sum[99999].item<float>(), 2);
+  });
+}
+
+TEST(ShmMessages, ThatDoNotFitAreAnErrorOnBothSides) {
+  const auto errors = try_ranks(2, [](int rank, c10::intrusive_ptr<c10d::Store> store) {
+    const ShmRank r{rank, 2, comm::make_shm_backend(store, rank, 2, std::chrono::seconds(60))};
+    (rank == 0 ? r.send(torch::zeros({4}), 1, 2) : r.recv(torch::zeros({3}), 0, 2))->wait();
+  });
+  for (const auto& error : errors) {
+    EXPECT_THAT(
+        [&] { std::rethrow_exception(error); },
+        ThrowsMessage<CommError>(HasSubstr("rank 0 sent 16 bytes with tag 2, rank 1 receives 12 bytes")));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,126 @@
+"""script/lint-layers.py and script/lint-text.py find what they are there to find."""
+
+import importlib.util
+import pathlib
+import tempfile
+import unittest
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[3] / "script"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name.replace("-", "_"), SCRIPT / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+layers = load("lint-layers")
+text = load("lint-text")
+
+
+class LayersTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name).resolve()
+        self.write("src/base/error.cpp", "")
+        self.write("src/comm/communicator.cpp", "")
+        self.write("include/lockstep/error.h", "")
+        self.write("include/lockstep/communicator.h", "")
+
+    def write(self, name, *includes):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"#include {i}\n" for i in includes))
+
+    def problems(self):
+        return list(layers.problems(self.root))
+
+    def assert_problem(self, pattern):
+        found = self.problems()
+        self.assertEqual(len(found), 1, found)
+        self.assertRegex(found[0], pattern)
+
+    def test_downward_is_clean(self):
+        self.write("src/train/trainer.cpp", '"base/log.h"', '"train/loop.h"', "<lockstep/communicator.h>",
+                   "<torch/torch.h>", "<vector>")
+        self.write("examples/sine.cpp", "<lockstep/communicator.h>", "<torch/torch.h>")
+        self.assertEqual(self.problems(), [])
+
+    def test_upward(self):
+        self.write("src/base/log.cpp", '"comm/work.h"')
+        self.assert_problem("src/base/log.cpp: .*upward into comm: comm/work.h")
+
+    def test_upward_through_a_public_header(self):
+        self.write("src/launch/spawn.cpp", "<lockstep/communicator.h>")
+        self.assert_problem("layer launch and includes upward into comm")
+
+    def test_upward_through_a_relative_path(self):
+        self.write("src/comm/work.h")
+        self.write("src/base/log.cpp", '"../comm/work.h"')
+        self.assert_problem("upward into comm")
+
+    def test_data_knows_numbers_only(self):
+        self.write("src/data/sampler.cpp", '"cluster/placement.h"')
+        self.assert_problem("layer data .* cluster")
+
+    def test_siblings(self):
+        self.write("src/grad/reducer.cpp", '"data/loader.h"')
+        self.assert_problem("layer grad .* data")
+
+    def test_core_without_libtorch(self):
+        self.write("src/cluster/nodes.cpp", "<ATen/core/Tensor.h>")
+        self.assert_problem("includes LibTorch, which layer cluster does without")
+
+    def test_public_headers(self):
+        self.write("include/lockstep/communicator.h", '"base/log.h"')
+        self.assert_problem("public and includes a private header")
+        self.write("include/lockstep/communicator.h", "<torch/torch.h>")
+        self.assert_problem("public and includes torch/torch.h")
+        self.write("include/lockstep/communicator.h")
+        self.write("include/lockstep/error.h", "<lockstep/communicator.h>")
+        self.assert_problem("layer base and includes upward into comm")
+
+    def test_public_header_of_no_layer(self):
+        self.write("include/lockstep/orphan.h")
+        self.assert_problem("no layer has orphan.cpp")
+
+    def test_unknown_folder(self):
+        self.write("src/helpers/strings.h")
+        self.assert_problem("no layer of")
+
+    def test_examples_see_public_headers_only(self):
+        self.write("examples/sine.cpp", '"train/trainer.h"')
+        self.assert_problem("is an example")
+
+    def test_every_edge_goes_down(self):
+        seen = []
+        order = [*layers.LAYERS]
+        for layer, below in layers.LAYERS.items():
+            self.assertTrue(set(below) <= set(seen), f"{layer} of {order}")
+            seen.append(layer)
+
+
+class TextTest(unittest.TestCase):
+    def remarks(self, name, content):
+        return list(text.remarks(pathlib.Path(name), content))
+
+    def test_clean(self):
+        self.assertEqual(self.remarks("a.cpp", "int x;\n" * 400), [])
+        self.assertEqual(self.remarks("a.md", "text\n" * 2000), [])
+
+    def test_budgets(self):
+        self.assertEqual([e for e, _ in self.remarks("a.h", "\n" * 301)], [False])
+        self.assertEqual([e for e, _ in self.remarks("a.h", "\n" * 501)], [True])
+        self.assertEqual([e for e, _ in self.remarks("a.cpp", "\n" * 801)], [True])
+
+    def test_words(self):
+        for line in ["// TO" "DO: later", 'path = "/ho' 'me/someone"', "GTEST_" "SKIP();", "TEST(A, DISABLED" "_B)",
+                     "@pytest.mark." "skip", "no newline"]:
+            found = self.remarks("a.cpp", line + ("" if line == "no newline" else "\n"))
+            self.assertEqual([e for e, _ in found], [True], line)
+
+
+if __name__ == "__main__":
+    unittest.main()
