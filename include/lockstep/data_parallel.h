@@ -118,8 +118,8 @@ class GradientSync {
   // Copies rank 0's buffers to all ranks now, before an evaluation for example.
   void sync_buffers();
 
-  // One fill a bucket. An optimizer's own zero_grad() works too; gradients then
-  // take a copy to get back into their bucket.
+  // Gradients become undefined until the next backward, as with PyTorch's
+  // zero_grad(). An optimizer's own works too.
   void zero_grad();
 
   // Backwards inside the scope only add to this rank's gradients; the first one
@@ -141,7 +141,7 @@ class GradientSync {
     std::vector<std::string> parameters;
   };
   std::vector<BucketStats> buckets() const;
-  // All memory that gradients take, padding included.
+  // All memory that gradients take.
   int64_t gradient_bytes() const;
 
   const Communicator& communicator() const;

@@ -64,6 +64,14 @@ struct ExecPlan {
   report_and_exit(plan);
 }
 
+// A process that was started with SIGCHLD ignored would never learn how a child ended.
+void keep_exit_states() {
+  struct sigaction current {};
+  if (::sigaction(SIGCHLD, nullptr, &current) == 0 && current.sa_handler == SIG_IGN) {
+    ::signal(SIGCHLD, SIG_DFL);
+  }
+}
+
 // 0 when the child became the program, else the errno of what failed in it.
 int read_exec_error(int fd) {
   int error = 0;
@@ -83,6 +91,7 @@ std::string ExitState::to_string() const {
 }
 
 ChildProcess ChildProcess::start(const ProcessOptions& options) {
+  keep_exit_states();
   std::vector<std::string> arguments = options.arguments;
   std::vector<std::string> entries = to_entries(options.environment);
   std::vector<char*> argument_pointers = pointers_to(arguments);
@@ -132,7 +141,14 @@ void ChildProcess::send_signal(int signal) const {
 bool ChildProcess::poll_exit() {
   if (reaped_) return true;
   int status = 0;
-  if (::waitpid(pid_, &status, WNOHANG) != pid_) return false;
+  const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
+  if (ended < 0 && errno == ECHILD) {
+    // Reaped by somebody else, who knows how it ended and did not say.
+    reaped_ = true;
+    exit_state_.code = 255;
+    return true;
+  }
+  if (ended != pid_) return false;
   reaped_ = true;
   exit_state_.signaled = WIFSIGNALED(status);
   exit_state_.code = exit_state_.signaled ? WTERMSIG(status) : WEXITSTATUS(status);

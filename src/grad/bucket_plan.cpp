@@ -16,15 +16,32 @@ struct OpenBucket {
   int64_t limit_bytes = 0;
 };
 
-int64_t align_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+int64_t bytes_of(const BucketItem& item) {
+  return item.numel * static_cast<int64_t>(c10::elementSize(item.dtype));
+}
 
 void append(OpenBucket& bucket, size_t index, const BucketItem& item) {
-  const auto element_bytes = static_cast<int64_t>(c10::elementSize(item.dtype));
-  // A complex double has 16 bytes; no dtype exceeds or fails to divide the alignment.
-  const int64_t offset = align_up(bucket.layout.numel, kSlotAlignmentBytes / element_bytes);
-  bucket.layout.slots.push_back({index, offset});
-  bucket.layout.numel = offset + item.numel;
-  bucket.payload_bytes += item.numel * element_bytes;
+  bucket.layout.slots.push_back({index, 0});
+  bucket.payload_bytes += bytes_of(item);
+}
+
+// Decides the places inside a bucket that gets no more items.
+BucketLayout arrange(BucketLayout layout, const std::vector<BucketItem>& items) {
+  std::stable_partition(layout.slots.begin(), layout.slots.end(), [&](const BucketSlot& slot) {
+    return bytes_of(items[slot.item]) % kSlotAlignmentBytes == 0;
+  });
+  for (BucketSlot& slot : layout.slots) {
+    slot.offset = layout.numel;
+    layout.numel += items[slot.item].numel;
+  }
+  return layout;
+}
+
+// The item that backward is expected to reach last.
+size_t earliest_item(const BucketLayout& layout) {
+  return std::min_element(layout.slots.begin(), layout.slots.end(),
+                          [](const BucketSlot& a, const BucketSlot& b) { return a.item < b.item; })
+      ->item;
 }
 
 }  // namespace
@@ -46,17 +63,16 @@ std::vector<BucketLayout> plan_buckets(const std::vector<BucketItem>& items, con
     bucket.layout.device = item.device;
     append(bucket, i, item);
     if (bucket.payload_bytes >= bucket.limit_bytes) {
-      plan.push_back(std::move(bucket.layout));
+      plan.push_back(arrange(std::move(bucket.layout), items));
       bucket = OpenBucket{.layout = {}, .payload_bytes = 0, .limit_bytes = limits.bytes};
     }
   }
   for (auto& [kind, bucket] : open) {
-    if (!bucket.layout.slots.empty()) plan.push_back(std::move(bucket.layout));
+    if (!bucket.layout.slots.empty()) plan.push_back(arrange(std::move(bucket.layout), items));
   }
   // A bucket is full when its earliest registered parameter has its gradient.
-  std::sort(plan.begin(), plan.end(), [](const BucketLayout& a, const BucketLayout& b) {
-    return a.slots.back().item > b.slots.back().item;
-  });
+  std::sort(plan.begin(), plan.end(),
+            [](const BucketLayout& a, const BucketLayout& b) { return earliest_item(a) > earliest_item(b); });
   return plan;
 }
 

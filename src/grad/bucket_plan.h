@@ -31,12 +31,13 @@ struct BucketSlot {
 struct BucketLayout {
   c10::ScalarType dtype = c10::ScalarType::Float;
   c10::Device device = c10::Device(c10::DeviceType::CPU);
-  int64_t numel = 0;              // of the flat buffer, padding included
-  std::vector<BucketSlot> slots;  // in the order in which backward is expected to fill them
+  int64_t numel = 0;              // of the flat buffer: the sum of its items, there is no padding
+  std::vector<BucketSlot> slots;  // one after the other
 };
 
-// Every item starts at a multiple of this many bytes in its bucket: a cache line,
-// and enough for any vector load.
+// Items of a multiple of this many bytes come first in their bucket, so that they
+// start at such a multiple, a cache line and enough for any vector load, without
+// padding; items of odd sizes (mostly small: biases of a last layer) come after them.
 inline constexpr int64_t kSlotAlignmentBytes = 64;
 
 // Packs items, given in registration order, from the last to the first, because

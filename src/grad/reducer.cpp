@@ -11,12 +11,22 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.h"
 
 namespace lockstep::grad {
 
 using torch::autograd::variable_list;
+
+namespace {
+
+bool is_plain_copy(const at::Tensor& from, const at::Tensor& to) {
+  return from.is_cpu() && to.is_cpu() && from.scalar_type() == to.scalar_type() && from.is_contiguous() &&
+         to.is_contiguous();
+}
+
+}  // namespace
 
 class Reducer::Hook final : public torch::autograd::FunctionPostHook {
  public:
@@ -95,14 +105,12 @@ void Reducer::settle() {
   abandon_backward();
 }
 
+// Undefined, not filled: the next gradient is then copied into its bucket, which
+// moves less memory than clearing it and adding to it.
 void Reducer::zero_grad() {
   const std::lock_guard lock(mutex_);
   abandon_backward();
-  for (const Bucket& bucket : buckets_) clear(bucket.buffer.flat);
-  for (Slot& slot : slots_) {
-    at::Tensor& gradient = slot.parameter.mutable_grad();
-    if (!gradient.is_same(slot.view)) gradient = slot.view;
-  }
+  for (Slot& slot : slots_) slot.parameter.mutable_grad().reset();
   last_cleared_ = ++clock_;
 }
 
@@ -140,10 +148,13 @@ void Reducer::move_into_bucket(Slot& slot) {
   at::Tensor& gradient = slot.parameter.mutable_grad();
   if (gradient.is_same(slot.view)) return;
   const at::NoGradGuard no_grad;
-  if (gradient.defined()) {
-    slot.view.copy_(gradient);
-  } else {
+  if (!gradient.defined()) {
     slot.view.zero_();
+  } else if (is_plain_copy(gradient, slot.view)) {
+    // A small model has many of these, and each copy_() costs microseconds.
+    std::memcpy(slot.view.mutable_data_ptr(), gradient.const_data_ptr(), gradient.nbytes());
+  } else {
+    slot.view.copy_(gradient);
   }
   gradient = slot.view;
 }
@@ -159,8 +170,12 @@ void Reducer::abandon_backward() {
 void Reducer::begin_backward(int backward) {
   for (Bucket& bucket : buckets_) bucket.missing = bucket.slots.size();
   if (learned_) {
-    for (const Slot& slot : slots_) {
-      if (!slot.expected) --buckets_[slot.bucket].missing;
+    for (Slot& slot : slots_) {
+      if (slot.expected) continue;
+      // Its bucket may start before the end of backward: what it contributes has to
+      // be there now.
+      --buckets_[slot.bucket].missing;
+      clear_unless_contributed(slot);
     }
   }
   backward_ = backward;
@@ -235,15 +250,13 @@ void Reducer::finish_backward() {
 void Reducer::account_for_missing() {
   std::vector<std::string_view> lost;
   for (Slot& slot : slots_) {
-    if (slot.last_backward == backward_) continue;
-    const bool may_miss = !slot.expected || exchanges_usage() || has_contribution(slot) ||
+    if (slot.last_backward == backward_ || !slot.expected) continue;
+    const bool may_miss = exchanges_usage() || has_contribution(slot) ||
                           (options_.find_unused_parameters && !options_.static_graph);
     if (!may_miss) {
       lost.push_back(slot.name);
-    } else if (slot.last_used < last_cleared_ || !slot.parameter.grad().defined()) {
-      slot.view.zero_();
     } else {
-      move_into_bucket(slot);
+      clear_unless_contributed(slot);
     }
   }
   if (lost.empty()) return;
@@ -256,6 +269,15 @@ void Reducer::account_for_missing() {
           : "parameters got no gradient in this step; set find_unused_parameters or take them "
             "out of the model";
   throw ConfigError("grad", fmt::format("{}: {}", advice, fmt::join(lost, ", ")));
+}
+
+void Reducer::clear_unless_contributed(Slot& slot) {
+  if (slot.last_used < last_cleared_ || !slot.parameter.grad().defined()) {
+    const at::NoGradGuard no_grad;
+    slot.view.zero_();
+  } else {
+    move_into_bucket(slot);
+  }
 }
 
 Work Reducer::start_usage_exchange() {

@@ -107,6 +107,9 @@ class Reducer {
 
   void finish_backward();
   void account_for_missing();
+  // Makes the bucket hold what a parameter contributes whose hook does not run: sums of
+  // backwards without sync, or zero.
+  void clear_unless_contributed(Slot& slot);
   Work start_usage_exchange();
   void learn_usage(Work usage);
   void settle_unused();

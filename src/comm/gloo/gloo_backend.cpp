@@ -1,6 +1,7 @@
 #include "comm/gloo/gloo_backend.h"
 
 #include <lockstep/error.h>
+#include <csignal>
 
 #include <mutex>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -107,8 +108,18 @@ class GlooBackend final : public c10d::ProcessGroupGloo {
 
 }  // namespace
 
+// Gloo writes to its sockets in a way that raises SIGPIPE once the peer is gone, which
+// would end this process before it can say so. Python ignores the signal for everyone.
+static void ignore_broken_pipes() {
+  struct sigaction current {};
+  if (::sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL) {
+    ::signal(SIGPIPE, SIG_IGN);
+  }
+}
+
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                                     const GlooOptions& options) {
+  ignore_broken_pipes();
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.connect_timeout);
   const auto devices =
       choose_gloo_devices(options.interface, base::Environment::of_process(), options.rendezvous_address);

@@ -44,6 +44,19 @@ TEST(ProcessTest, TellsExitCodeFromSignal) {
   EXPECT_EQ(killed.exit_state().to_string(), "signal 9 (SIGKILL)");
 }
 
+TEST(ProcessTest, KnowsExitCodesAlsoWhereChildrenWereIgnored) {
+  ::signal(SIGCHLD, SIG_IGN);
+  ChildProcess failing = shell("exit 3");
+  EXPECT_EQ(wait_for(failing).status(), 3);
+  ::signal(SIGCHLD, SIG_DFL);
+}
+
+TEST(ProcessTest, AChildThatSomebodyElseReapedHasEnded) {
+  ChildProcess child = shell("exit 0");
+  ASSERT_EQ(::waitpid(child.pid(), nullptr, 0), child.pid());
+  EXPECT_FALSE(wait_for(child).success());
+}
+
 TEST(ProcessTest, NamesAProgramThatCannotRun) {
   ProcessOptions options;
   options.program = "/no/such/program";

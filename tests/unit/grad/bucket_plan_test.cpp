@@ -26,7 +26,7 @@ std::vector<BucketItem> floats(std::initializer_list<int64_t> numels) {
 TEST(BucketPlan, NoItemsGiveNoBuckets) { EXPECT_TRUE(plan_buckets({}, {1, 1}).empty()); }
 
 TEST(BucketPlan, SmallModelIsOneBucketInReverseOrder) {
-  const auto plan = plan_buckets(floats({16, 16, 16, 1}), {kMiB, 25 * kMiB});
+  const auto plan = plan_buckets(floats({16, 16, 16, 32}), {kMiB, 25 * kMiB});
   ASSERT_EQ(plan.size(), 1u);
   EXPECT_THAT(items_of(plan[0]), ElementsAre(3, 2, 1, 0));
 }
@@ -48,17 +48,18 @@ TEST(BucketPlan, BucketOvershootsRatherThanSplits) {
   EXPECT_THAT(items_of(plan[1]), ElementsAre(0));
 }
 
-TEST(BucketPlan, OffsetsAreAlignedAndDoNotOverlap) {
-  std::vector<BucketItem> items = floats({1, 17, 0, 16, 3});
+TEST(BucketPlan, PacksWithoutPaddingAndAlignsWhatCanBe) {
+  // 64, 68, 0, 64 and 12 bytes.
+  const std::vector<BucketItem> items = floats({16, 17, 0, 16, 3});
   const auto plan = plan_buckets(items, {kMiB, kMiB});
   ASSERT_EQ(plan.size(), 1u);
+  EXPECT_THAT(items_of(plan[0]), ElementsAre(3, 2, 0, 4, 1));
   int64_t end = 0;
   for (const BucketSlot& slot : plan[0].slots) {
-    EXPECT_EQ(slot.offset * 4 % kSlotAlignmentBytes, 0);
-    EXPECT_GE(slot.offset, end);
-    end = slot.offset + items[slot.item].numel;
+    EXPECT_EQ(slot.offset, end);
+    end += items[slot.item].numel;
   }
-  EXPECT_EQ(plan[0].numel, end);
+  EXPECT_EQ(plan[0].numel, 16 + 17 + 0 + 16 + 3);
 }
 
 TEST(BucketPlan, DtypesAndDevicesDoNotMix) {
