@@ -45,7 +45,7 @@ TEST_P(DdpGoldenTest, FiftyStepsEndWithTheSameBits) {
   EXPECT_EQ(different, 0u) << "of " << ours.size() / sizeof(float) << " values, by at most " << largest;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, DdpGoldenTest, testing::ValuesIn(parity_cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, DdpGoldenTest, testing::ValuesIn(portable_parity_cases()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

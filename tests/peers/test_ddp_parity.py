@@ -4,7 +4,6 @@ Unlike the golden files, this compares on this very machine: LibTorch may choose
 other kernels on another processor.
 """
 
-import json
 import os
 import pathlib
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 GENERATOR = TESTS / "numeric" / "golden" / "make_ddp_golden.py"
+CASES = [f"{model}_{optimizer}" for model in ("mlp", "cnn") for optimizer in ("sgd", "adam", "fused_adam")]
 
 
 def program():
@@ -26,18 +26,13 @@ def results(tmp_path_factory):
     ours, peer = tmp_path_factory.mktemp("ours"), tmp_path_factory.mktemp("pytorch")
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     subprocess.run([program(), ours], check=True, timeout=120, env=environment)
-    subprocess.run([sys.executable, GENERATOR, peer], check=True, timeout=300, env=environment)
+    subprocess.run([sys.executable, GENERATOR, peer, *CASES], check=True, timeout=300, env=environment)
     return ours, peer
 
 
-@pytest.mark.parametrize("case", ["mlp_sgd", "mlp_adam", "cnn_sgd", "cnn_adam"])
+@pytest.mark.parametrize("case", CASES)
 def test_fifty_steps_end_with_the_same_bits(results, case):
     ours, peer = results
     expected = (peer / f"{case}.bin").read_bytes()
     assert expected
     assert (ours / f"{case}.bin").read_bytes() == expected
-
-
-def test_every_case_of_the_generator_is_compared(results):
-    assert set(json.loads((results[1] / "golden.json").read_text())["cases"]) == {
-        "mlp_sgd", "mlp_adam", "cnn_sgd", "cnn_adam"}

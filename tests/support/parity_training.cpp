@@ -86,11 +86,40 @@ class PythonAdam {
   double steps_ = 0;
 };
 
+// torch.optim.Adam(fused=True): the kernel itself.
+class FusedAdam {
+ public:
+  explicit FusedAdam(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {
+    for (const auto& parameter : parameters_) {
+      first_.push_back(torch::zeros_like(parameter));
+      second_.push_back(torch::zeros_like(parameter));
+      steps_.push_back(torch::zeros({}));
+    }
+  }
+
+  void step() {
+    std::vector<at::Tensor> gradients;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      gradients.push_back(parameters_[i].grad());
+      steps_[i] += 1;
+    }
+    at::_fused_adam_(parameters_, gradients, first_, second_, /*max_exp_avg_sqs=*/{}, steps_, /*lr=*/0.01,
+                     /*beta1=*/0.9, /*beta2=*/0.999, /*weight_decay=*/0, /*eps=*/1e-8, /*amsgrad=*/false,
+                     /*maximize=*/false);
+  }
+
+ private:
+  std::vector<at::Tensor> parameters_, first_, second_, steps_;
+};
+
 std::function<void()> make_optimizer_step(const std::string& name,
                                           const std::vector<at::Tensor>& parameters) {
   if (name.ends_with("_sgd")) {
     auto sgd = std::make_shared<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
     return [sgd] { sgd->step(); };
+  }
+  if (name.ends_with("_fused_adam")) {
+    return [adam = std::make_shared<FusedAdam>(parameters)] { adam->step(); };
   }
   return [adam = std::make_shared<PythonAdam>(parameters)] { adam->step(); };
 }
@@ -117,7 +146,13 @@ void use_portable_kernels() {
 }
 
 const std::vector<std::string>& parity_cases() {
-  static const std::vector<std::string> cases{"mlp_sgd", "mlp_adam", "cnn_sgd", "cnn_adam"};
+  static const std::vector<std::string> cases{"mlp_sgd", "mlp_adam", "mlp_fused_adam",
+                                              "cnn_sgd", "cnn_adam", "cnn_fused_adam"};
+  return cases;
+}
+
+const std::vector<std::string>& portable_parity_cases() {
+  static const std::vector<std::string> cases{"mlp_sgd", "mlp_fused_adam", "cnn_sgd", "cnn_fused_adam"};
   return cases;
 }
 

@@ -15,8 +15,11 @@ namespace lockstep::test {
 // script does. Call it before the first tensor operation of the process.
 void use_portable_kernels();
 
-// mlp_sgd, mlp_adam, cnn_sgd, cnn_adam.
+// mlp_sgd, mlp_adam, mlp_fused_adam, and the same with cnn.
 const std::vector<std::string>& parity_cases();
+
+// Those whose bits are the same on every x86-64 processor: the ones kept as files.
+const std::vector<std::string>& portable_parity_cases();
 
 // Trains the case as one of the group's ranks, on one thread. Returns the bytes that the
 // script writes: parameters, then floating-point buffers.
