@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 
 namespace lockstep::base {
 namespace {
@@ -128,7 +129,7 @@ ChildProcess ChildProcess::start(const ProcessOptions& options) {
 }
 
 ChildProcess::~ChildProcess() {
-  if (pid_ <= 0 || !pidfd_ || reaped_) return;
+  if (pid_ <= 0 || reaped_) return;
   send_signal(SIGKILL);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
@@ -141,6 +142,13 @@ void ChildProcess::send_signal(int signal) const {
 bool ChildProcess::poll_exit() {
   if (reaped_) return true;
   int status = 0;
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+      info.si_pid == pid_) {
+    // While the child is not reaped its group's number cannot belong to others: the
+    // moment to end what it has left behind.
+    ::kill(-pid_, SIGKILL);
+  }
   const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
   if (ended < 0 && errno == ECHILD) {
     // Reaped by somebody else, who knows how it ended and did not say.
@@ -161,7 +169,12 @@ std::string own_executable() {
   if (length <= 0 || length == sizeof path) {
     throw ConfigError("process", fmt::format("cannot read /proc/self/exe: {}", std::strerror(errno)));
   }
-  return std::string(path, static_cast<size_t>(length));
+  std::string result(path, static_cast<size_t>(length));
+  // What the kernel appends when the file was replaced while it runs, by a build for
+  // example: the new one is what to start.
+  constexpr std::string_view kDeleted = " (deleted)";
+  if (result.ends_with(kDeleted)) result.resize(result.size() - kDeleted.size());
+  return result;
 }
 
 std::vector<std::string> own_arguments() {

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/environment.h"
@@ -33,16 +34,20 @@ struct ExitState {
   std::string to_string() const;
 };
 
-// A child in a process group of its own that the kernel kills when the thread that
-// started it ends, however that happens: start children from a thread that lives
-// as long as they may.
+// A child in a process group of its own. When it ends, what is left of its group is
+// killed. The kernel kills the child itself when the thread that started it ends,
+// however that happens: start children from a thread that lives as long as they may.
 class ChildProcess {
  public:
   // Forks and executes. Throws ConfigError when the program cannot be executed.
   static ChildProcess start(const ProcessOptions& options);
 
-  ChildProcess(ChildProcess&&) = default;
-  ChildProcess& operator=(ChildProcess&&) = default;
+  ChildProcess(ChildProcess&& other) noexcept
+      : pid_(std::exchange(other.pid_, -1)),
+        pidfd_(std::move(other.pidfd_)),
+        reaped_(other.reaped_),
+        exit_state_(other.exit_state_) {}
+  ChildProcess& operator=(ChildProcess&&) = delete;
   // A child that still runs is killed with its process group, and reaped.
   ~ChildProcess();
 

@@ -10,8 +10,8 @@ namespace lockstep::launcher {
 // error which rank failed first and how. Where all ranks are on this machine the
 // store's port is a free one whose socket rank 0 inherits, so it cannot be taken.
 //
-// Returns the exit status of supervise(). Nothing started survives this process,
-// also when it is killed.
+// Returns the exit status of supervise(). No rank survives this process, also when it
+// is killed.
 int spawn_ranks(cluster::SpawnPlan plan, const SupervisorOptions& options = {});
 
 }  // namespace lockstep::launcher

@@ -24,8 +24,8 @@ class SignalQueue {
   SignalQueue() {
     sigset_t set;
     ::sigemptyset(&set);
-    for (const int signal : kStopSignals) ::sigaddset(&set, signal);
-    for (const int signal : kNotifySignals) ::sigaddset(&set, signal);
+    for (const int signal : kStopSignals) add_unless_ignored(set, signal);
+    for (const int signal : kNotifySignals) add_unless_ignored(set, signal);
     ::pthread_sigmask(SIG_BLOCK, &set, &previous_);
     fd_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   }
@@ -39,6 +39,13 @@ class SignalQueue {
   }
 
  private:
+  // Blocked, a signal is queued also where it is ignored: nohup must go on working.
+  static void add_unless_ignored(sigset_t& set, int signal) {
+    struct sigaction current {};
+    if (::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN) return;
+    ::sigaddset(&set, signal);
+  }
+
   sigset_t previous_;
   base::UniqueFd fd_;
 };
