@@ -4,11 +4,10 @@
 //   build/bin/ranks --nprocs 2
 //   srun --ntasks 2 build/bin/ranks
 //
-// prints, in rank order:
+// prints a line for each rank, in their order:
 //
-//   host=node01 rank=0 world_size=2 local_rank=0 device=cpu launcher=torchrun backend=shm output=[-1.07,
-//   -1.40, -0.89] host=node01 rank=1 world_size=2 local_rank=1 device=cpu launcher=torchrun backend=shm
-//   output=[-1.21, -1.05, -1.05]
+//   host=node01 rank=0 world_size=2 local_rank=0 device=cpu launcher=torchrun ...
+//   host=node01 rank=1 world_size=2 local_rank=1 device=cpu launcher=torchrun ...
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>

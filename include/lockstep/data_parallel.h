@@ -128,12 +128,14 @@ class GradientSync {
   //   loss(b).backward();
   [[nodiscard]] NoSync no_sync() { return NoSync(this); }
 
-  // Scales all gradients so that their total norm is at most max_norm; returns the
+  // After a backward that reduced: scales all gradients so that their total norm is
+  // at most max_norm; returns the
   // norm before, a scalar on the gradients' device. norm_type may be infinity.
   at::Tensor clip_grad_norm(double max_norm, double norm_type = 2.0);
 
   // The flat gradients, bucket by bucket: for unscaling or a fused optimizer. They
-  // stay the same tensors.
+  // stay the same tensors. Valid after a backward that reduced; zero_grad() leaves
+  // them as they are.
   std::vector<at::Tensor> flat_gradients() const;
 
   struct BucketStats {

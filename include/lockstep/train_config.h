@@ -33,7 +33,8 @@ struct TrainConfig {
   // float32, float64, bfloat16 or float16: of the parameters and of floating-point
   // inputs.
   std::string dtype = "float32";
-  // Seeds initial weights, shuffling and each rank's random stream.
+  // Of the initial weights (launch() seeds every rank alike), of shuffling (added to
+  // the loader's own seed), and, plus the rank, of each rank's stream from fit() on.
   uint64_t seed = 0;
 
   // --- output ---

@@ -23,7 +23,7 @@ namespace {
 
 bool is_plain_copy(const at::Tensor& from, const at::Tensor& to) {
   return from.is_cpu() && to.is_cpu() && from.scalar_type() == to.scalar_type() && from.is_contiguous() &&
-         to.is_contiguous();
+         to.is_contiguous() && !from.is_conj() && !from.is_neg() && from.numel() > 0;
 }
 
 }  // namespace

@@ -34,7 +34,14 @@ Batch to_device(const Batch& batch, c10::Device device, c10::ScalarType dtype) {
 }
 
 Model place_model(Model model, c10::Device device, c10::ScalarType dtype) {
-  model.module()->to(device, dtype);
+  model.module()->to(device);
+  // Module::to(dtype) would convert index and mask buffers too.
+  const torch::NoGradGuard no_grad;
+  const auto convert = [dtype](at::Tensor tensor) {
+    if (tensor.is_floating_point()) tensor.set_data(tensor.to(dtype));
+  };
+  for (const at::Tensor& parameter : model.module()->parameters()) convert(parameter);
+  for (const at::Tensor& buffer : model.module()->buffers()) convert(buffer);
   return model;
 }
 
@@ -54,6 +61,10 @@ struct Trainer::Impl {
     config.validate();
     train::RunFolder folder(world, config);
     Loader loader = whole.shard(world.rank(), world.size(), ShardKind::kTrain);
+    const auto seed = static_cast<int64_t>(config.seed);
+    loader.load_state({.seed = loader.options().seed + seed});
+    // The weights are equal by now; dropout and the like differ from rank to rank.
+    torch::manual_seed(config.seed + static_cast<uint64_t>(world.rank()));
     FitResult result;
     result.run_folder = folder.path().string();
     const Clock::time_point start = Clock::now();
