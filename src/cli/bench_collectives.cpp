@@ -10,6 +10,11 @@
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/environment.h"
+#include "cluster/placement.h"
+#include "cluster/topology.h"
 
 namespace lockstep::cli {
 namespace {
@@ -17,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  int nprocs = 2;
+  std::optional<int> nprocs;
   std::string backend = "auto";
   std::string compute_setup = "cpu";
   std::vector<std::string> operations = {"all_reduce"};
@@ -153,10 +158,18 @@ void print_json(const World& world, const std::vector<Row>& rows) {
   fmt::print("{}\n", result.dump(2));
 }
 
+// Two, unless a launcher says how many there are.
+std::optional<int> default_nprocs() {
+  const cluster::Placement placement =
+      cluster::decide_placement({}, base::Environment::of_process(), cluster::host_name());
+  if (placement.map.launcher == Launcher::kSingle) return 2;
+  return std::nullopt;
+}
+
 int run(const Options& options) {
   for (const std::string& name : options.operations) find_operation(name);
   TrainConfig config;
-  config.nprocs = options.nprocs;
+  config.nprocs = options.nprocs ? options.nprocs : default_nprocs();
   config.backend = options.backend;
   config.compute_setup = options.compute_setup;
   return launch(config, [&](World& world) {
@@ -176,8 +189,8 @@ int run(const Options& options) {
 void add_bench_collectives(CLI::App& bench, int* status) {
   auto options = std::make_shared<Options>();
   CLI::App* command = bench.add_subcommand("collectives", "time and bandwidth of collectives between ranks");
-  command->add_option("-n,--nprocs", options->nprocs, "processes to start where no launcher did")
-      ->capture_default_str();
+  command->add_option("-n,--nprocs", options->nprocs,
+                      "processes to start; default: 2 where no launcher started some");
   command->add_option("--backend", options->backend, "auto, shm, gloo, mpi, nccl")->capture_default_str();
   command->add_option("--compute-setup,--compute_setup", options->compute_setup, "cpu, gpu, auto")
       ->capture_default_str();
