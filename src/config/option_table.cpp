@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 
 namespace lockstep::config {
 namespace {
@@ -44,8 +45,7 @@ void check_rules(const std::string& name, const nlohmann::json& value, const Opt
 
 }  // namespace
 
-OptionTable::OptionTable(std::string program, std::string description)
-    : program_(std::move(program)), description_(std::move(description)) {}
+OptionTable::OptionTable(std::string description) : description_(std::move(description)) {}
 
 std::string OptionTable::flag_names(const std::string& name, bool negated) {
   std::string names = "--" + name;
@@ -56,7 +56,8 @@ std::string OptionTable::flag_names(const std::string& name, bool negated) {
 }
 
 void OptionTable::parse(int argc, const char* const* argv) {
-  CLI::App app(description_, program_);
+  const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "program";
+  CLI::App app(description_, program);
   for (const Entry& entry : entries_) {
     entry.declare(app)->envname(variable_name(entry.name))->description(help_of(entry.help, entry.rules));
   }
@@ -65,7 +66,7 @@ void OptionTable::parse(int argc, const char* const* argv) {
   } catch (const CLI::CallForHelp&) {
     throw HelpRequested(app.help());
   } catch (const CLI::ParseError& error) {
-    throw ConfigError("config", fmt::format("{}; {} --help lists the options", error.what(), program_));
+    throw ConfigError("config", fmt::format("{}; {} --help lists the options", error.what(), program));
   }
   validate();
 }

@@ -25,7 +25,7 @@ struct OptionRules {
 // LOCKSTEP_MAX_ITER; a bool also --no_verbose and --no-verbose.
 class OptionTable {
  public:
-  OptionTable(std::string program, std::string description);
+  explicit OptionTable(std::string description);
 
   // T: std::string, bool, an integer, or std::optional of one.
   template <typename T>
@@ -37,7 +37,7 @@ class OptionTable {
       if constexpr (std::is_same_v<T, bool>) {
         return app.add_flag(flag_names(name, /*negated=*/true), field, help);
       } else {
-        return app.add_option(flag_names(name, /*negated=*/false), field, help);
+        return app.add_option(flag_names(name, /*negated=*/false), field, help)->capture_default_str();
       }
     };
     entry.value = [&field]() -> nlohmann::json {
@@ -74,7 +74,6 @@ class OptionTable {
 
   static std::string flag_names(const std::string& name, bool negated);
 
-  std::string program_;
   std::string description_;
   std::vector<Entry> entries_;
 };

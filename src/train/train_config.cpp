@@ -1,13 +1,12 @@
 #include <lockstep/train_config.h>
 
-#include "base/process.h"
 #include "config/option_table.h"
 
 namespace lockstep {
 namespace {
 
 config::OptionTable table_of(TrainConfig& config) {
-  config::OptionTable table("program", "A training program on Lockstep.");
+  config::OptionTable table("A training program on Lockstep.");
   table
       .add("nprocs", config.nprocs, "ranks over all nodes; unset: what the launcher started, else 1",
            {.minimum = 1})

@@ -19,7 +19,7 @@ struct Settings {
   bool verbose = true;
 
   OptionTable table() {
-    OptionTable table("prog", "A program.");
+    OptionTable table("A program.");
     table.add("nprocs", nprocs, "ranks", {.minimum = 1})
         .add("backend", backend, "collectives", {.choices = {"auto", "gloo"}})
         .add("max_iter", max_iter, "epochs", {.minimum = 0})
