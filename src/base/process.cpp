@@ -141,25 +141,21 @@ void ChildProcess::send_signal(int signal) const {
 
 bool ChildProcess::poll_exit() {
   if (reaped_) return true;
-  int status = 0;
   siginfo_t info{};
-  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-      info.si_pid == pid_) {
-    // While the child is not reaped its group's number cannot belong to others: the
-    // moment to end what it has left behind.
-    ::kill(-pid_, SIGKILL);
-  }
-  const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
-  if (ended < 0 && errno == ECHILD) {
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) < 0 && errno == ECHILD) {
     // Reaped by somebody else, who knows how it ended and did not say.
     reaped_ = true;
     exit_state_.code = 255;
     return true;
   }
-  if (ended != pid_) return false;
+  if (info.si_pid != pid_) return false;
+  // While the child is not reaped its group's number cannot belong to others: the
+  // moment to end what it has left behind.
+  ::kill(-pid_, SIGKILL);
+  ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG);
   reaped_ = true;
-  exit_state_.signaled = WIFSIGNALED(status);
-  exit_state_.code = exit_state_.signaled ? WTERMSIG(status) : WEXITSTATUS(status);
+  exit_state_.signaled = info.si_code != CLD_EXITED;
+  exit_state_.code = info.si_status;
   return true;
 }
 

@@ -58,7 +58,9 @@ class ChildProcess {
   void send_signal(int signal) const;
   // Reaps without blocking; true once the child has ended.
   bool poll_exit();
-  // REQUIRES: poll_exit() returned true.
+  // Whether poll_exit() has returned true.
+  bool ended() const { return reaped_; }
+  // REQUIRES: ended().
   const ExitState& exit_state() const { return exit_state_; }
 
  private:

@@ -109,11 +109,12 @@ class Supervisor {
     }
   }
 
+  // Reaps nobody: an exit noticed here and not by all_ended() would be waited for in vain.
   void wait_for_event() {
     std::vector<pollfd> fds{{signals_.fd(), POLLIN, 0}};
     bool blind = false;
     for (base::ChildProcess& worker : workers_) {
-      if (worker.poll_exit()) continue;
+      if (worker.ended()) continue;
       if (worker.exit_fd() >= 0) {
         fds.push_back({worker.exit_fd(), POLLIN, 0});
       } else {

@@ -31,6 +31,13 @@ TEST(SupervisorTest, AllWellIsZero) {
   EXPECT_FALSE(outcome.first_failure);
 }
 
+TEST(SupervisorTest, NoticesAnEndAtAnyMoment) {
+  for (int i = 0; i < 300; ++i) {
+    auto workers = shells({"exit 0", "exit 0", "exit 0"});
+    EXPECT_EQ(supervise(workers).status, 0);
+  }
+}
+
 TEST(SupervisorTest, OneFailureEndsTheOthersAndGivesItsCode) {
   auto workers = shells({"exec sleep 1000", "exit 7"});
   const SupervisorOutcome outcome = supervise(workers, {.failure_grace = milliseconds(10)});
