@@ -1,5 +1,6 @@
 #pragma once
 
+#include <lockstep/exit_status.h>
 #include <lockstep/train_config.h>
 
 #include <functional>
@@ -7,14 +8,6 @@
 namespace lockstep {
 
 class World;
-
-// Exit statuses of a program that ends through launch() or run_main(). A worker's
-// own status, or 128 + its signal, is passed on by whoever started it.
-inline constexpr int kExitSuccess = 0;
-inline constexpr int kExitFailure = 1;         // an exception of the program's own
-inline constexpr int kExitUsage = 2;           // ConfigError
-inline constexpr int kExitInternal = 70;       // InternalError (EX_SOFTWARE)
-inline constexpr int kExitCommunication = 75;  // CommError (EX_TEMPFAIL): trying again may help
 
 // Runs `rank_main` as one rank of a job and returns the exit status for main().
 //

@@ -1,6 +1,7 @@
 // The command `lockstep`. It starts in a millisecond because it links no LibTorch:
 // the commands that need tensors are in lockstep-tensor beside it.
 
+#include <lockstep/exit_status.h>
 #include <lockstep/version.h>
 #include <unistd.h>
 
@@ -23,8 +24,6 @@ constexpr char kUsage[] =
     "\n"
     "lockstep COMMAND --help tells more.\n";
 
-constexpr int kExitUsage = 2;
-
 bool needs_tensors(std::string_view command) { return command == "doctor" || command == "bench"; }
 
 int run_tensor_command(char** argv) {
@@ -32,7 +31,7 @@ int run_tensor_command(char** argv) {
       std::filesystem::path(lockstep::base::own_executable()).replace_filename("lockstep-tensor");
   ::execv(program.c_str(), argv);
   std::fprintf(stderr, "[cli] cannot execute '%s': %s\n", program.c_str(), std::strerror(errno));
-  return kExitUsage;
+  return lockstep::kExitUsage;
 }
 
 }  // namespace
@@ -49,5 +48,5 @@ int main(int argc, char** argv) {
     return 0;
   }
   std::fprintf(stderr, "[cli] unknown command: '%s'\n%s", argv[1], kUsage);
-  return kExitUsage;
+  return lockstep::kExitUsage;
 }

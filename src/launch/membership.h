@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+
+#include "launch/job.h"
+
+namespace lockstep::launcher {
+
+// What a membership asks of the launcher that joined. Called from the event loop,
+// never from inside a call to the membership.
+class MembershipListener {
+ public:
+  virtual ~MembershipListener() = default;
+
+  // To the launcher of node 0, before each generation: a port on this machine that
+  // nobody else gets while the generation runs. Throws ConfigError where there is none.
+  virtual uint16_t reserve_store_port(int generation) = 0;
+  // Start the workers of this generation. Comes only when nothing of the one before
+  // runs any more, anywhere.
+  virtual void start(const Generation& generation) = 0;
+  // End this generation's workers (SIGTERM, grace, SIGKILL), then call stopped().
+  virtual void stop(int generation, const std::string& reason) = 0;
+  // The job is over, everywhere. Nothing comes after it. Workers still alive (the job
+  // could not be reached any more) are killed at once.
+  virtual void finish(const JobOutcome& outcome) = 0;
+};
+
+// One launcher's place in a job. Tells the coordinator what happens here, and the
+// listener what the job decided. All calls return at once; one thread.
+class Membership {
+ public:
+  virtual ~Membership() = default;
+
+  // Workers of a generation that has ended are no news any more and are ignored, in
+  // all of these.
+  virtual void worker_failed(const JobFailure& failure) = 0;
+  // All workers of this node have ended with success.
+  virtual void succeeded(int generation) = 0;
+  // None of this generation's workers runs any more, after stop().
+  virtual void stopped(int generation) = 0;
+  // This launcher was asked to end by a signal. Where the job can go on without this
+  // node it does, and this launcher alone is finished; else the whole job ends.
+  virtual void leave(int signal) = 0;
+};
+
+}  // namespace lockstep::launcher
