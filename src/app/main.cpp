@@ -1,6 +1,7 @@
 // The command `lockstep`. It starts in a millisecond because it links no LibTorch:
 // the commands that need tensors are in lockstep-tensor beside it.
 
+#include <lockstep/error.h>
 #include <lockstep/exit_status.h>
 #include <lockstep/version.h>
 #include <unistd.h>
@@ -12,17 +13,46 @@
 #include <string_view>
 
 #include "base/process.h"
+#include "cli/run.h"
+#include "cli/slurm.h"
 
 namespace {
 
 constexpr char kUsage[] =
     "Distributed training for C++.\n"
     "\n"
+    "  lockstep run                 start a program once a rank, on one node or several\n"
+    "  lockstep slurm               a batch script for a Slurm cluster, printed or submitted\n"
     "  lockstep doctor              what this machine and this allocation can do\n"
     "  lockstep bench collectives   time and bandwidth of collectives\n"
     "  lockstep --version\n"
     "\n"
     "lockstep COMMAND --help tells more.\n";
+
+struct Command {
+  std::string_view name;
+  int (*run)(int argc, const char* const* argv);  // argv[0] is the name
+};
+
+constexpr Command kCommands[] = {
+    {"run", lockstep::cli::run_run},
+    {"slurm", lockstep::cli::run_slurm},
+};
+
+int run_command(const Command& command, int argc, char** argv) {
+  try {
+    return command.run(argc - 1, argv + 1);
+  } catch (const lockstep::HelpRequested& help) {
+    std::fputs(help.what(), stdout);
+    return lockstep::kExitSuccess;
+  } catch (const lockstep::ConfigError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return lockstep::kExitUsage;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return lockstep::kExitInternal;
+  }
+}
 
 bool needs_tensors(std::string_view command) { return command == "doctor" || command == "bench"; }
 
@@ -39,6 +69,9 @@ int run_tensor_command(char** argv) {
 int main(int argc, char** argv) {
   const std::string_view command = argc > 1 ? argv[1] : "--help";
   if (needs_tensors(command)) return run_tensor_command(argv);
+  for (const Command& known : kCommands) {
+    if (command == known.name) return run_command(known, argc, argv);
+  }
   if (command == "--version") {
     std::printf("lockstep %s\n", lockstep::kVersion);
     return 0;

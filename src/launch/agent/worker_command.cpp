@@ -6,7 +6,8 @@
 
 #include <filesystem>
 #include <optional>
-#include <sstream>
+
+#include "base/program.h"
 
 namespace lockstep::launcher {
 namespace fs = std::filesystem;
@@ -17,20 +18,11 @@ bool is_executable_file(const fs::path& path) {
   return fs::is_regular_file(path, ignored) && ::access(path.c_str(), X_OK) == 0;
 }
 
-std::optional<std::string> search_path(const std::string& name, const base::Environment& environment) {
-  std::istringstream folders(environment.get("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const fs::path candidate = fs::path(folder.empty() ? "." : folder) / name;
-    if (is_executable_file(candidate)) return candidate.string();
-  }
-  return std::nullopt;
-}
-
 [[noreturn]] void refuse(const std::string& sentence) { throw ConfigError("run", sentence); }
 
-std::string find_program(const std::string& name, const base::Environment& environment) {
+std::string program_of(const std::string& name, const base::Environment& environment) {
   if (name.find('/') == std::string::npos) {
-    if (const std::optional<std::string> found = search_path(name, environment)) return *found;
+    if (const std::optional<std::string> found = base::find_program(name, environment)) return *found;
     if (is_executable_file(name)) {
       refuse(fmt::format("'{}' is not in PATH; write ./{} for the one in this folder", name, name));
     }
@@ -50,9 +42,9 @@ std::string find_program(const std::string& name, const base::Environment& envir
 
 std::string find_python(const base::Environment& environment) {
   const std::optional<std::string> given = environment.get("PYTHON_EXEC");
-  if (given && !given->empty()) return find_program(*given, environment);
-  if (const auto found = search_path("python3", environment)) return *found;
-  if (const auto found = search_path("python", environment)) return *found;
+  if (given && !given->empty()) return program_of(*given, environment);
+  if (const auto found = base::find_program("python3", environment)) return *found;
+  if (const auto found = base::find_program("python", environment)) return *found;
   refuse("no python3 in PATH to run the script with; PYTHON_EXEC may name one");
 }
 
@@ -84,7 +76,7 @@ WorkerCommand resolve_command(CommandKind kind, const std::vector<std::string>& 
   if (kind == CommandKind::kModule) return with_python({"-m"}, command, environment);
   const bool is_python = kind == CommandKind::kDetect && fs::path(command.front()).extension() == ".py";
   if (is_python || kind == CommandKind::kScript) return python_script(command, environment);
-  return {find_program(command.front(), environment), command};
+  return {program_of(command.front(), environment), command};
 }
 
 }  // namespace lockstep::launcher

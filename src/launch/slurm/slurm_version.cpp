@@ -1,0 +1,48 @@
+#include "launch/slurm/slurm_version.h"
+
+#include <fmt/format.h>
+
+#include "base/number.h"
+#include "base/program.h"
+
+namespace lockstep::launcher {
+
+std::string SlurmVersion::to_string() const { return fmt::format("{}.{:02}", major, minor); }
+
+std::optional<SlurmVersion> parse_slurm_version(std::string_view text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
+  text.remove_prefix(text.rfind(' ') + 1);
+  const size_t dot = text.find('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::string_view rest = text.substr(dot + 1);
+  // Slurm's releases are YY.MM: two digits each.
+  const std::string_view minor_text = rest.substr(0, rest.find_first_of(".-"));
+  const std::optional<int64_t> major = base::parse_integer(text.substr(0, dot));
+  const std::optional<int64_t> minor = base::parse_integer(minor_text);
+  if (!major || !minor || minor_text.size() != 2) return std::nullopt;
+  if (*major < 1 || *major > 99 || *minor < 1 || *minor > 12) return std::nullopt;
+  return SlurmVersion{static_cast<int>(*major), static_cast<int>(*minor)};
+}
+
+std::optional<SlurmVersion> installed_slurm_version(const base::Environment& environment) {
+  for (const char* name : {"sbatch", "scontrol"}) {
+    const std::optional<std::string> program = base::find_program(name, environment);
+    if (!program) continue;
+    base::ProcessOptions options;
+    options.program = *program;
+    options.arguments = {name, "--version"};
+    options.environment = environment;
+    const auto result = base::run_program(options, std::chrono::seconds(10));
+    if (!result || !result->state.success()) continue;
+    if (const auto version = parse_slurm_version(result->output)) return version;
+  }
+  return std::nullopt;
+}
+
+bool srun_forgets_cpus_per_task(const SlurmVersion& version) {
+  return version >= SlurmVersion{22, 5} && version < SlurmVersion{23, 11};
+}
+
+bool has_gpu_options(const SlurmVersion& version) { return version >= SlurmVersion{19, 5}; }
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,164 @@
+#include "launch/slurm/submission.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "base/log.h"
+#include "base/program.h"
+#include "launch/slurm/job_record.h"
+#include "launch/slurm/log_follower.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// slurmctld serves a whole site: the log is looked at often, the controller is not.
+constexpr milliseconds kLogInterval{200};
+constexpr int kLogLooksPerQuery = 10;
+// A busy controller may not answer for a while; it is asked this many times in a row.
+constexpr int kMaxFailedQueries = 30;
+
+std::string without_newlines(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+base::ProcessOptions slurm_program(const std::string& name, const base::Environment& environment) {
+  const std::optional<std::string> path = base::find_program(name, environment);
+  if (!path) {
+    throw ConfigError("slurm",
+                      fmt::format("{} is not in PATH: without it the script can be printed, not sent", name));
+  }
+  base::ProcessOptions options;
+  options.program = *path;
+  options.arguments = {name};
+  options.environment = environment;
+  return options;
+}
+
+// The script as a file without a name, which no crash leaves behind.
+base::UniqueFd script_file(const std::string& script) {
+  base::UniqueFd file(::memfd_create("lockstep.sbatch", MFD_CLOEXEC));
+  if (!file || ::write(file.get(), script.data(), script.size()) != static_cast<ssize_t>(script.size())) {
+    throw ConfigError("slurm", fmt::format("cannot keep the script in memory: {}", std::strerror(errno)));
+  }
+  return file;
+}
+
+base::ProgramResult run_sbatch(const std::string& flag, const std::string& script,
+                               const base::Environment& environment) {
+  base::ProcessOptions options = slurm_program("sbatch", environment);
+  const base::UniqueFd file = script_file(script);
+  options.inherited_fds = {file.get()};
+  options.arguments.push_back(flag);
+  options.arguments.push_back(fmt::format("/proc/self/fd/{}", file.get()));
+  const auto result = base::run_program(options, seconds(120));
+  if (!result) throw ConfigError("slurm", "sbatch did not answer within two minutes");
+  if (!result->state.success()) {
+    throw ConfigError("slurm",
+                      fmt::format("sbatch refused the script: {}", without_newlines(result->errors)));
+  }
+  return *result;
+}
+
+std::vector<JobRecord> ask_for_job(const std::string& job_id, const base::Environment& environment,
+                                   std::string* errors) {
+  base::ProcessOptions options = slurm_program("scontrol", environment);
+  options.arguments.insert(options.arguments.end(), {"show", "job", job_id});
+  const auto result = base::run_program(options, seconds(30));
+  *errors = result ? without_newlines(result->errors) : "no answer within 30 s";
+  if (!result || !result->state.success()) return {};
+  return parse_job_records(result->output);
+}
+
+// Asks again while the controller is busy.
+class JobWatch {
+ public:
+  JobWatch(const std::string& job_id, const base::Environment& environment)
+      : job_id_(job_id), environment_(environment) {}
+
+  // The records as they are now, or as they were when the controller last answered.
+  const std::vector<JobRecord>& look() {
+    std::string errors;
+    std::vector<JobRecord> records = ask_for_job(job_id_, environment_, &errors);
+    if (!records.empty()) {
+      records_ = std::move(records);
+      num_failed_ = 0;
+    } else if (++num_failed_ >= kMaxFailedQueries || errors.find("Invalid job id") != std::string::npos) {
+      throw ConfigError("slurm", fmt::format("job {} cannot be watched any more: {}", job_id_, errors));
+    }
+    return records_;
+  }
+
+ private:
+  std::string job_id_;
+  base::Environment environment_;
+  std::vector<JobRecord> records_;
+  int num_failed_ = 0;
+};
+
+bool all_ended(const std::vector<JobRecord>& records) {
+  return !records.empty() &&
+         std::all_of(records.begin(), records.end(), [](const JobRecord& record) { return record.ended(); });
+}
+
+void copy_log(std::optional<LogFollower>& log) {
+  if (!log) return;
+  const std::string text = log->read_new();
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+std::string test_script(const std::string& script, const base::Environment& environment) {
+  // sbatch answers on standard error.
+  return run_sbatch("--test-only", script, environment).errors;
+}
+
+std::string submit_script(const std::string& script, const base::Environment& environment) {
+  const base::ProgramResult result = run_sbatch("--parsable", script, environment);
+  // "7", or "7;cluster" where a site has several.
+  return result.output.substr(0, result.output.find_first_of(";\n"));
+}
+
+int follow_job(const std::string& job_id, const base::Environment& environment) {
+  JobWatch watch(job_id, environment);
+  std::optional<LogFollower> log;
+  bool named = false;
+  while (true) {
+    const std::vector<JobRecord>& records = watch.look();
+    if (!named && !records.empty()) {
+      named = true;
+      base::log_info("slurm", "job {} writes {}", job_id, records.front().log_path);
+      if (records.size() == 1 && records.front().log_path.find('%') == std::string::npos) {
+        log.emplace(records.front().log_path);
+      }
+    }
+    if (all_ended(records)) {
+      copy_log(log);
+      int status = 0;
+      for (const JobRecord& record : records) status = std::max(status, record.status());
+      return status;
+    }
+    for (int i = 0; i < kLogLooksPerQuery; ++i) {
+      copy_log(log);
+      std::this_thread::sleep_for(kLogInterval);
+    }
+  }
+}
+
+}  // namespace lockstep::launcher

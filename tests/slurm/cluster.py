@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""A real Slurm cluster of two nodes on this machine, for as long as a command runs.
+
+    tests/slurm/cluster.py COMMAND ARGUMENT...
+
+starts munged, slurmctld and two slurmd in a scratch folder, runs COMMAND with
+SLURM_CONF set, ends everything that was started and exits with COMMAND's status.
+`tests/slurm/cluster.py bash` is a shell on that cluster.
+
+Needs Debian's slurmctld, slurmd, slurm-client and munge; no root, no systemd, no
+free port number and no entry in /etc/hosts: the nodes are named by their addresses.
+"""
+
+import ctypes
+import os
+import pathlib
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+NODES = ("127.0.0.11", "127.0.0.12")
+START_TIMEOUT = 60
+STOP_TIMEOUT = 20
+
+CONF = """\
+ClusterName=lockstep
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ctld_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+# A requeued job starts again when its old credential has expired; Slurm's default is two minutes.
+AuthInfo=socket={folder}/munge.socket,cred_expire=3
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdLogFile={folder}/slurmd-%n.log
+SlurmctldLogFile={folder}/slurmctld.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+KillWait=3
+ReturnToService=2
+SlurmdParameters=config_overrides
+MpiDefault=none
+GresTypes=gpu
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=OFF
+PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=20
+PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+"""
+
+NODE = "NodeName={name} NodeHostname={host} NodeAddr={name} Port={port} CPUs=4 RealMemory=4000 Gres=gpu:2 State=UNKNOWN"
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _die_with_parent():
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _free_ports(addresses):
+    """One free port for each address; all are held until the last one is found."""
+    sockets = [socket.create_server((address, 0)) for address in addresses]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def descendants(pid):
+    """The pids of all processes below this one."""
+    children = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                # The name is in brackets and may hold anything; the parent is the second field after it.
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError):
+                continue  # it has just ended
+            children.setdefault(parent, []).append(int(entry.name))
+    found, rest = [], [pid]
+    while rest:
+        below = children.get(rest.pop(), [])
+        found += below
+        rest += below
+    return found
+
+
+class Cluster:
+    """Starts the daemons; close() ends them and all that they have started."""
+
+    def __init__(self):
+        # Orphans of the daemons (slurmstepd and the tasks below it) become our own
+        # children, so that close() finds them.
+        if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-slurm-"))
+        self.folder.chmod(0o755)
+        self.daemons = []
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def conf(self):
+        return self.folder / "slurm.conf"
+
+    def environment(self):
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_", "SRUN_"))}
+        return {**kept, "SLURM_CONF": str(self.conf)}
+
+    def _start(self):
+        self._write_configuration()
+        key = self.folder / "munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        files = [f"--{name}={self.folder}/munge.{name.split('-')[0]}"
+                 for name in ("key-file", "socket", "pid-file", "log-file", "seed-file")]
+        self._daemon("munged", "--foreground", *files)
+        self._wait_until("munged listens", (self.folder / "munge.socket").exists)
+        self._daemon("slurmctld", "-D", "-f", str(self.conf))
+        for name in NODES:
+            self._daemon("slurmd", "-D", "-N", name, "-f", str(self.conf))
+        self._wait_until("both nodes are idle", self._nodes_idle)
+
+    def _write_configuration(self):
+        (self.folder / "state").mkdir()
+        for i in range(2):
+            # Any character device counts as a GPU.
+            (self.folder / f"gpu{i}").symlink_to("/dev/null")
+        host = socket.gethostname().split(".")[0]
+        ctld_port, *ports = _free_ports(["127.0.0.1", *NODES])
+        nodes = "\n".join(NODE.format(name=n, host=host, port=p) for n, p in zip(NODES, ports))
+        user = subprocess.check_output(["id", "-un"], text=True).strip()
+        self.conf.write_text(CONF.format(host=host, folder=self.folder, ctld_port=ctld_port, user=user, nodes=nodes))
+        (self.folder / "gres.conf").write_text(
+            f"NodeName={','.join(NODES)} Name=gpu File={self.folder}/gpu[0-1]\n")
+
+    def _daemon(self, name, *arguments):
+        program = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+        if program is None:
+            raise FileNotFoundError(f"{name} is not installed: script/setup --slurm")
+        with open(self.folder / f"{name}-{len(self.daemons)}.out", "wb") as output:
+            self.daemons.append(subprocess.Popen([program, *arguments], stdin=subprocess.DEVNULL, stdout=output,
+                                                 stderr=output, env=self.environment(), preexec_fn=_die_with_parent))
+
+    def _nodes_idle(self):
+        done = subprocess.run(["sinfo", "-h", "-N", "-p", "main", "-o", "%T"], env=self.environment(),
+                              capture_output=True, text=True)
+        return done.stdout.split() == ["idle"] * len(NODES)
+
+    def _wait_until(self, what, condition):
+        deadline = time.monotonic() + START_TIMEOUT
+        while not condition():
+            dead = [d.args[0] for d in self.daemons if d.poll() is not None]
+            if dead or time.monotonic() > deadline:
+                raise RuntimeError(f"waited in vain until {what}; ended: {dead}\n{self.logs()}")
+            time.sleep(0.05)
+
+    def logs(self):
+        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-4000:]}"
+                         for pattern in ("*.log", "*.out") for path in sorted(self.folder.glob(pattern)))
+
+    def close(self):
+        """Ends all descendants of this process and removes the folder."""
+        deadline = time.monotonic() + STOP_TIMEOUT
+        # Daemons before their jobs: a slurmctld that lives would requeue what ends.
+        for daemon in reversed(self.daemons):
+            daemon.kill()
+            daemon.wait()
+        while (pids := descendants(os.getpid())) and time.monotonic() < deadline:
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            _reap_orphans()
+            time.sleep(0.01)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if pids:
+            raise RuntimeError(f"processes that do not end: {pids}")
+
+
+def _reap_orphans():
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0] != 0:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def main(command):
+    if not command:
+        print(__doc__, file=sys.stderr)
+        return 2
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    cluster = Cluster()
+    try:
+        child = subprocess.Popen(command, env=cluster.environment(), preexec_fn=_die_with_parent)
+        status = child.wait()
+        if status != 0:
+            print(cluster.logs(), file=sys.stderr)
+        return status if status >= 0 else 128 - status
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    finally:
+        cluster.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
