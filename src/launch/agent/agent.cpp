@@ -49,6 +49,11 @@ uint16_t Agent::reserve_store_port(int) {
 void Agent::start(const Generation& generation) {
   stopping_ = ending_ = failure_told_ = false;
   workers_.reset();
+  if (generation.number > 0) {
+    say(fmt::format("[run] life number {} of the job: {} ranks on {} nodes, restart {} of {}\n",
+                    generation.number, generation.world_size(), generation.nodes.size(),
+                    generation.restart_count, options_.max_restarts));
+  }
   workers_ = std::make_unique<WorkerGroup>(loop_, keeper_, consoles_, logs_, options_, generation,
                                            [this](int local_rank) { on_worker_exit(local_rank); });
 }
@@ -76,7 +81,7 @@ void Agent::stop(int generation, const std::string& reason) {
     membership_->stopped(generation);
     return;
   }
-  if (!reason.empty()) say(fmt::format("[run] the workers are stopped: {}\n", reason));
+  if (!reason.empty()) say(fmt::format("[run] stopping the workers: {}\n", reason));
   stopping_ = true;
   end_workers(SIGTERM);
 }

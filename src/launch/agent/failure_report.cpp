@@ -58,13 +58,10 @@ std::string format_outcome(const JobOutcome& outcome) {
   const JobFailure& failure = *outcome.failure;
   std::string report = fmt::format("[run] {} failed first: {}\n", who(failure), what(failure));
   append_details(report, failure);
-  if (!outcome.reason.empty()) report += fmt::format("  {}\n", outcome.reason);
+  // Of a failed worker the reason would say the same once more.
+  if (outcome.kind != JobOutcome::Kind::kWorkerFailed) report += fmt::format("  {}\n", outcome.reason);
+  if (outcome.restart_count > 0) report += fmt::format("  after {} restarts\n", outcome.restart_count);
   return report;
-}
-
-std::string format_restart(const JobFailure& failure, int restart_count, int max_restarts) {
-  return fmt::format("[run] {} failed: {}; restart {} of {}\n", who(failure), what(failure), restart_count,
-                     max_restarts);
 }
 
 }  // namespace lockstep::launcher

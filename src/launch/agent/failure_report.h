@@ -10,7 +10,4 @@ namespace lockstep::launcher {
 // that it said. "" for success. Several lines, each ended.
 std::string format_outcome(const JobOutcome& outcome);
 
-// One line for a failure after which the job goes on.
-std::string format_restart(const JobFailure& failure, int restart_count, int max_restarts);
-
 }  // namespace lockstep::launcher

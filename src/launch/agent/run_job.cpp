@@ -1,0 +1,78 @@
+#include "launch/agent/run_job.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/exit_status.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "base/log.h"
+#include "cluster/topology.h"
+#include "launch/agent/agent.h"
+#include "launch/agent/failure_report.h"
+#include "launch/error_file.h"
+#include "launch/rendezvous/local_membership.h"
+
+namespace lockstep::launcher {
+namespace {
+
+RendezvousOptions rendezvous_options(const RunOptions& options) {
+  RendezvousOptions rendezvous;
+  rendezvous.run_id = options.run_id;
+  rendezvous.min_nodes = options.min_nodes;
+  rendezvous.max_nodes = options.max_nodes;
+  rendezvous.max_restarts = options.max_restarts;
+  return rendezvous;
+}
+
+NodeInfo node_info(const RunOptions& options) {
+  NodeInfo node;
+  node.node_rank = options.meeting.node_rank;
+  node.host = cluster::host_name();
+  node.address = options.max_nodes == 1 ? options.store_addr : options.local_addr;
+  node.local_world_size = options.local_world_size;
+  node.pid = ::getpid();
+  return node;
+}
+
+// Whoever started us may want to know as we do: torchrun's launchers nest.
+void pass_error_file_on(const JobFailure& failure) {
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr || *path == '\0') return;
+  const std::string message = failure.message.empty() ? failure.state.to_string() : failure.message;
+  try {
+    write_error_file(path, {.message = message, .timestamp_s = failure.time_us / 1'000'000});
+  } catch (const Error& error) {
+    base::log_warning("run", "the error file was not written: {}", error.what());
+  }
+}
+
+int report(const Agent& agent, const RunOptions& options, Console& err) {
+  if (const std::string logs = agent.kept_logs(); !logs.empty() && !options.quiet) {
+    err.write(fmt::format("[run] log files: {}\n", logs));
+  }
+  if (!agent.outcome()) return kExitInternal;
+  err.write(format_outcome(*agent.outcome()));
+  if (agent.outcome()->failure) pass_error_file_on(*agent.outcome()->failure);
+  return agent.outcome()->status();
+}
+
+}  // namespace
+
+int run_job(const RunOptions& options) {
+  // A reader that goes away is an error of write(2), not an end of the job.
+  ::signal(SIGPIPE, SIG_IGN);
+  Keeper keeper;
+  base::EventLoop loop;
+  Console out(loop, STDOUT_FILENO), err(loop, STDERR_FILENO);
+  Agent agent(loop, options, keeper, {out, err});
+  LocalMembership membership(loop, rendezvous_options(options), node_info(options), agent);
+  agent.join(membership);
+  loop.run();
+  return report(agent, options, err);
+}
+
+}  // namespace lockstep::launcher
