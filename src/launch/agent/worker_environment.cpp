@@ -37,6 +37,7 @@ base::Environment worker_environment(const base::Environment& ours, const RunOpt
   base::Environment environment = ours;
   const auto set = [&](const char* name, int value) { environment.set(name, std::to_string(value)); };
   const int rank = generation.first_rank() + local_rank;
+  environment.set("LOCKSTEP_LAUNCHER", "lockstep");
   set("RANK", rank);
   set("LOCAL_RANK", local_rank);
   set("WORLD_SIZE", generation.world_size());
