@@ -8,34 +8,25 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <memory>
 
 #include "base/log.h"
-#include "cluster/topology.h"
 #include "launch/agent/agent.h"
 #include "launch/agent/failure_report.h"
+#include "launch/agent/meeting.h"
 #include "launch/error_file.h"
-#include "launch/rendezvous/local_membership.h"
 
 namespace lockstep::launcher {
 namespace {
 
-RendezvousOptions rendezvous_options(const RunOptions& options) {
-  RendezvousOptions rendezvous;
-  rendezvous.run_id = options.run_id;
-  rendezvous.min_nodes = options.min_nodes;
-  rendezvous.max_nodes = options.max_nodes;
-  rendezvous.max_restarts = options.max_restarts;
-  return rendezvous;
-}
+// The keeper ends the workers of a launcher that has not run for this long: before the
+// others, who wait for heartbeat_timeout since they last heard of it, go on without it.
+constexpr std::chrono::milliseconds kLease{1000};
+constexpr std::chrono::milliseconds kLeaseRenewal{100};
 
-NodeInfo node_info(const RunOptions& options) {
-  NodeInfo node;
-  node.node_rank = options.meeting.node_rank;
-  node.host = cluster::host_name();
-  node.address = options.max_nodes == 1 ? options.store_addr : options.local_addr;
-  node.local_world_size = options.local_world_size;
-  node.pid = ::getpid();
-  return node;
+void keep_lease(base::EventLoop& loop, Keeper& keeper) {
+  keeper.renew(kLease);
+  loop.after(kLeaseRenewal, [&] { keep_lease(loop, keeper); });
 }
 
 // Whoever started us may want to know as we do: torchrun's launchers nest.
@@ -69,8 +60,9 @@ int run_job(const RunOptions& options) {
   base::EventLoop loop;
   Console out(loop, STDOUT_FILENO), err(loop, STDERR_FILENO);
   Agent agent(loop, options, keeper, {out, err});
-  LocalMembership membership(loop, rendezvous_options(options), node_info(options), agent);
-  agent.join(membership);
+  const std::unique_ptr<Membership> membership = join_job(loop, options, agent);
+  agent.join(*membership);
+  if (options.max_nodes > 1) keep_lease(loop, keeper);
   loop.run();
   return report(agent, options, err);
 }

@@ -14,8 +14,8 @@ inline constexpr int kMaxGenerations = 1 << 30;
 inline constexpr size_t kMaxName = 255;      // host, address
 inline constexpr size_t kMaxReason = 4096;   // one sentence
 inline constexpr size_t kMaxMessage = 8192;  // of an error file
-inline constexpr size_t kMaxLine = 1024;
-inline constexpr size_t kMaxLines = 50;
+inline constexpr size_t kMaxLine = 1000;
+inline constexpr size_t kMaxLines = 30;
 
 std::string cut(const std::string& text, size_t max_bytes);
 

@@ -2,72 +2,89 @@
 
 #include <lockstep/error.h>
 
+#include <utility>
+
 namespace lockstep::launcher {
 namespace {
 
+using Clock = base::EventLoop::Clock;
+
 constexpr MemberId kSelf = 1;
+
+RendezvousOptions for_one_node(RendezvousOptions options) {
+  options.min_nodes = options.max_nodes = 1;
+  return options;
+}
+
+template <typename... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <typename... F>
+Overloaded(F...) -> Overloaded<F...>;
 
 }  // namespace
 
-LocalMembership::LocalMembership(base::EventLoop& loop, const RendezvousOptions& options,
-                                 const NodeInfo& node, MembershipListener& listener)
-    : loop_(loop), listener_(listener), coordinator_(options, /*needs_host=*/true, now()) {
-  coordinator_.join(now(), kSelf, {.node = node, .instance = "self", .hosts_coordinator = true});
-  schedule();
+LocalMembership::LocalMembership(base::EventLoop& loop, NodeInfo node, const RendezvousOptions& options,
+                                 MembershipListener& listener)
+    : listener_(listener),
+      coordinator_(for_one_node(options), /*needs_host=*/true, Clock::now()),
+      events_(loop) {
+  node.node_rank = 0;
+  if (node.address.empty()) node.address = "127.0.0.1";
+  coordinator_.join(Clock::now(), kSelf, {std::move(node), "self", true});
+  perform_actions();
 }
 
-LocalMembership::~LocalMembership() { loop_.cancel(timer_); }
+void LocalMembership::perform_actions() {
+  for (Action& action : coordinator_.take_actions()) {
+    std::visit(
+        Overloaded{
+            [](const Refuse&) {},
+            [](const Admit&) {},
+            [this](const ReserveStorePort& a) {
+              events_.push([this, generation = a.generation] { reserve_port(generation); });
+            },
+            [this](const Start& a) {
+              events_.push([this, generation = a.generation] { listener_.start(*generation); });
+            },
+            [this](const Stop& a) { events_.push([this, a] { listener_.stop(a.generation, a.reason); }); },
+            [this](const Finish& a) { events_.push([this, a] { listener_.finish(a.outcome); }); },
+        },
+        action);
+  }
+}
+
+void LocalMembership::reserve_port(int generation) {
+  uint16_t port = 0;
+  std::string error;
+  try {
+    port = listener_.reserve_store_port(generation);
+  } catch (const ConfigError& problem) {
+    error = problem.what();
+  }
+  coordinator_.store_port(Clock::now(), kSelf, generation, port, error);
+  perform_actions();
+}
 
 void LocalMembership::worker_failed(const JobFailure& failure) {
-  coordinator_.worker_failed(now(), kSelf, failure);
-  schedule();
+  coordinator_.worker_failed(Clock::now(), kSelf, failure);
+  perform_actions();
 }
 
 void LocalMembership::succeeded(int generation) {
-  coordinator_.succeeded(now(), kSelf, generation);
-  schedule();
+  coordinator_.succeeded(Clock::now(), kSelf, generation);
+  perform_actions();
 }
 
 void LocalMembership::stopped(int generation) {
-  coordinator_.stopped(now(), kSelf, generation);
-  schedule();
+  coordinator_.stopped(Clock::now(), kSelf, generation);
+  perform_actions();
 }
 
 void LocalMembership::leave(int signal) {
-  coordinator_.leave(now(), kSelf, signal);
-  schedule();
-}
-
-// From the loop, as the listener was promised.
-void LocalMembership::schedule() {
-  loop_.cancel(timer_);
-  timer_ = loop_.at(now(), [this] { act(); });
-}
-
-void LocalMembership::act() {
-  coordinator_.tick(now());
-  for (const Action& action : coordinator_.take_actions()) {
-    if (const auto* reserve_port = std::get_if<ReserveStorePort>(&action)) reserve(reserve_port->generation);
-    if (const auto* start = std::get_if<Start>(&action)) listener_.start(*start->generation);
-    if (const auto* stop = std::get_if<Stop>(&action)) listener_.stop(stop->generation, stop->reason);
-    if (const auto* finish = std::get_if<Finish>(&action)) listener_.finish(finish->outcome);
-    if (const auto* refuse = std::get_if<Refuse>(&action)) {
-      listener_.finish({.kind = JobOutcome::Kind::kRendezvousFailed, .reason = refuse->reason});
-    }
-  }
-  if (const auto deadline = coordinator_.deadline()) {
-    loop_.cancel(timer_);
-    timer_ = loop_.at(*deadline, [this] { act(); });
-  }
-}
-
-void LocalMembership::reserve(int generation) {
-  try {
-    coordinator_.store_port(now(), kSelf, generation, listener_.reserve_store_port(generation), "");
-  } catch (const Error& error) {
-    coordinator_.store_port(now(), kSelf, generation, 0, error.what());
-  }
-  schedule();
+  coordinator_.leave(Clock::now(), kSelf, signal);
+  perform_actions();
 }
 
 }  // namespace lockstep::launcher

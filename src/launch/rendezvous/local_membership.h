@@ -1,22 +1,19 @@
 #pragma once
 
-#include <deque>
-
 #include "base/event_loop.h"
 #include "launch/membership.h"
 #include "launch/rendezvous/coordinator.h"
+#include "launch/rendezvous/listener_queue.h"
 
 namespace lockstep::launcher {
 
-// A job of one node: the coordinator is asked directly, without a socket.
-class LocalMembership final : public Membership {
+// The place in a job of one node: the same rules, no sockets.
+class LocalMembership : public Membership {
  public:
-  // The listener is called from the loop, first to reserve a port.
-  LocalMembership(base::EventLoop& loop, const RendezvousOptions& options, const NodeInfo& node,
+  // The listener outlives the membership and may destroy it in finish(). Of the
+  // options only max_restarts counts.
+  LocalMembership(base::EventLoop& loop, NodeInfo node, const RendezvousOptions& options,
                   MembershipListener& listener);
-  LocalMembership(const LocalMembership&) = delete;
-  LocalMembership& operator=(const LocalMembership&) = delete;
-  ~LocalMembership() override;
 
   void worker_failed(const JobFailure& failure) override;
   void succeeded(int generation) override;
@@ -24,15 +21,12 @@ class LocalMembership final : public Membership {
   void leave(int signal) override;
 
  private:
-  void schedule();
-  void act();
-  void reserve(int generation);
-  base::EventLoop::Clock::time_point now() const { return base::EventLoop::Clock::now(); }
+  void perform_actions();
+  void reserve_port(int generation);
 
-  base::EventLoop& loop_;
   MembershipListener& listener_;
   Coordinator coordinator_;
-  base::EventLoop::Timer timer_;
+  ListenerQueue events_;
 };
 
 }  // namespace lockstep::launcher

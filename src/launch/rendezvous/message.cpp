@@ -21,44 +21,44 @@ constexpr int64_t kMaxHeartbeatMs = 3'600'000;
 constexpr size_t kMaxRunId = 1024;
 constexpr size_t kMaxInstance = 64;
 
-json to_json(const Challenge& m) { return {{"type", "challenge"}, {"nonce", to_hex(m.nonce)}}; }
-json to_json(const Hello& m) {
+json object_of(const Challenge& m) { return {{"type", "challenge"}, {"nonce", to_hex(m.nonce)}}; }
+json object_of(const Hello& m) {
   return {{"type", "hello"}, {"nonce", to_hex(m.nonce)}, {"proof", to_hex(m.proof)}};
 }
-json to_json(const Welcome& m) { return {{"type", "welcome"}, {"proof", to_hex(m.proof)}}; }
-json to_json(const Join& m) {
+json object_of(const Welcome& m) { return {{"type", "welcome"}, {"proof", to_hex(m.proof)}}; }
+json object_of(const Join& m) {
   return {{"type", "join"},
           {"run_id", cut(m.run_id, kMaxRunId)},
           {"instance", m.candidate.instance},
           {"hosts_coordinator", m.candidate.hosts_coordinator},
           {"node", to_json(m.candidate.node)}};
 }
-json to_json(const Joined& m) {
+json object_of(const Joined& m) {
   return {{"type", "joined"},
           {"heartbeat_interval_ms", m.heartbeat_interval.count()},
           {"heartbeat_timeout_ms", m.heartbeat_timeout.count()}};
 }
-json to_json(const Refused& m) { return {{"type", "refused"}, {"reason", cut(m.reason, kMaxReason)}}; }
-json to_json(const Heartbeat& m) { return {{"type", "heartbeat"}, {"sequence", m.sequence}}; }
-json to_json(const ReservePort& m) { return {{"type", "reserve_port"}, {"generation", m.generation}}; }
-json to_json(const StorePort& m) {
+json object_of(const Refused& m) { return {{"type", "refused"}, {"reason", cut(m.reason, kMaxReason)}}; }
+json object_of(const Heartbeat& m) { return {{"type", "heartbeat"}, {"sequence", m.sequence}}; }
+json object_of(const ReservePort& m) { return {{"type", "reserve_port"}, {"generation", m.generation}}; }
+json object_of(const StorePort& m) {
   return {{"type", "store_port"},
           {"generation", m.generation},
           {"port", m.port},
           {"error", cut(m.error, kMaxReason)}};
 }
-json to_json(const Map& m) { return {{"type", "map"}, {"map", to_json(m.generation)}}; }
-json to_json(const Begin& m) {
+json object_of(const Map& m) { return {{"type", "map"}, {"map", to_json(m.generation)}}; }
+json object_of(const Begin& m) {
   return {{"type", "begin"}, {"generation", m.generation}, {"node_rank", m.node_rank}};
 }
-json to_json(const WorkerFailed& m) { return {{"type", "worker_failed"}, {"failure", to_json(m.failure)}}; }
-json to_json(const Succeeded& m) { return {{"type", "succeeded"}, {"generation", m.generation}}; }
-json to_json(const Halt& m) {
+json object_of(const WorkerFailed& m) { return {{"type", "worker_failed"}, {"failure", to_json(m.failure)}}; }
+json object_of(const Succeeded& m) { return {{"type", "succeeded"}, {"generation", m.generation}}; }
+json object_of(const Halt& m) {
   return {{"type", "halt"}, {"generation", m.generation}, {"reason", cut(m.reason, kMaxReason)}};
 }
-json to_json(const Stopped& m) { return {{"type", "stopped"}, {"generation", m.generation}}; }
-json to_json(const Leave& m) { return {{"type", "leave"}, {"signal", m.signal}}; }
-json to_json(const Over& m) { return {{"type", "over"}, {"outcome", to_json(m.outcome)}}; }
+json object_of(const Stopped& m) { return {{"type", "stopped"}, {"generation", m.generation}}; }
+json object_of(const Leave& m) { return {{"type", "leave"}, {"signal", m.signal}}; }
+json object_of(const Over& m) { return {{"type", "over"}, {"outcome", to_json(m.outcome)}}; }
 
 int generation_of(const Fields& fields) {
   return static_cast<int>(fields.integer("generation", 0, kMaxGenerations));
@@ -123,7 +123,7 @@ const std::unordered_map<std::string_view, Reader>& readers() {
 }  // namespace
 
 std::string encode(const Message& message) {
-  const json object = std::visit([](const auto& m) { return to_json(m); }, message);
+  const json object = std::visit([](const auto& m) { return object_of(m); }, message);
   return encode_frame(object.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
