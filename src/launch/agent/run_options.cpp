@@ -14,7 +14,9 @@
 #include <sstream>
 
 #include "base/number.h"
+#include "cluster/topology.h"
 #include "launch/agent/run_flags.h"
+#include "launch/agent/slurm_step.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -190,6 +192,33 @@ void decide_meeting(const RunFlags& flags, const config::OptionTable& table, Run
   apply_conf(flags.rdzv_conf, meeting);
 }
 
+// Nothing was said about nodes and a Slurm step knows: it decides.
+bool asks_for_nodes(const config::OptionTable& table) {
+  for (const char* name :
+       {"nnodes", "node_rank", "standalone", "rdzv_backend", "rdzv_endpoint", "master_addr", "master_port"}) {
+    if (table.given(name)) return true;
+  }
+  return false;
+}
+
+void decide_by_step(const RunFlags& flags, const config::OptionTable& table, const SlurmStep& step,
+                    const MachineCounts& machine, RunOptions& options) {
+  options.min_nodes = options.max_nodes = step.num_nodes;
+  if (!table.given("nproc_per_node")) options.local_world_size = std::max(1, machine.gpus);
+  if (!table.given("rdzv_id")) options.run_id = step.id;
+  if (step.num_nodes == 1) {
+    decide_alone(flags, table, options);
+    return;
+  }
+  MeetingOptions& meeting = options.meeting;
+  meeting.kind = MeetingOptions::Kind::kStatic;
+  meeting.node_rank = step.node_rank;
+  meeting.is_host = step.node_rank == 0;
+  meeting.host = step.address;
+  meeting.port = step.port;
+  apply_conf(flags.rdzv_conf, meeting);
+}
+
 std::vector<int> parse_signals(const std::string& flag, const std::string& text) {
   static const std::map<std::string, int> kSignals = [] {
     std::map<std::string, int> all;
@@ -308,7 +337,11 @@ RunOptions parse_run_options(const std::vector<std::string>& arguments, const ba
   options.local_addr = flags.local_addr;
   if (flags.standalone && options.max_nodes > 1)
     refuse("--standalone is one node: '--nnodes {}'", flags.nnodes);
-  if (options.max_nodes == 1) {
+  const std::optional<SlurmStep> step =
+      asks_for_nodes(table) ? std::nullopt : read_slurm_step(environment, cluster::host_name());
+  if (step) {
+    decide_by_step(flags, table, *step, machine, options);
+  } else if (options.max_nodes == 1) {
     decide_alone(flags, table, options);
   } else {
     decide_meeting(flags, table, options);

@@ -74,6 +74,45 @@ TEST(RunOptionsTest, EndpointWithoutPortHasTorchrunsDefault) {
   EXPECT_EQ(parse({"--nnodes", "2", "--rdzv-endpoint", "h"}).meeting.port, 29500);
 }
 
+base::Environment slurm_step(const char* node, const char* tasks_per_node, const char* tasks) {
+  return {{"SLURM_JOB_ID", "7"},
+          {"SLURM_STEP_ID", "0"},
+          {"SLURM_PROCID", node},
+          {"SLURM_LOCALID", "0"},
+          {"SLURM_NODEID", node},
+          {"SLURM_STEP_NUM_TASKS", tasks},
+          {"SLURM_STEP_NUM_NODES", "2"},
+          {"SLURM_STEP_NODELIST", "node[01-02]"},
+          {"SLURM_STEP_TASKS_PER_NODE", tasks_per_node}};
+}
+
+TEST(RunOptionsTest, ASlurmStepWithOneTaskANodeNeedsNoFlag) {
+  const RunOptions options = parse({}, slurm_step("1", "1(x2)", "2"));
+  EXPECT_EQ(options.meeting.kind, MeetingOptions::Kind::kStatic);
+  EXPECT_EQ(options.max_nodes, 2);
+  EXPECT_EQ(options.meeting.node_rank, 1);
+  EXPECT_EQ(options.meeting.is_host, false);
+  EXPECT_EQ(options.meeting.host, "node01");
+  EXPECT_GE(options.meeting.port, 20000);
+  EXPECT_EQ(options.run_id, "7.0");
+  EXPECT_EQ(options.local_world_size, 1);
+  EXPECT_EQ(parse({"-n", "4"}, slurm_step("0", "1(x2)", "2")).local_world_size, 4);
+}
+
+TEST(RunOptionsTest, FlagsAboutNodesWinOverTheStep) {
+  const RunOptions options = parse({"--standalone"}, slurm_step("1", "1(x2)", "2"));
+  EXPECT_EQ(options.meeting.kind, MeetingOptions::Kind::kAlone);
+}
+
+TEST(RunOptionsTest, SeveralLaunchersOnANodeAreRefused) {
+  try {
+    parse({}, slurm_step("0", "2,1", "3"));
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("wants one task a node, the step has 3 tasks on 2 nodes"));
+  }
+}
+
 TEST(RunOptionsTest, FiltersSplitAtSingleCommas) {
   EXPECT_THAT(parse({"--duplicate-stdout-filters", "a,b,,c"}).stdout_filters, ElementsAre("a", "b,c"));
 }
