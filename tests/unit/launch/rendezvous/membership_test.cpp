@@ -374,7 +374,7 @@ TEST(MembershipTest, AStartThatWasReadAfterTheLeaseIsNotDone) {
   // It answers the stop and stands still; the next start waits in its socket.
   good.fail(1);
   ASSERT_TRUE(cluster.run_until([&] {
-    if (good.running != 1) stopped_loop.run_once(milliseconds(0));
+    if (stopped.running) stopped_loop.run_once(milliseconds(0));
     return good.running == 1;
   }));
   ASSERT_FALSE(stopped.running);
@@ -477,6 +477,35 @@ TEST(MembershipTest, ACoordinatorWithoutTheTokenIsNotTrusted) {
   channel.send(wire::Challenge{});
   ASSERT_TRUE(run_until(loop, [&] { return launcher.outcome.has_value(); }));
   EXPECT_THAT(launcher.outcome->reason, HasSubstr("does not know the job token"));
+}
+
+TEST(MembershipTest, TheLeaseCountsFromWhenTheAnsweredHeartbeatWasSent) {
+  base::EventLoop loop;
+  const base::ListenSocket socket = base::listen_on("127.0.0.1", 0);
+  RendezvousOptions options = quick(1, 1);
+  options.port = socket.port;
+  Launcher launcher;
+  launcher.membership = join_remote(loop, node("a"), options, launcher);
+  // A coordinator behind a link that keeps the answer to heartbeat 1 until 18 are sent.
+  struct Slow : Channel::Handler {
+    void received(Channel& channel, const wire::Message& message) override {
+      if (const auto* hello = std::get_if<wire::Hello>(&message)) {
+        channel.send(wire::Welcome{token.prove(JobToken::Side::kCoordinator, Nonce{}, hello->nonce)});
+      } else if (std::holds_alternative<wire::Join>(message)) {
+        channel.send(wire::Joined{milliseconds(50), milliseconds(1000)});
+      } else if (std::holds_alternative<wire::Heartbeat>(message)) {
+        if (++heartbeats == 18) channel.send(wire::Heartbeat{1});
+      }
+    }
+    void broken(Channel&, const std::string&) override {}
+    JobToken token{"secret"};
+    int heartbeats = 0;
+  } slow;
+  Channel channel(loop, base::UniqueFd(::accept(socket.fd.get(), nullptr, nullptr)), kMaxMemberBytes, slow);
+  channel.send(wire::Challenge{});
+  ASSERT_TRUE(run_until(loop, [&] { return launcher.outcome.has_value(); }));
+  EXPECT_EQ(launcher.outcome->kind, Kind::kRendezvousFailed);
+  EXPECT_LT(slow.heartbeats, 30);  // 22 at most, and not 18 + 20
 }
 
 TEST(MembershipTest, NoPortForTheStoreEndsTheJob) {

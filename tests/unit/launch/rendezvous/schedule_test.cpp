@@ -130,6 +130,8 @@ class Simulation {
     if (chance(15)) time_.after(fault_time(), [this, &node] { freeze(node); });
     if (chance(20)) time_.after(fault_time(), [this, &node] { cut_cable(node); });
     if (chance(10)) time_.after(fault_time(), [this, &node] { leave(node); });
+    // Something between the two resets the connection, and only the coordinator sees it.
+    if (chance(15)) time_.after(fault_time(), [this, &node] { lose(node, time_.now()); });
   }
 
   // --- the network
