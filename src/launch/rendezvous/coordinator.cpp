@@ -143,8 +143,8 @@ void Coordinator::consider_scale_up(Time now) {
   if (!scale_up_) scale_up_ = now + options_.last_call_timeout;
   if (waiting < room && now < *scale_up_) return;
   scale_up_.reset();
-  begin_stop(Cause::kScaleUp,
-             fmt::format("{} more joined", count_nodes(static_cast<int>(std::min<int64_t>(waiting, room)))));
+  const int64_t more = std::min<int64_t>(waiting, room);
+  begin_stop(Cause::kScaleUp, fmt::format("{} more node{} joined", more, more == 1 ? "" : "s"));
 }
 
 bool Coordinator::all_succeeded() const {

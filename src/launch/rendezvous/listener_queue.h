@@ -22,6 +22,12 @@ class ListenerQueue {
     if (calls_.size() == 1) schedule();
   }
 
+  // Forgets the calls that have not been made.
+  void clear() {
+    calls_.clear();
+    loop_.cancel(timer_);
+  }
+
  private:
   void schedule() {
     timer_ = loop_.at(base::EventLoop::Clock::now(), [this] { run_one(); });

@@ -222,6 +222,9 @@ void RemoteMembership::finish(JobOutcome outcome) {
     loop_.cancel(timer);
   }
   if (channel_) channel_->close();
+  // A process that was stopped finds a start in its socket and its lease run out: those
+  // workers must not start.
+  events_.clear();
   events_.push([this, outcome = std::move(outcome)] { listener_.finish(outcome); });
 }
 
