@@ -119,7 +119,7 @@ std::string environment(const SbatchRequest& request) {
   std::string text =
       "\n# sbatch brings the submitting shell's environment along; the ranks and ports of another job\n"
       "# must not come with it. The ranks agree on a port of their own.\n"
-      "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT\n";
+      "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_NPROCS\n";
   if (tell_cpus(request)) {
     text +=
         "\n# srun of Slurm 22.05 to 23.02 forgets --cpus-per-task, and every rank would sit on one core.\n"
@@ -169,7 +169,7 @@ std::string srun(const SbatchRequest& request) {
     text += "# One task a node, with all that the node's ranks were given.\n";
     flags +=
         " \\\n  --ntasks=\"$SLURM_JOB_NUM_NODES\" --ntasks-per-node=1"
-        " --cpus-per-task=\"$((${SLURM_CPUS_PER_TASK:-1} * SLURM_NTASKS_PER_NODE))\"";
+        " \\\n  --cpus-per-task=\"$((${SLURM_CPUS_PER_TASK:-1} * SLURM_NTASKS_PER_NODE))\"";
   }
   return text + fmt::format("srun {} \\\n  {}\nstatus=$?\n", flags, command_words(request));
 }
