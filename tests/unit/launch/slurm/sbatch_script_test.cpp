@@ -77,7 +77,9 @@ TEST(SbatchScriptTest, EachStyleStartsInItsWay) {
               HasSubstr("lockstep run --nproc-per-node=\"$SLURM_NTASKS_PER_NODE\" ./sine --lr 0.1\n"));
   EXPECT_THAT(torchrun, HasSubstr("--ntasks=\"$SLURM_JOB_NUM_NODES\" --ntasks-per-node=1"));
   const std::string srun = sbatch_script(full_request(SlurmStyle::kSrun));
-  EXPECT_THAT(srun, HasSubstr("srun --kill-on-bad-exit=1 --wait=0 --gpu-bind=none \\\n  ./sine --lr 0.1\n"));
+  EXPECT_THAT(
+      srun,
+      HasSubstr("srun --kill-on-bad-exit=1 --wait=0 ${gpu_bind:+\"$gpu_bind\"} \\\n  ./sine --lr 0.1\n"));
   const std::string spawn = sbatch_script(full_request(SlurmStyle::kSpawn));
   EXPECT_THAT(spawn,
               HasSubstr("export LOCKSTEP_NPROCS=\"$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))\"\n"));
@@ -122,8 +124,17 @@ TEST(SbatchScriptTest, ContainerHoldsTheProgramOnly) {
   EXPECT_THAT(sbatch_script(request), HasSubstr(" exec 'my image.sif' ./sine"));
 }
 
+std::string words_given_to_srun(const std::string& script, const std::string& variables = "");
+
+TEST(SbatchScriptTest, TurnsOffGpuBindingWhereSomethingBinds) {
+  const std::string script = sbatch_script({.command = {"x"}, .gpus_per_node = "4"});
+  EXPECT_THAT(words_given_to_srun(script), Not(HasSubstr("gpu-bind")));
+  EXPECT_THAT(words_given_to_srun(script, "SLURM_GPU_BIND=single:1"), HasSubstr("<--gpu-bind=none>\n"));
+  EXPECT_THAT(words_given_to_srun(script, "SLURM_GPUS_PER_TASK=1"), HasSubstr("<--gpu-bind=none>\n"));
+}
+
 // Runs the script under bash with a srun that shows its words, one a line.
-std::string words_given_to_srun(const std::string& script) {
+std::string words_given_to_srun(const std::string& script, const std::string& variables) {
   base::ProcessOptions options;
   options.program = "/bin/bash";
   options.arguments = {
