@@ -42,15 +42,15 @@ def test_node_drained_during_a_run(slurm):
     slurm.wait_for(waiting, "COMPLETED")
 
 
-def submit_worker(slurm, *flags, arguments=()):
-    return slurm.lockstep("slurm", "--style", "srun", "--time", "5", "--requeue", "--output",
+def submit_worker(slurm, *flags, time="5", arguments=()):
+    return slurm.lockstep("slurm", "--style", "srun", "--time", time, "--requeue", "--output",
                           slurm.folder / ("log-%A_%a.out" if "--array" in flags else "log-%j.out"), *flags, "--submit",
                           "--", slurm.worker, slurm.folder, *arguments).stdout.strip()
 
 
 def test_signal_before_the_time_is_up(slurm):
     """USR1 reaches every rank; they save, leave with 75, and the script queues the job again."""
-    job = submit_worker(slurm, "--nodes", "2", "--ntasks-per-node", "2", "--time", "1", "--signal", "USR1@60")
+    job = submit_worker(slurm, "--nodes", "2", "--ntasks-per-node", "2", "--signal", "USR1@60", time="1")
     slurm.wait_for_files("saved.*", 4)
     (slurm.folder / "finish").touch()
     slurm.wait_for(job, "COMPLETED")

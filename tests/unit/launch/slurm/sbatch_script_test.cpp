@@ -137,11 +137,10 @@ TEST(SbatchScriptTest, TurnsOffGpuBindingWhereSomethingBinds) {
 std::string words_given_to_srun(const std::string& script, const std::string& variables) {
   base::ProcessOptions options;
   options.program = "/bin/bash";
-  options.arguments = {
-      "bash", "-c",
-      "srun() { for word in \"$@\"; do printf '<%s>\\n' \"$word\"; done; }\n"
-      "SLURM_JOB_NUM_NODES=2 SLURM_NTASKS_PER_NODE=4 SLURM_CPUS_PER_TASK=8 SLURM_JOB_ID=7\n" +
-          script};
+  options.arguments = {"bash", "-c",
+                       "srun() { for word in \"$@\"; do printf '<%s>\\n' \"$word\"; done; }\n"
+                       "SLURM_JOB_NUM_NODES=2 SLURM_NTASKS_PER_NODE=4 SLURM_CPUS_PER_TASK=8 SLURM_JOB_ID=7 " +
+                           variables + "\n" + script};
   options.environment = base::Environment{{"PATH", "/usr/bin:/bin"}};
   const auto result = base::run_program(options, std::chrono::minutes(1));
   EXPECT_TRUE(result && result->state.success());
