@@ -93,7 +93,8 @@ def test_overlapping_step(slurm):
 
 
 def test_gpus_of_the_node_are_visible_to_every_rank(slurm):
-    done = slurm.run("srun", "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2", "printenv", "CUDA_VISIBLE_DEVICES")
+    done = slurm.run("srun", "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2", "printenv",
+                     "CUDA_VISIBLE_DEVICES")
     assert done.stdout.split() == ["0,1"] * 4
 
 
