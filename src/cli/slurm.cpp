@@ -9,10 +9,12 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/environment.h"
 #include "base/process.h"
 #include "launch/slurm/sbatch_script.h"
+#include "launch/slurm/sbatch_values.h"
 #include "launch/slurm/submission.h"
 
 namespace lockstep::cli {
@@ -41,12 +43,19 @@ void add_text(CLI::App& app, const std::string& flag, std::string& field, const 
       help);
 }
 
+template <typename Count>
+void add_count(CLI::App& app, const std::string& flag, Count& field, const std::string& help) {
+  app.add_option_function<std::string>(
+         flag, [flag, &field](const std::string& value) { field = launcher::parse_count(flag, value); }, help)
+      ->type_name("NUMBER");
+}
+
 void add_resources(CLI::App& app, SbatchRequest& request) {
-  app.add_option("--nodes", request.nodes, "nodes")->capture_default_str();
+  add_count(app, "--nodes", request.nodes, "nodes; left out: one");
   add_text(app, "--gpus-per-node", request.gpus_per_node, "GPUs of each node: 4 or a100:4");
-  app.add_option("--ntasks-per-node", request.ntasks_per_node,
-                 "ranks of each node; left out: one a GPU, else one");
-  app.add_option("--cpus-per-task", request.cpus_per_task, "CPUs of each rank");
+  add_count(app, "--ntasks-per-node", request.ntasks_per_node,
+            "ranks of each node; left out: one a GPU, else one");
+  add_count(app, "--cpus-per-task", request.cpus_per_task, "CPUs of each rank");
   add_text(app, "--mem", request.mem, "memory of each node: 64G; 0 is all of it");
   add_text(app, "--time", request.time, "time limit: 90, 1:30:00, 2-12");
   add_text(app, "--partition", request.partition, "partition");
@@ -59,7 +68,7 @@ void add_behaviour(CLI::App& app, Options& options) {
   add_text(app, "--job-name", request.job_name, "name; left out: the program's");
   add_text(app, "--output", request.output, "log file; left out: NAME-JOB.out");
   add_text(app, "--container", request.container, "image in which apptainer or singularity runs the program");
-  app.add_option("--module", request.modules, "module to load; may be repeated")->take_all();
+  app.add_option("--module", request.modules, "module to load; may be repeated")->allow_extra_args(false);
   app.add_flag("--requeue", request.requeue,
                fmt::format("queue the job again when the program leaves with {}", kExitPreempted));
   add_text(app, "--signal", request.signal, "signal to the ranks before the time is up: USR1@120");
@@ -101,6 +110,20 @@ void choose_version(Options& options, const base::Environment& environment) {
   }
 }
 
+// Reads the flags and returns what follows them.
+std::vector<std::string> parse_flags(CLI::App& app, std::vector<std::string> words) {
+  app.prefix_command();
+  std::reverse(words.begin(), words.end());  // CLI11 wants the last word first
+  try {
+    app.parse(std::move(words));
+  } catch (const CLI::CallForHelp&) {
+    throw HelpRequested(app.help());
+  } catch (const CLI::ParseError& error) {
+    throw ConfigError("slurm", fmt::format("{}; lockstep slurm --help lists the flags", error.what()));
+  }
+  return app.remaining();
+}
+
 // Flags end at "--" or at the first word that is none; what follows is the program's.
 Options parse(int argc, const char* const* argv) {
   Options options;
@@ -109,17 +132,17 @@ Options parse(int argc, const char* const* argv) {
   app.footer("\nlockstep slurm --nodes 2 --gpus-per-node 4 --time 1:00:00 -- ./train --lr 0.1");
   add_resources(app, options.request);
   add_behaviour(app, options);
-  app.prefix_command();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    throw HelpRequested(app.help());
-  } catch (const CLI::ParseError& error) {
-    throw ConfigError("slurm", fmt::format("{}; lockstep slurm --help lists the flags", error.what()));
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const auto dashes = std::find(words.begin(), words.end(), "--");
+  std::vector<std::string> command = parse_flags(app, {words.begin(), dashes});
+  if (!command.empty() && command.front().substr(0, 1) == "-") {
+    throw ConfigError("slurm",
+                      fmt::format("unknown flag, lockstep slurm --help lists them: '{}'", command.front()));
   }
-  options.request.command = app.remaining();
-  auto& command = options.request.command;
-  if (!command.empty() && command.front() == "--") command.erase(command.begin());
+  // A program that was found without "--" may have one among its own arguments.
+  const auto rest = command.empty() && dashes != words.end() ? dashes + 1 : dashes;
+  command.insert(command.end(), rest, words.end());
+  options.request.command = std::move(command);
   options.request.style = style_of(options.style);
   return options;
 }

@@ -34,8 +34,8 @@ SlurmctldPort={ctld_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-# A requeued job starts again when its old credential has expired; Slurm's default is two minutes.
-AuthInfo=socket={folder}/munge.socket,cred_expire=3
+# A requeued job starts again when its old credential has expired; Slurm's default is two minutes, 5 s the least.
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmdPidFile={folder}/slurmd-%n.pid
@@ -173,8 +173,9 @@ class Cluster:
             time.sleep(0.05)
 
     def logs(self):
+        # Daemons in the foreground write all of their log to standard error too.
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-4000:]}"
-                         for pattern in ("*.log", "*.out") for path in sorted(self.folder.glob(pattern)))
+                         for path in sorted(self.folder.glob("*.out")))
 
     def close(self):
         """Ends all descendants of this process and removes the folder."""

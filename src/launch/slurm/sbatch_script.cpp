@@ -119,7 +119,7 @@ std::string environment(const SbatchRequest& request) {
   std::string text =
       "\n# sbatch brings the submitting shell's environment along; the ranks and ports of another job\n"
       "# must not come with it. The ranks agree on a port of their own.\n"
-      "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT\n";
+      "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_NPROCS\n";
   if (tell_cpus(request)) {
     text +=
         "\n# srun of Slurm 22.05 to 23.02 forgets --cpus-per-task, and every rank would sit on one core.\n"
@@ -156,20 +156,33 @@ std::string command_words(const SbatchRequest& request) {
   return text;
 }
 
+bool binds_gpus(const SbatchRequest& request) { return has_gpus(request) && knows_gpu_options(request); }
+
+// --gpu-bind=none has a price, so it is used only where something would bind.
+std::string gpu_binding(const SbatchRequest& request) {
+  if (!binds_gpus(request)) return "";
+  return "\n# Each rank sees all GPUs that its node gives the job, so that they can copy to each other "
+         "directly.\n"
+         "# Where the site or the environment binds each task to one, that is turned off; not elsewhere, "
+         "since\n"
+         "# this also unsets CUDA_VISIBLE_DEVICES, which keeps two jobs of one node apart.\n"
+         "gpu_bind=\n"
+         "if [ -n \"${SLURM_GPU_BIND:-}${SLURM_GPUS_PER_TASK:-}${SLURM_NTASKS_PER_GPU:-}\" ]; then\n"
+         "  gpu_bind=--gpu-bind=none\n"
+         "fi\n";
+}
+
 std::string srun(const SbatchRequest& request) {
   std::string text =
       "\n# A rank that fails ends the others at once; one that is done early waits for nobody and ends\n"
       "# nobody. Both are said because the site's defaults differ.\n";
   std::string flags = "--kill-on-bad-exit=1 --wait=0";
-  if (has_gpus(request) && knows_gpu_options(request)) {
-    text += "# Each rank sees all GPUs of its node, so that they can copy to each other directly.\n";
-    flags += " --gpu-bind=none";
-  }
+  if (binds_gpus(request)) flags += " ${gpu_bind:+\"$gpu_bind\"}";
   if (one_task_per_node(request)) {
     text += "# One task a node, with all that the node's ranks were given.\n";
     flags +=
         " \\\n  --ntasks=\"$SLURM_JOB_NUM_NODES\" --ntasks-per-node=1"
-        " --cpus-per-task=\"$((${SLURM_CPUS_PER_TASK:-1} * SLURM_NTASKS_PER_NODE))\"";
+        " \\\n  --cpus-per-task=\"$((${SLURM_CPUS_PER_TASK:-1} * SLURM_NTASKS_PER_NODE))\"";
   }
   return text + fmt::format("srun {} \\\n  {}\nstatus=$?\n", flags, command_words(request));
 }
@@ -197,7 +210,7 @@ std::string sbatch_script(const SbatchRequest& request) {
   text +=
       "\necho \"lockstep: job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, started again ${SLURM_RESTART_COUNT:-0} "
       "times\"\n";
-  text += srun(request) + requeue(request);
+  text += gpu_binding(request) + srun(request) + requeue(request);
   return text + "\nexit \"$status\"\n";
 }
 

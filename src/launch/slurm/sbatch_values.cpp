@@ -74,10 +74,13 @@ bool is_line(std::string_view value) {
   return !value.empty() && value.size() <= kMaxLine && std::none_of(value.begin(), value.end(), is_control);
 }
 
-void check_count(std::string_view flag, int value) {
-  if (value < 1 || value > kMaxCount)
-    fail(flag, fmt::format("must be between 1 and {}", kMaxCount), std::to_string(value));
+int parse_count(std::string_view flag, const std::string& value) {
+  const std::optional<int64_t> count = parse_digits(value, 1, kMaxCount);
+  if (!count) fail(flag, fmt::format("must be a whole number from 1 to {}", kMaxCount), value);
+  return static_cast<int>(*count);
 }
+
+void check_count(std::string_view flag, int value) { parse_count(flag, std::to_string(value)); }
 
 void check_line(std::string_view flag, const std::string& value) {
   if (!is_line(value))

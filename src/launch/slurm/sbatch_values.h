@@ -11,7 +11,9 @@ namespace lockstep::launcher {
 // One line of any text: not empty, no control characters, at most 4096 bytes.
 bool is_line(std::string_view value);
 
+// From 1 to 1048576.
 void check_count(std::string_view flag, int value);
+int parse_count(std::string_view flag, const std::string& value);
 // is_line().
 void check_line(std::string_view flag, const std::string& value);
 // A name of the site, or several with commas: no spaces, no leading dash.

@@ -7,7 +7,7 @@
 
 namespace lockstep::launcher {
 
-std::string SlurmVersion::to_string() const { return fmt::format("{}.{:02}", major, minor); }
+std::string SlurmVersion::to_string() const { return fmt::format("{}.{:02}", year, month); }
 
 std::optional<SlurmVersion> parse_slurm_version(std::string_view text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
@@ -16,12 +16,12 @@ std::optional<SlurmVersion> parse_slurm_version(std::string_view text) {
   if (dot == std::string_view::npos) return std::nullopt;
   const std::string_view rest = text.substr(dot + 1);
   // Slurm's releases are YY.MM: two digits each.
-  const std::string_view minor_text = rest.substr(0, rest.find_first_of(".-"));
-  const std::optional<int64_t> major = base::parse_integer(text.substr(0, dot));
-  const std::optional<int64_t> minor = base::parse_integer(minor_text);
-  if (!major || !minor || minor_text.size() != 2) return std::nullopt;
-  if (*major < 1 || *major > 99 || *minor < 1 || *minor > 12) return std::nullopt;
-  return SlurmVersion{static_cast<int>(*major), static_cast<int>(*minor)};
+  const std::string_view month_text = rest.substr(0, rest.find_first_of(".-"));
+  const std::optional<int64_t> year = base::parse_integer(text.substr(0, dot));
+  const std::optional<int64_t> month = base::parse_integer(month_text);
+  if (!year || !month || month_text.size() != 2) return std::nullopt;
+  if (*year < 1 || *year > 99 || *month < 1 || *month > 12) return std::nullopt;
+  return SlurmVersion{static_cast<int>(*year), static_cast<int>(*month)};
 }
 
 std::optional<SlurmVersion> installed_slurm_version(const base::Environment& environment) {
@@ -40,9 +40,9 @@ std::optional<SlurmVersion> installed_slurm_version(const base::Environment& env
 }
 
 bool srun_forgets_cpus_per_task(const SlurmVersion& version) {
-  return version >= SlurmVersion{22, 5} && version < SlurmVersion{23, 11};
+  return !(version < SlurmVersion{22, 5}) && version < SlurmVersion{23, 11};
 }
 
-bool has_gpu_options(const SlurmVersion& version) { return version >= SlurmVersion{19, 5}; }
+bool has_gpu_options(const SlurmVersion& version) { return !(version < SlurmVersion{19, 5}); }
 
 }  // namespace lockstep::launcher

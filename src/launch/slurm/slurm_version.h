@@ -1,6 +1,5 @@
 #pragma once
 
-#include <compare>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,10 +10,13 @@ namespace lockstep::launcher {
 
 // A release of Slurm: year and month. They differ in what a batch script must say.
 struct SlurmVersion {
-  int major = 0;
-  int minor = 0;
+  int year = 0;
+  int month = 0;
 
-  auto operator<=>(const SlurmVersion&) const = default;
+  bool operator==(const SlurmVersion&) const = default;
+  bool operator<(const SlurmVersion& other) const {
+    return year != other.year ? year < other.year : month < other.month;
+  }
   std::string to_string() const;  // "22.05"
 };
 

@@ -1,0 +1,125 @@
+"""`lockstep slurm`: what it prints is accepted by sbatch, and runs."""
+
+import base64
+import os
+import subprocess
+
+import pytest
+
+from conftest import NODES
+from test_placement import rank_lines, together
+
+# Style: the launcher that its ranks report, and how many processes it starts of a
+# program that knows nothing of Lockstep, on two nodes with two ranks each.
+STYLES = {"srun": ("slurm", 4), "spawn": ("torchrun", 2)}
+
+
+@pytest.fixture(params=STYLES)
+def style(request):
+    return request.param
+
+
+def flags(style):
+    return ["slurm", "--style", style, "--nodes", "2", "--ntasks-per-node", "2", "--cpus-per-task", "2", "--time", "5"]
+
+
+def test_script_runs(slurm, style):
+    done = slurm.lockstep(*flags(style), "--gpus-per-node", "2", "--submit", "--wait", "--", slurm.bin / "ranks",
+                          "--compute_setup", "cpu")
+    launcher, _ = STYLES[style]
+    assert rank_lines(done.stdout) == [(0, 4, 0, launcher), (1, 4, 1, launcher), (2, 4, 0, launcher),
+                                       (3, 4, 1, launcher)]
+    job = done.stdout.splitlines()[0]
+    assert f"lockstep: job {job} on 127.0.0.[11-12], started again 0 times" in done.stdout
+    assert (slurm.folder / f"ranks-{job}.out").exists()
+
+
+@pytest.mark.parametrize("style", ["torchrun", *STYLES])
+def test_sbatch_accepts_the_script(slurm, style):
+    done = slurm.lockstep(*flags(style), "--gpus-per-node", "2", "--mem", "100M", "--partition", "low", "--array",
+                          "0-3%2", "--module", "gcc/12", "--requeue", "--signal", "USR1@60", "--container", "a b.sif",
+                          "--test-only", "--", "./sine")
+    assert "to start at" in done.stdout
+
+
+@pytest.mark.parametrize("style", ["torchrun", *STYLES])
+def test_printed_script_is_clean(slurm, style):
+    script = slurm.lockstep(*flags(style), "--requeue", "--container", "a b.sif", "--module", "gcc/12", "--", "./sine",
+                            "it's $HOME", "a\nb").stdout
+    subprocess.run(["shellcheck", "--exclude=SC2016", "-"], input=script, text=True, check=True)
+
+
+def test_all_ranks_see_all_gpus(slurm, style):
+    done = slurm.lockstep(*flags(style), "--gpus-per-node", "2", "--submit", "--wait", "--", "printenv",
+                          "CUDA_VISIBLE_DEVICES")
+    assert done.stdout.splitlines()[2:] == ["0,1"] * STYLES[style][1]
+
+
+def test_inherited_gpu_binding_is_turned_off(slurm):
+    """One GPU a task is what breaks copies between GPUs; a user's SBATCH_ variables may ask for it."""
+    show = 'echo "visible=${CUDA_VISIBLE_DEVICES:-all}"'
+    done = slurm.lockstep(*flags("srun"), "--gpus-per-node", "2", "--submit", "--wait", "--", "bash", "-c", show,
+                          env={**os.environ, "SBATCH_GPU_BIND": "single:1"})
+    assert done.stdout.count("visible=all") == 4
+
+
+def test_jobs_of_one_node_get_different_gpus(slurm):
+    """--gpu-bind=none would hide from each which GPU is its own."""
+    body = f'{together(slurm, 2)}\necho "visible=$CUDA_VISIBLE_DEVICES"'
+    command = ["slurm", "--style", "srun", "--gpus-per-node", "1", "--time", "5", "--output",
+               slurm.folder / "log-%j.out", "--submit", "--", "bash", "-c", body]
+    jobs = [slurm.lockstep(*command, env={**os.environ, "SBATCH_NODELIST": NODES[0]}).stdout.strip() for _ in range(2)]
+    for job in jobs:
+        slurm.wait_for(job, "COMPLETED")
+    assert {slurm.log(job).splitlines()[-1] for job in jobs} == {"visible=0", "visible=1"}
+
+
+def test_ranks_get_the_cpus_that_were_asked_for(slurm, style):
+    """A step of Slurm 22.05 to 23.02 does not know the batch script's --cpus-per-task by itself."""
+    show = 'if [ "$SLURM_PROCID" = 0 ]; then scontrol show step "$SLURM_JOB_ID.$SLURM_STEP_ID"; fi'
+    done = slurm.lockstep(*flags(style), "--submit", "--wait", "--", "bash", "-c", show)
+    assert " CPUs=8 " in done.stdout
+
+
+def test_exit_status_is_the_programs(slurm, style):
+    done = slurm.lockstep(*flags(style), "--submit", "--wait", "--", "bash", "-c", "echo before; exit 9", check=False)
+    assert done.returncode == 9
+    assert "before" in done.stdout
+
+
+def test_values_stay_data(slurm, style):
+    words = ["$HOME", "`id`", "it's", 'a "b"', "a\nb", "\\", "", "gr\u00fc\u00df \u4e16\u754c", "#x", "*"]
+    name = "$(id) `id` \"q\" 'q' \\ # gr\u00fc\u00df"
+    # Encoded, because srun mixes the lines of several tasks.
+    show = 'printf "<%s>" "$@" | base64 --wrap=0; echo'
+    done = slurm.lockstep(*flags(style), "--job-name", name, "--output", slurm.folder / "a log # 'x' $HOME.out",
+                          "--submit", "--wait", "--", "bash", "-c", show, "bash", *words)
+    expected = base64.b64encode("".join(f"<{word}>" for word in words).encode()).decode()
+    assert done.stdout.splitlines().count(expected) == STYLES[style][1]
+    assert (slurm.folder / "a log # 'x' $HOME.out").exists()
+    record = slurm.run("scontrol", "show", "job", done.stdout.splitlines()[0]).stdout
+    assert f"JobName={name}\n" in record
+
+
+def test_ranks_of_the_submitting_shell_stay_there(slurm, style):
+    left = {"RANK": "3", "WORLD_SIZE": "9", "MASTER_PORT": "29500", "MASTER_ADDR": "elsewhere"}
+    done = slurm.lockstep(*flags(style), "--submit", "--wait", "--", slurm.bin / "ranks", "--compute_setup", "cpu",
+                          env={**os.environ, **left})
+    assert len(rank_lines(done.stdout)) == 4
+
+
+def test_array_waits_for_all_its_tasks(slurm):
+    done = slurm.lockstep("slurm", "--style", "srun", "--array", "0-2", "--time", "5", "--submit", "--wait", "--",
+                          "bash", "-c", 'exit "$SLURM_ARRAY_TASK_ID"', check=False)
+    assert done.returncode == 2, "the largest of the three"
+    assert len(list(slurm.folder.glob("bash-*_*.out"))) == 3
+
+
+def test_refusals_are_sbatchs_own_words(slurm):
+    done = slurm.lockstep("slurm", "--partition", "nowhere", "--submit", "--", "x", check=False)
+    assert done.returncode == 2
+    assert "sbatch refused the script" in done.stderr and "nowhere" in done.stderr
+
+
+def test_version_is_asked_from_sbatch(slurm):
+    assert "for Slurm 22.05." in slurm.lockstep("slurm", "--", "x").stdout

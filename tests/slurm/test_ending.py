@@ -1,0 +1,95 @@
+"""How jobs end: cancelled, drained, signalled, preempted; nothing is left behind."""
+
+import pytest
+
+from conftest import NODES, wait_until
+
+
+@pytest.mark.parametrize("tasks, nprocs", [(2, []), (1, ["--nprocs", "4"])], ids=["srun", "spawn"])
+def test_scancel_leaves_no_process(slurm, tasks, nprocs):
+    program = [slurm.bin / "sine", "--compute_setup", "cpu", "--root_folder", slurm.folder, "--max_iter", "1000000000",
+               "--print_every", "10", *nprocs]
+    job = slurm.batch(f"srun --unbuffered {' '.join(map(str, program))}", "--nodes=2", f"--ntasks-per-node={tasks}",
+                      "--time=5")
+    wait_until(lambda: "Iteration" in slurm.log(job), lambda: f"it trains: {slurm.log(job)}")
+    assert len(slurm.processes_of(job)) >= 4
+    slurm.run("scancel", job)
+    slurm.wait_for(job, "CANCELLED")
+    wait_until(lambda: not slurm.processes_of(job), lambda: f"all has ended: {slurm.processes_of(job)}")
+
+
+def test_a_failing_rank_ends_the_job(slurm):
+    """srun ends the rank that is left, and the job has the status of the one that failed."""
+    body = ("srun --kill-on-bad-exit=1 bash -c 'if [ $SLURM_PROCID = 1 ]; then exit 7; fi; exec sleep 1000'\n"
+            "status=$?; echo status=$status; exit 7")
+    job = slurm.batch(body, "--nodes=2", "--ntasks-per-node=1", "--time=5")
+    slurm.wait_for(job, "FAILED")
+    assert slurm.field(job, "ExitCode") == "7:0"
+    wait_until(lambda: not slurm.processes_of(job), "all has ended")
+
+
+def test_node_drained_during_a_run(slurm):
+    """Draining keeps new jobs away and lets this one end."""
+    job = slurm.batch(f"srun {slurm.worker} {slurm.folder}", "--nodes=2", "--ntasks-per-node=2", "--time=5")
+    slurm.wait_for_files("started.*.0", 4)
+    slurm.run("scontrol", "update", f"NodeName={NODES[1]}", "State=DRAIN", "Reason=test")
+    waiting = slurm.batch("srun true", f"--nodelist={NODES[1]}", "--time=5")
+    assert slurm.state(job) == "RUNNING"
+    (slurm.folder / "finish").touch()
+    slurm.wait_for(job, "COMPLETED")
+    assert slurm.state(waiting) == "PENDING"
+    slurm.run("scontrol", "update", f"NodeName={NODES[1]}", "State=RESUME")
+    slurm.wait_for(waiting, "COMPLETED")
+
+
+def submit_worker(slurm, *flags, time="5", arguments=()):
+    return slurm.lockstep("slurm", "--style", "srun", "--time", time, "--requeue", "--output",
+                          slurm.folder / ("log-%A_%a.out" if "--array" in flags else "log-%j.out"), *flags, "--submit",
+                          "--", slurm.worker, slurm.folder, *arguments).stdout.strip()
+
+
+def test_signal_before_the_time_is_up(slurm):
+    """USR1 reaches every rank; they save, leave with 75, and the script queues the job again."""
+    job = submit_worker(slurm, "--nodes", "2", "--ntasks-per-node", "2", "--signal", "USR1@60", time="1")
+    slurm.wait_for_files("saved.*", 4)
+    (slurm.folder / "finish").touch()
+    slurm.wait_for(job, "COMPLETED")
+    log = slurm.log(job)
+    assert {path.read_text() for path in slurm.folder.glob("saved.*")} <= {"SIGUSR1", "SIGTERM"}
+    assert "saved because of SIGUSR1" in log
+    assert f"the job has saved and is queued again: {job}" in log
+    assert "started again 0 times" in log and "started again 1 times" in log, "the log is appended to"
+    assert "rank 3 starts, restart 1, saved before: True" in log
+
+
+def test_one_rank_that_saves_takes_the_others_along(slurm):
+    """The first one to leave makes srun send TERM, at which the others save too."""
+    job = submit_worker(slurm, "--nodes", "2", "--ntasks-per-node", "2", arguments=["--preempt-rank-0"])
+    slurm.wait_for_files("started.*.1", 4)
+    (slurm.folder / "finish").touch()
+    slurm.wait_for(job, "COMPLETED")
+    assert len(list(slurm.folder.glob("saved.*"))) == 4
+    assert slurm.field(job, "Restarts") == "1"
+
+
+def test_array_task_is_queued_again_by_its_own_name(slurm):
+    job = submit_worker(slurm, "--array", "5", arguments=["--preempt-rank-0"])
+    slurm.wait_for_files("started.0.1", 1)
+    (slurm.folder / "finish").touch()
+    slurm.wait_for(f"{job}_5", "COMPLETED")
+    assert f"queued again: {job}_5" in slurm.log(f"{job}_5")
+
+
+def test_preemption_by_a_higher_priority(slurm):
+    """TERM and a grace time: the job saves, makes room, and goes on afterwards."""
+    low = submit_worker(slurm, "--partition", "low", "--nodes", "2", "--ntasks-per-node", "4")
+    slurm.wait_for_files("started.*.0", 8)
+    high = slurm.batch(f"srun {slurm.bin}/ranks --compute_setup cpu", "--partition=high", "--nodes=2",
+                       "--ntasks-per-node=4", "--time=5")
+    slurm.wait_for(high, "COMPLETED")
+    assert "rank=7 world_size=8" in slurm.log(high)
+    assert {path.read_text() for path in slurm.wait_for_files("saved.*", 8)} == {"SIGTERM"}
+    slurm.wait_for_files("started.*.1", 8)
+    (slurm.folder / "finish").touch()
+    slurm.wait_for(low, "COMPLETED")
+    assert "rank 7 starts, restart 1, saved before: True" in slurm.log(low)

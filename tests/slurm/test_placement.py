@@ -1,0 +1,111 @@
+"""Programs find their ranks in real Slurm steps, however these were started."""
+
+import os
+import re
+
+from conftest import NODES, wait_until
+
+RANK_LINE = re.compile(r"rank=(\d+) world_size=(\d+) local_rank=(\d+) .*launcher=(\w+)")
+
+
+def rank_lines(text):
+    """(rank, world size, local rank, launcher) for each rank, in their order."""
+    return [(int(m[1]), int(m[2]), int(m[3]), m[4]) for m in RANK_LINE.finditer(text)]
+
+
+def ranks(slurm):
+    return [slurm.bin / "ranks", "--compute_setup", "cpu"]
+
+
+def test_one_task_per_rank(slurm):
+    done = slurm.run("srun", "--nodes=2", "--ntasks-per-node=2", *ranks(slurm))
+    assert rank_lines(done.stdout) == [(0, 4, 0, "slurm"), (1, 4, 1, "slurm"), (2, 4, 0, "slurm"), (3, 4, 1, "slurm")]
+
+
+def test_one_task_per_node_starts_the_rest(slurm):
+    """perceptrain's way: through lockstep::launch."""
+    done = slurm.run("srun", "--nodes=2", "--ntasks-per-node=1", *ranks(slurm), "--nprocs", "4")
+    assert [line[:3] for line in rank_lines(done.stdout)] == [(0, 4, 0), (1, 4, 1), (2, 4, 0), (3, 4, 1)]
+
+
+def test_training_over_two_nodes(slurm):
+    done = slurm.run("srun", "--nodes=2", "--ntasks-per-node=1", slurm.bin / "sine", "--compute_setup", "cpu",
+                     "--root_folder", slurm.folder)
+    assert "on 2 ranks" in done.stdout
+
+
+def test_unequal_tasks_per_node(slurm):
+    hosts = slurm.folder / "hosts"
+    hosts.write_text("\n".join([NODES[0]] * 3 + [NODES[1]]) + "\n")
+    done = slurm.run("srun", "--ntasks=4", "--distribution=arbitrary", *ranks(slurm),
+                     env={**os.environ, "SLURM_HOSTFILE": str(hosts)})
+    assert rank_lines(done.stdout) == [(0, 4, 0, "slurm"), (1, 4, 1, "slurm"), (2, 4, 2, "slurm"), (3, 4, 0, "slurm")]
+
+
+def test_a_step_smaller_than_its_job(slurm):
+    """The job's own counts, which the step inherits too, are not the step's."""
+    job = slurm.batch(f"srun --nodes=1 --ntasks=1 {' '.join(map(str, ranks(slurm)))}", "--nodes=2",
+                      "--ntasks-per-node=2")
+    slurm.wait_for(job, "COMPLETED")
+    assert rank_lines(slurm.log(job)) == [(0, 1, 0, "slurm")]
+
+
+def together(slurm, count):
+    """Shell text that passes when `count` jobs have come to it."""
+    return (f"touch {slurm.folder}/here.$SLURM_JOB_ID\n"
+            f"until [ $(ls {slurm.folder}/here.* | wc -l) -ge {count} ]; do sleep 0.05; done")
+
+
+def test_two_jobs_on_one_node_at_once(slurm):
+    body = f"{together(slurm, 2)}\nsrun {' '.join(map(str, ranks(slurm)))}"
+    jobs = [slurm.batch(body, f"--nodelist={NODES[0]}", "--ntasks=2", "--time=5") for _ in range(2)]
+    for job in jobs:
+        slurm.wait_for(job, "COMPLETED")
+        assert rank_lines(slurm.log(job)) == [(0, 2, 0, "slurm"), (1, 2, 1, "slurm")]
+
+
+def test_two_steps_of_one_job_at_once(slurm):
+    program = " ".join(map(str, ranks(slurm)))
+    job = slurm.batch(f"srun --exact --ntasks=2 {program} & srun --exact --ntasks=2 {program} & wait -n && wait -n",
+                      f"--nodelist={NODES[0]}", "--ntasks=4", "--time=5")
+    slurm.wait_for(job, "COMPLETED")
+    assert sorted(rank_lines(slurm.log(job))) == sorted([(0, 2, 0, "slurm"), (1, 2, 1, "slurm")] * 2)
+
+
+def test_array(slurm):
+    job = slurm.batch(f"{together(slurm, 2)}\nsrun {' '.join(map(str, ranks(slurm)))}", "--array=3,7", "--ntasks=2",
+                      f"--output={slurm.folder}/log-%A_%a.out", "--time=5")
+    for task in (3, 7):
+        slurm.wait_for(f"{job}_{task}", "COMPLETED")
+        assert rank_lines(slurm.log(f"{job}_{task}")) == [(0, 2, 0, "slurm"), (1, 2, 1, "slurm")]
+
+
+def test_overlapping_step(slurm):
+    """A look into a running job has ranks of its own and does not disturb."""
+    job = slurm.batch(f"srun {slurm.worker} {slurm.folder}", "--nodes=2", "--ntasks-per-node=4", "--time=5")
+    slurm.wait_for_files("started.*.0", 8)
+    done = slurm.run("srun", f"--jobid={job}", "--overlap", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1",
+                     *ranks(slurm))
+    assert rank_lines(done.stdout) == [(0, 2, 0, "slurm"), (1, 2, 0, "slurm")]
+    assert slurm.state(job) == "RUNNING"
+    (slurm.folder / "finish").touch()
+    slurm.wait_for(job, "COMPLETED")
+
+
+def test_gpus_of_the_node_are_visible_to_every_rank(slurm):
+    done = slurm.run("srun", "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2", "printenv",
+                     "CUDA_VISIBLE_DEVICES")
+    assert done.stdout.split() == ["0,1"] * 4
+
+
+def test_squeue_tells_when_a_job_ends(slurm):
+    """What cluster/job_deadline reads, in seconds since the epoch."""
+    job = slurm.batch(f"srun {slurm.worker} {slurm.folder}", "--time=5")
+    slurm.wait_for_files("started.*.0", 1)
+    ask = ["squeue", "--noheader", f"--jobs={job}", "--format=%e"]
+    end = int(slurm.run(*ask, env={**os.environ, "SLURM_TIME_FORMAT": "%s"}).stdout)
+    start = int(slurm.run("squeue", "-h", f"--jobs={job}", "--format=%S",
+                          env={**os.environ, "SLURM_TIME_FORMAT": "%s"}).stdout)
+    assert end - start == 300
+    (slurm.folder / "finish").touch()
+    wait_until(lambda: slurm.state(job) == "COMPLETED", "the job ends")

@@ -1,0 +1,53 @@
+#include "base/program.h"
+
+#include <gtest/gtest.h>
+#include <lockstep/error.h>
+
+namespace lockstep::base {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+
+ProcessOptions shell(const std::string& script) {
+  ProcessOptions options;
+  options.program = "/bin/sh";
+  options.arguments = {"sh", "-c", script};
+  options.environment = Environment::of_process();
+  return options;
+}
+
+TEST(ProgramTest, KeepsBothStreamsAndTheExitCode) {
+  const auto result = run_program(shell("echo out; echo err >&2; exit 3"), minutes(1));
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->output, "out\n");
+  EXPECT_EQ(result->errors, "err\n");
+  EXPECT_EQ(result->state.code, 3);
+}
+
+TEST(ProgramTest, ReadsMoreThanAPipeHolds) {
+  const auto result =
+      run_program(shell("head -c 300000 /dev/zero; head -c 200000 /dev/zero >&2"), minutes(1));
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->output.size(), 300000);
+  EXPECT_EQ(result->errors.size(), 200000);
+}
+
+TEST(ProgramTest, WaitsForNobodyThatTheProgramLeavesBehind) {
+  const auto result = run_program(shell("echo done; sleep 1000 & exit 0"), minutes(1));
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->output, "done\n");
+}
+
+TEST(ProgramTest, KillsWhatTakesTooLong) {
+  EXPECT_EQ(run_program(shell("exec sleep 1000"), milliseconds(50)).has_value(), false);
+}
+
+TEST(ProgramTest, FindsProgramsByPath) {
+  EXPECT_EQ(find_program("sh", {{"PATH", "/nonexistent:/bin"}}), "/bin/sh");
+  EXPECT_EQ(find_program("sh", {{"PATH", "/nonexistent"}}), std::nullopt);
+  EXPECT_TRUE(find_program("sh", {}).has_value());
+}
+
+}  // namespace
+}  // namespace lockstep::base
