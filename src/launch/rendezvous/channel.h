@@ -20,7 +20,7 @@ class Channel {
    public:
     virtual ~Handler() = default;
     // May close the channel, but not destroy it.
-    virtual void received(Channel& channel, const wire::Message& message) = 0;
+    virtual void received(Channel& channel, wire::Message message) = 0;
     // The peer closed it, broke the protocol, or does not read: nothing comes any
     // more. Not called after close(). May not destroy the channel either.
     virtual void broken(Channel& channel, const std::string& reason) = 0;

@@ -74,7 +74,7 @@ struct CoordinatorServer::Peer : Channel::Handler {
         address(std::move(the_address)),
         channel(the_server.loop_, std::move(fd), kMaxStrangerBytes, *this) {}
 
-  void received(Channel&, const wire::Message& message) override { server.received(*this, message); }
+  void received(Channel&, wire::Message message) override { server.received(*this, message); }
   void broken(Channel&, const std::string& reason) override { server.broken(*this, reason); }
 
   CoordinatorServer& server;

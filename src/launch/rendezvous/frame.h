@@ -12,7 +12,7 @@ namespace lockstep::launcher {
 //
 //   "LSR" version   4 bytes
 //   length          4 bytes, big-endian, of the body
-//   body            a JSON object, see message.h
+//   body            a JSON object on one line, see message.h
 inline constexpr uint8_t kWireVersion = 1;
 inline constexpr size_t kFrameHeaderBytes = 8;
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "launch/rendezvous/fields.h"
@@ -15,28 +16,29 @@ using nlohmann::json;
 constexpr int64_t kMaxRanks = 1 << 20;
 constexpr int64_t kMaxPid = INT32_MAX;
 
-// Takes the text up to the next separator off the front.
+// Takes the text up to the separator off the front.
 std::string_view take(std::string_view& rest, char separator) {
   const size_t end = rest.find(separator);
+  if (end == std::string_view::npos) throw ProtocolError("a map with less than its nodes");
   const std::string_view word = rest.substr(0, end);
-  rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+  rest.remove_prefix(end + 1);
   return word;
 }
 
-int64_t take_integer(std::string_view& rest, const char* what, int64_t min, int64_t max) {
-  const std::string_view word = take(rest, ' ');
+int64_t take_integer(std::string_view& rest, char separator, int64_t min, int64_t max) {
+  const std::string_view word = take(rest, separator);
   int64_t number = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
   if (error != std::errc() || end != word.data() + word.size() || number < min || number > max) {
-    throw ProtocolError(fmt::format("a node's {} is no number in range", what));
+    throw ProtocolError("a map with a number that is none or out of range");
   }
   return number;
 }
 
-std::string take_name(std::string_view& rest) {
-  const std::string_view name = take(rest, '\n');
-  if (name.size() > kMaxName || !is_word(name)) throw ProtocolError("a node's name or address is malformed");
-  return std::string(name);
+std::string_view take_name(std::string_view& rest) {
+  const std::string_view name = take(rest, '\t');
+  if (name.size() > kMaxName || !is_word(name)) throw ProtocolError("a map with a malformed name or address");
+  return name;
 }
 
 }  // namespace
@@ -65,25 +67,23 @@ NodeInfo node_from(const json& object) {
 }
 
 json to_json(const Generation& generation) {
-  std::string hosts, addresses, sizes, pids;
-  for (const NodeInfo& node : generation.nodes) {
-    hosts += node.host + '\n';
-    addresses += node.address + '\n';
-    fmt::format_to(std::back_inserter(sizes), "{} ", node.local_world_size);
-    fmt::format_to(std::back_inserter(pids), "{} ", node.pid);
-  }
   return {{"generation", generation.number},
           {"restart_count", generation.restart_count},
           {"master_addr", generation.master_addr},
           {"master_port", generation.master_port},
-          {"nodes", generation.nodes.size()},
-          {"hosts", std::move(hosts)},
-          {"addresses", std::move(addresses)},
-          {"local_world_sizes", std::move(sizes)},
-          {"pids", std::move(pids)}};
+          {"nodes", generation.nodes.size()}};
 }
 
-Generation generation_from(const json& object) {
+std::string node_table(const std::vector<NodeInfo>& nodes) {
+  std::string table;
+  for (const NodeInfo& node : nodes) {
+    fmt::format_to(std::back_inserter(table), "{}\t{}\t{}\t{}\n", node.host, node.address,
+                   node.local_world_size, node.pid);
+  }
+  return table;
+}
+
+Generation generation_from(const json& object, std::string_view table) {
   const Fields fields(object);
   Generation generation;
   generation.number = static_cast<int>(fields.integer("generation", 0, kMaxGenerations));
@@ -91,23 +91,16 @@ Generation generation_from(const json& object) {
   generation.master_addr = fields.word("master_addr", kMaxName);
   generation.master_port = static_cast<uint16_t>(fields.integer("master_port", 1, UINT16_MAX));
   const auto count = static_cast<size_t>(fields.integer("nodes", 1, kMaxNodes));
-  const std::string hosts = fields.text("hosts", kMaxCoordinatorBytes);
-  const std::string addresses = fields.text("addresses", kMaxCoordinatorBytes);
-  const std::string sizes = fields.text("local_world_sizes", kMaxCoordinatorBytes);
-  const std::string pids = fields.text("pids", kMaxCoordinatorBytes);
-  std::string_view rest_hosts(hosts), rest_addresses(addresses), rest_sizes(sizes), rest_pids(pids);
-  generation.nodes.resize(count);
+  generation.nodes.reserve(std::min(count, table.size()));
   for (size_t i = 0; i < count; ++i) {
-    NodeInfo& node = generation.nodes[i];
+    NodeInfo& node = generation.nodes.emplace_back();
     node.node_rank = static_cast<int>(i);
-    node.host = take_name(rest_hosts);
-    node.address = take_name(rest_addresses);
-    node.local_world_size = static_cast<int>(take_integer(rest_sizes, "local world size", 1, kMaxRanks));
-    node.pid = take_integer(rest_pids, "pid", 0, kMaxPid);
+    node.host = take_name(table);
+    node.address = take_name(table);
+    node.local_world_size = static_cast<int>(take_integer(table, '\t', 1, kMaxRanks));
+    node.pid = take_integer(table, '\n', 0, kMaxPid);
   }
-  if (!rest_hosts.empty() || !rest_addresses.empty() || !rest_sizes.empty() || !rest_pids.empty()) {
-    throw ProtocolError("a map with more columns than nodes");
-  }
+  if (!table.empty()) throw ProtocolError("a map with more than its nodes");
   return generation;
 }
 

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "launch/job.h"
 
@@ -22,9 +25,13 @@ std::string cut(const std::string& text, size_t max_bytes);
 nlohmann::json to_json(const NodeInfo& node);
 NodeInfo node_from(const nlohmann::json& json);
 
-// The nodes as columns, each one string: thousands of them are read a thousand times.
+// Without its nodes, but with their number.
 nlohmann::json to_json(const Generation& generation);
-Generation generation_from(const nlohmann::json& json);
+Generation generation_from(const nlohmann::json& json, std::string_view table);
+// The nodes, one a line: host, address, local world size and pid between tabs. Not in
+// the JSON: that takes five times as long to read, and thousands of launchers read
+// thousands of nodes at the same moment.
+std::string node_table(const std::vector<NodeInfo>& nodes);
 
 nlohmann::json to_json(const JobFailure& failure);
 JobFailure failure_from(const nlohmann::json& json);

@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <csignal>
-#include <functional>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
@@ -100,7 +99,6 @@ const std::unordered_map<std::string_view, Reader>& readers() {
        [](const Fields& f) -> Message { return Heartbeat{f.integer("sequence", 0, INT64_MAX)}; }},
       {"reserve_port", [](const Fields& f) -> Message { return ReservePort{generation_of(f)}; }},
       {"store_port", store_port_from},
-      {"map", [](const Fields& f) -> Message { return Map{generation_from(f.at("map"))}; }},
       {"begin",
        [](const Fields& f) -> Message {
          return Begin{generation_of(f), static_cast<int>(f.integer("node_rank", 0, kMaxNodes - 1))};
@@ -124,14 +122,20 @@ const std::unordered_map<std::string_view, Reader>& readers() {
 
 std::string encode(const Message& message) {
   const json object = std::visit([](const auto& m) { return object_of(m); }, message);
-  return encode_frame(object.dump(-1, ' ', false, json::error_handler_t::replace));
+  std::string body = object.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (const auto* map = std::get_if<Map>(&message)) body += '\n' + node_table(map->generation.nodes);
+  return encode_frame(body);
 }
 
 Message decode(std::string_view body) {
-  const json object = json::parse(body, nullptr, /*allow_exceptions=*/false);
+  const size_t end = std::min(body.find('\n'), body.size());
+  const std::string_view rest = body.substr(std::min(end + 1, body.size()));
+  const json object = json::parse(body.substr(0, end), nullptr, /*allow_exceptions=*/false);
   if (object.is_discarded()) throw ProtocolError("a message that is no JSON");
   const Fields fields(object);
   const std::string type = fields.text("type", 32);
+  if (type == "map") return Map{generation_from(fields.at("map"), rest)};
+  if (!rest.empty()) throw ProtocolError("a message with something behind it");
   const auto reader = readers().find(type);
   if (reader == readers().end()) throw ProtocolError("a message of unknown type");
   return reader->second(fields);

@@ -59,7 +59,8 @@ struct StorePort {
   uint16_t port = 0;
   std::string error;
 };
-// The same bytes for all members of a generation; Begin says who the member is.
+// The same bytes for all members of a generation; Begin says who the member is. The
+// one message with something behind its JSON: the table of nodes.
 struct Map {
   Generation generation;
 };

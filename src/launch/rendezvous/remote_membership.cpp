@@ -121,26 +121,26 @@ void RemoteMembership::joined(const wire::Joined& joined) {
 
 // --- from then on
 
-void RemoteMembership::received(Channel&, const wire::Message& message) {
+void RemoteMembership::received(Channel&, wire::Message message) {
   if (stage_ == Stage::kJoined) {
     const bool is_heartbeat = std::holds_alternative<wire::Heartbeat>(message);
     if (!lease_is_agreed_ && !is_heartbeat && !std::holds_alternative<wire::Over>(message)) {
-      held_.push_back(message);
+      held_.push_back(std::move(message));
     } else {
-      decided(message);
+      decided(std::move(message));
     }
   } else if (stage_ != Stage::kFinished) {
     handshake(message);
   }
 }
 
-void RemoteMembership::decided(const wire::Message& message) {
+void RemoteMembership::decided(wire::Message message) {
   if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
     heartbeat_answered(*beat);
   } else if (const auto* reserve = std::get_if<wire::ReservePort>(&message)) {
     events_.push([this, generation = reserve->generation] { reserve_port(generation); });
-  } else if (const auto* map = std::get_if<wire::Map>(&message)) {
-    map_ = map->generation;
+  } else if (auto* map = std::get_if<wire::Map>(&message)) {
+    map_ = std::move(map->generation);
   } else if (const auto* begin = std::get_if<wire::Begin>(&message)) {
     if (!map_ || map_->number != begin->generation ||
         static_cast<size_t>(begin->node_rank) >= map_->nodes.size()) {
@@ -184,7 +184,7 @@ void RemoteMembership::heartbeat_answered(const wire::Heartbeat& answer) {
   renew_lease(unanswered_.front().when);
   unanswered_.pop_front();
   lease_is_agreed_ = true;
-  for (const wire::Message& message : std::exchange(held_, {})) decided(message);
+  for (wire::Message& message : std::exchange(held_, {})) decided(std::move(message));
 }
 
 void RemoteMembership::renew_lease(Time from) {

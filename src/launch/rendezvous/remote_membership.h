@@ -50,9 +50,9 @@ class RemoteMembership : public Membership, private Channel::Handler {
   void joined(const wire::Joined& joined);
 
   // From then on.
-  void received(Channel& channel, const wire::Message& message) override;
+  void received(Channel& channel, wire::Message message) override;
   void broken(Channel& channel, const std::string& reason) override;
-  void decided(const wire::Message& message);
+  void decided(wire::Message message);
   void reserve_port(int generation);
   void send_heartbeat();
   void heartbeat_answered(const wire::Heartbeat& answer);

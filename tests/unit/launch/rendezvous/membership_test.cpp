@@ -306,7 +306,7 @@ TEST(MembershipTest, AMemberThatBreaksTheProtocolIsLost) {
   // A member by hand.
   const JobToken token(cluster.options.token);
   struct ByHand : Channel::Handler {
-    void received(Channel& channel, const wire::Message& message) override {
+    void received(Channel& channel, wire::Message message) override {
       if (const auto* challenge = std::get_if<wire::Challenge>(&message)) {
         const Nonce nonce = make_nonce();
         channel.send(wire::Hello{nonce, token.prove(JobToken::Side::kMember, challenge->nonce, nonce)});
@@ -466,7 +466,7 @@ TEST(MembershipTest, ACoordinatorWithoutTheTokenIsNotTrusted) {
   Launcher launcher;
   launcher.membership = join_remote(loop, node("a"), options, launcher);
   struct Impostor : Channel::Handler {
-    void received(Channel& channel, const wire::Message& message) override {
+    void received(Channel& channel, wire::Message message) override {
       EXPECT_FALSE(std::holds_alternative<wire::Join>(message)) << "told a stranger about itself";
       channel.send(wire::Welcome{});
     }
@@ -488,7 +488,7 @@ TEST(MembershipTest, TheLeaseCountsFromWhenTheAnsweredHeartbeatWasSent) {
   launcher.membership = join_remote(loop, node("a"), options, launcher);
   // A coordinator behind a link that keeps the answer to heartbeat 1 until 18 are sent.
   struct Slow : Channel::Handler {
-    void received(Channel& channel, const wire::Message& message) override {
+    void received(Channel& channel, wire::Message message) override {
       if (const auto* hello = std::get_if<wire::Hello>(&message)) {
         channel.send(wire::Welcome{token.prove(JobToken::Side::kCoordinator, Nonce{}, hello->nonce)});
       } else if (std::holds_alternative<wire::Join>(message)) {

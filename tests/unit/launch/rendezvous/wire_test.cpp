@@ -193,21 +193,27 @@ TEST(WireTest, RefusesNodesThatCouldNotBe) {
 }
 
 TEST(WireTest, RefusesMapsThatContradictThemselves) {
-  const auto map = [](const std::string& field, const nlohmann::json& value) {
-    nlohmann::json inner{
-        {"generation", 0}, {"restart_count", 0}, {"master_addr", "x"},    {"master_port", 1},
-        {"nodes", 2},      {"hosts", "a\nb\n"},  {"addresses", "a\nb\n"}, {"local_world_sizes", "1 2 "},
-        {"pids", "1 2 "}};
-    inner[field] = value;
-    return nlohmann::json{{"type", "map"}, {"map", inner}}.dump();
+  const auto map = [](int nodes, const std::string& table, int port = 1) {
+    const nlohmann::json inner{{"generation", 0},
+                               {"restart_count", 0},
+                               {"master_addr", "x"},
+                               {"master_port", port},
+                               {"nodes", nodes}};
+    return nlohmann::json{{"type", "map"}, {"map", inner}}.dump() + "\n" + table;
   };
-  EXPECT_NO_THROW(wire::decode(map("nodes", 2)));
-  expect_refused(map("nodes", 1), "more columns than nodes");
-  expect_refused(map("nodes", 3), "no number in range");
-  expect_refused(map("nodes", 1 << 20), "out of range");
-  expect_refused(map("pids", "1 x "), "no number in range");
-  expect_refused(map("local_world_sizes", "1 0 "), "no number in range");
-  expect_refused(map("master_port", 0), "out of range");
+  const std::string two = "a\t10.0.0.1\t4\t1\nb\t\t4\t2\n";
+  EXPECT_NO_THROW(wire::decode(map(2, two)));
+  expect_refused(map(1, two), "more than its nodes");
+  expect_refused(map(3, two), "less than its nodes");
+  expect_refused(map(2, ""), "less than its nodes");
+  expect_refused(map(1 << 20, two), "out of range");
+  expect_refused(map(1, "a\tb\t1\tx\n"), "a number that is none");
+  expect_refused(map(1, "a\tb\t0\t1\n"), "out of range");
+  expect_refused(map(1, "a\tb\t1 \t1\n"), "a number that is none");
+  expect_refused(map(1, "a\rb\tb\t1\t1\n"), "malformed name");
+  expect_refused(map(1, std::string(300, 'a') + "\tb\t1\t1\n"), "malformed name");
+  expect_refused(map(2, two, 0), "out of range");
+  expect_refused("{\"type\":\"stopped\",\"generation\":0}\nmore", "something behind it");
 }
 
 }  // namespace
