@@ -297,6 +297,14 @@ TEST_F(RunTest, MatchingLinesAreCopied) {
   EXPECT_THAT(sorted_lines(text.str()), testing::ElementsAre("[default0]:apple0", "[default1]:apple1"));
 }
 
+TEST_F(RunTest, BindingKeepsToTheMaskOfTheLauncher) {
+  Process bound({"taskset", "-c", "0", program_path("lockstep"), "run", "--numa-binding", "exclusive", "sh",
+                 "-c", "grep Cpus_allowed_list /proc/self/status"},
+                {{"TMPDIR", folder_.string()}});
+  finish(bound);
+  EXPECT_EQ(bound.output(), "Cpus_allowed_list:\t0\n") << bound.errors();
+}
+
 TEST_F(RunTest, AReaderThatGoesAwayDoesNotEndTheJob) {
   // head closes the pipe after one line; the ranks go on to their own end.
   Process shell({"sh", "-c",

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "cluster/cpu_binding.h"
 #include "cluster/topology.h"
 #include "launch/agent/memory_kills.h"
 #include "launch/agent/worker_environment.h"
@@ -44,6 +45,15 @@ std::vector<std::string> tail_of(const std::string& path) {
   return {lines.begin(), lines.end()};
 }
 
+std::vector<std::vector<int>> bound_cpus(const RunOptions& options, int local_world_size,
+                                         const base::Environment& environment) {
+  if (options.numa_binding.empty()) return {};
+  const std::vector<cluster::LogicalCpu> topology = cluster::read_cpu_topology(cluster::affinity_cpus());
+  return cluster::bind_ranks(
+      cluster::parse_cpu_binding(options.numa_binding), topology,
+      cluster::numa_nodes_of_ranks(local_world_size, cluster::gpu_numa_nodes(environment), topology));
+}
+
 int64_t now_us() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
@@ -61,7 +71,8 @@ WorkerGroup::WorkerGroup(base::EventLoop& loop, Keeper& keeper, Consoles console
       generation_(generation),
       on_exit_(std::move(on_exit)),
       environment_(base::Environment::of_process()),
-      memory_kills_before_(count_memory_kills()) {
+      memory_kills_before_(count_memory_kills()),
+      cpus_(bound_cpus(options, generation_.local_world_size(), environment_)) {
   logs_.make_attempt(generation_.number, generation_.local_world_size());
   for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) start(local_rank);
   for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) watch(local_rank);
@@ -104,6 +115,8 @@ void WorkerGroup::start(int local_rank) {
   process.arguments = options_.command.arguments;
   process.environment =
       worker_environment(environment_, options_, generation_, local_rank, worker.error_file);
+
+  if (!cpus_.empty()) process.cpus = cpus_[static_cast<size_t>(local_rank)];
 
   base::UniqueFd out_file, err_file;
   const auto connect = [&](bool is_out, std::unique_ptr<WorkerStream>& stream, base::UniqueFd& file) {

@@ -71,6 +71,8 @@ class WorkerGroup {
   const OnExit on_exit_;
   const base::Environment environment_;
   const int64_t memory_kills_before_;
+  // By local rank; empty: not bound.
+  const std::vector<std::vector<int>> cpus_;
   std::vector<std::unique_ptr<Worker>> workers_;
   size_t running_ = 0;
 };
