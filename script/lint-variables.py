@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Checks that docs/environment.md names every environment variable of the source: script/lint-variables.py [ROOT].
+
+A variable is a string of capitals and underscores in src or include, or the name of
+an option that a table of config/option_table.h declares. The page may name no others.
+"""
+
+import pathlib
+import re
+import sys
+
+PAGE = "docs/environment.md"
+LITERAL = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|RANK|PATH|TMPDIR)"')
+OPTION = re.compile(r'\.add\(\s*"([a-z0-9_]+)"((?:[^;]|\n)*?)(?=\.add\(|;)')
+# Files with a table, and the prefix of its variables.
+TABLES = {"src/train/train_config.cpp": "LOCKSTEP_", "src/launch/agent/run_flags.cpp": "PET_"}
+# Strings of capitals that are states of a Slurm job.
+NO_VARIABLES = {"OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL"}
+
+
+def variables_of_source(root):
+    found = set()
+    for path in [*root.glob("src/**/*.cpp"), *root.glob("src/**/*.h"), *root.glob("include/**/*.h")]:
+        found.update(LITERAL.findall(path.read_text()))
+    for file, prefix in TABLES.items():
+        for name, rest in OPTION.findall((root / file).read_text()):
+            if "has_variable = false" not in rest:
+                found.add(prefix + name.upper())
+    return found - NO_VARIABLES
+
+
+def variables_of_page(root):
+    return set(re.findall(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|RANK|PATH|TMPDIR)`", (root / PAGE).read_text()))
+
+
+def main(arguments):
+    root = pathlib.Path(arguments[0] if arguments else ".")
+    source, page = variables_of_source(root), variables_of_page(root)
+    for name in sorted(source - page):
+        print(f"{PAGE}: the source knows a variable that is not here: {name}")
+    for name in sorted(page - source):
+        print(f"{PAGE}: no source knows this variable: {name}")
+    return 1 if source != page else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
