@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/progress.h"
 #include "comm/argument_check.h"
 #include "comm/failure.h"
 #include "comm/lifeline.h"
@@ -74,7 +75,34 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   int num_subgroups_ = 0;
 };
 
+namespace comm {
+
+// Tells the launcher of this process that it is inside a collective, from start to
+// success, or to the moment nobody can wait for it any more.
+class ToldCollective {
+ public:
+  ToldCollective() = default;
+  ToldCollective(const ToldCollective&) = delete;
+  ToldCollective& operator=(const ToldCollective&) = delete;
+  ~ToldCollective() { finish(); }
+
+  void start(std::string_view operation) {
+    running_ = true;
+    base::Progress::of_process().collective_started(operation);
+  }
+  void finish() {
+    if (running_) base::Progress::of_process().collective_finished();
+    running_ = false;
+  }
+
+ private:
+  bool running_ = false;
+};
+
+}  // namespace comm
+
 struct Work::Impl {
+  comm::ToldCollective told;
   std::shared_ptr<Communicator::Impl> group;
   std::string_view operation;
   std::chrono::milliseconds timeout;

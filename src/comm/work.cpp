@@ -9,6 +9,7 @@ std::shared_ptr<Work::Impl> Communicator::Impl::new_work(std::string_view operat
   work->group = shared_from_this();
   work->operation = operation;
   work->timeout = timeout.value_or(request_.options.timeout);
+  if (size() > 1) work->told.start(operation);
   return work;
 }
 
@@ -29,6 +30,7 @@ void Work::wait() {
     std::rethrow_exception(impl_->failure);
   }
   impl_->work = nullptr;
+  impl_->told.finish();
 }
 
 bool Work::done() {

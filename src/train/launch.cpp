@@ -4,6 +4,7 @@
 
 #include "base/environment.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "cluster/placement.h"
 #include "cluster/topology.h"
 #include "launch/spawn.h"
@@ -20,7 +21,9 @@ cluster::Placement place(const TrainConfig& config) {
 }
 
 void run_rank(const RankMap& map, const TrainConfig& config, const std::function<void(World&)>& rank_main) {
+  base::Progress::of_process().set_phase(base::Phase::kConnecting);
   const std::unique_ptr<World> world = train::join_world(map, config);
+  base::Progress::of_process().set_phase(base::Phase::kRunning);
   torch::manual_seed(config.seed);
   rank_main(*world);
   // Nobody leaves while another still needs it.

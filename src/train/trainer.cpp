@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "base/progress.h"
 #include "train/dtype.h"
 #include "train/epoch_loss.h"
 #include "train/run_folder.h"
@@ -83,7 +84,7 @@ struct Trainer::Impl {
     for (const Batch& batch : loader.epoch(epoch - 1)) {
       const at::Tensor batch_loss = train_step(to_device(batch, world.device(), dtype));
       epoch_loss.add(batch_loss, batch.size());
-      ++result.steps;
+      base::Progress::of_process().set_step(++result.steps);
     }
     result.epochs = epoch;
     const bool prints = config.verbose && config.print_every > 0 && epoch % config.print_every == 0;
@@ -95,11 +96,16 @@ struct Trainer::Impl {
   }
 
   at::Tensor train_step(const Batch& batch) {
+    base::Progress& progress = base::Progress::of_process();
+    progress.set_phase(base::Phase::kForward);
     gradients.zero_grad();
     gradients.prepare_forward();
     const at::Tensor batch_loss = loss(batch, model);
+    progress.set_phase(base::Phase::kBackward);
     batch_loss.backward();
+    progress.set_phase(base::Phase::kOptimizer);
     optimizer.step();
+    progress.set_phase(base::Phase::kData);
     return batch_loss.detach();
   }
 

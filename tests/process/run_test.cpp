@@ -297,6 +297,48 @@ TEST_F(RunTest, MatchingLinesAreCopied) {
   EXPECT_THAT(sorted_lines(text.str()), testing::ElementsAre("[default0]:apple0", "[default1]:apple1"));
 }
 
+class StallTest : public RunTest {
+ protected:
+  // Reads lines of standard error, which the test gets as standard output, up to this one.
+  static bool read_to(Process& job, const std::string& text) {
+    while (const auto line = job.read_line(seconds(60))) {
+      if (line->find(text) != std::string::npos) return true;
+    }
+    return false;
+  }
+
+  Process start_stalling(const std::string& flags) {
+    return Process({"sh", "-c",
+                    "exec " + program_path("lockstep") + " run -n 2 --stall-timeout 1 " + flags + " " +
+                        program_path("test/stalling_rank") + " 2>&1"},
+                   {{"TMPDIR", folder_.string()}});
+  }
+};
+
+TEST_F(StallTest, TheReportNamesWhoWaitsAndWhoDoesNotCome) {
+  Process job = start_stalling("");
+  ASSERT_TRUE(read_to(job, "no rank has moved for 1 s")) << job.output();
+  ASSERT_TRUE(read_to(job, "rank 0 waits in all_reduce")) << job.output();
+  ASSERT_TRUE(read_to(job, "rank 1 has not arrived: its last collective was number")) << job.output();
+  job.signal(SIGUSR1);
+  finish(job);
+  EXPECT_EQ(status_, ExitStatus{.code = 0}) << job.output();
+  EXPECT_THAT(job.output(), HasSubstr("rank 1 done in life 0"));
+}
+
+TEST_F(StallTest, RestartKillsTheOneThatDoesNotCome) {
+  Process job = start_stalling("--on-stall restart --max-restarts 1");
+  finish(job);
+  EXPECT_EQ(status_, ExitStatus{.code = 0}) << job.output();
+  EXPECT_THAT(job.output(), HasSubstr("rank 1 done in life 1"));
+}
+
+TEST_F(StallTest, AbortEndsTheJob) {
+  Process job = start_stalling("--on-stall abort --max-restarts 9");
+  finish(job);
+  EXPECT_EQ(status_, ExitStatus{.code = 128 + SIGABRT}) << job.output();
+}
+
 TEST_F(RunTest, BindingKeepsToTheMaskOfTheLauncher) {
   Process bound({"taskset", "-c", "0", program_path("lockstep"), "run", "--numa-binding", "exclusive", "sh",
                  "-c", "grep Cpus_allowed_list /proc/self/status"},

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <csignal>
 
+#include "launch/agent/stall_watch.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -34,6 +36,7 @@ Agent::Agent(base::EventLoop& loop, const RunOptions& options, Keeper& keeper, C
 }
 
 Agent::~Agent() {
+  loop_.cancel(stall_timer_);
   loop_.cancel(kill_timer_);
   loop_.forget(signals_.fd());
 }
@@ -56,6 +59,42 @@ void Agent::start(const Generation& generation) {
   }
   workers_ = std::make_unique<WorkerGroup>(loop_, keeper_, consoles_, logs_, options_, generation,
                                            [this](int local_rank) { on_worker_exit(local_rank); });
+  stall_told_ = false;
+  loop_.cancel(stall_timer_);
+  if (options_.stall_timeout.count() > 0) look_for_stall();
+}
+
+// Looks four times within the timeout, so that a report is never much too late.
+void Agent::look_for_stall() {
+  stall_timer_ = loop_.after(options_.stall_timeout / 4, [this] { look_for_stall(); });
+  if (ending_ || !workers_) return;
+  std::vector<RankView> views;
+  for (int i = 0; i < workers_->generation().local_world_size(); ++i) {
+    views.push_back({workers_->generation().first_rank() + i, workers_->ended(i), workers_->progress(i)});
+  }
+  const std::optional<Stall> stall = find_stall(views, options_.stall_timeout);
+  if (stall && !stall_told_) {
+    consoles_.err.write(stall->report);
+    on_stall(stall->missing);
+  }
+  stall_told_ = stall.has_value();
+}
+
+void Agent::on_stall(const std::vector<int>& missing) {
+  if (options_.on_stall == RunOptions::OnStall::kAbort) {
+    membership_->leave(SIGABRT);
+    return;
+  }
+  for (const int local_rank : missing) {
+    if (workers_->ended(local_rank)) continue;
+    if (options_.on_stall == RunOptions::OnStall::kRestart) {
+      ::kill(-workers_->pid(local_rank), SIGKILL);
+    } else {
+      stacks_.push_back(std::make_unique<StackDump>(
+          loop_, consoles_.err, workers_->pid(local_rank),
+          fmt::format("  rank {}: ", workers_->generation().first_rank() + local_rank)));
+    }
+  }
 }
 
 void Agent::on_worker_exit(int local_rank) {
@@ -98,6 +137,8 @@ void Agent::finish(const JobOutcome& outcome) {
   outcome_ = outcome;
   // Where workers still run the job is out of reach: nobody must go on alone.
   loop_.cancel(kill_timer_);
+  loop_.cancel(stall_timer_);
+  stacks_.clear();
   workers_.reset();
   loop_.stop();
 }

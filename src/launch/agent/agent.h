@@ -8,6 +8,7 @@
 #include "launch/agent/keeper.h"
 #include "launch/agent/log_folder.h"
 #include "launch/agent/run_options.h"
+#include "launch/agent/stack_dump.h"
 #include "launch/agent/store_port.h"
 #include "launch/agent/worker_group.h"
 #include "launch/membership.h"
@@ -38,6 +39,8 @@ class Agent final : public MembershipListener {
   void on_worker_exit(int local_rank);
   void on_signals();
   void on_stop_signal(int signal);
+  void look_for_stall();
+  void on_stall(const std::vector<int>& missing);
   // SIGTERM now, SIGKILL when the grace is over.
   void end_workers(int signal);
   void say(const std::string& line);
@@ -56,6 +59,9 @@ class Agent final : public MembershipListener {
   bool failure_told_ = false;
   int stop_signal_ = 0;
   base::EventLoop::Timer kill_timer_;
+  base::EventLoop::Timer stall_timer_;
+  bool stall_told_ = false;
+  std::vector<std::unique_ptr<StackDump>> stacks_;
   std::optional<JobOutcome> outcome_;
 };
 

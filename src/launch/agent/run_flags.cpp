@@ -38,6 +38,11 @@ config::OptionTable run_flag_table(RunFlags& flags) {
       .add("monitor_interval", flags.monitor_interval,
            "seconds; taken for torchrun's sake, an end is noticed at once")
       .add("shutdown_timeout", flags.shutdown_timeout, "seconds from SIGTERM to SIGKILL")
+      .add("stall_timeout", flags.stall_timeout,
+           "seconds without progress until a job that hangs in a collective is reported; 0: never")
+      .add("on_stall", flags.on_stall,
+           "then: only report it, kill the ranks that others wait for, or end the job",
+           {.choices = {"report", "restart", "abort"}})
       .add("signals_to_handle", flags.signals_to_handle, "signals that end the job")
       .add("notify_signals", flags.notify_signals, "signals that are passed to the ranks and end nothing")
       .add("log_dir", flags.log_dir, "folder of the log files; unset: a temporary one")

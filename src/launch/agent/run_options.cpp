@@ -352,6 +352,10 @@ RunOptions parse_run_options(const std::vector<std::string>& arguments, const ba
   options.virtual_local_rank = flags.virtual_local_rank;
   options.max_restarts = flags.max_restarts;
   options.shutdown_timeout = seconds_of("--shutdown-timeout", flags.shutdown_timeout);
+  options.stall_timeout = seconds_of("--stall-timeout", flags.stall_timeout);
+  options.on_stall = flags.on_stall == "report"    ? RunOptions::OnStall::kReport
+                     : flags.on_stall == "restart" ? RunOptions::OnStall::kRestart
+                                                   : RunOptions::OnStall::kAbort;
   options.stop_signals = parse_signals("--signals-to-handle", flags.signals_to_handle);
   options.notify_signals = parse_signals("--notify-signals", flags.notify_signals);
   // torchrun's users add USR1 to the signals to handle; asked for as one that ends

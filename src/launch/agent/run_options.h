@@ -51,6 +51,9 @@ struct RunOptions {
 
   int max_restarts = 0;
   std::chrono::milliseconds shutdown_timeout{0};
+  std::chrono::milliseconds stall_timeout{0};  // 0: nobody looks
+  enum class OnStall { kReport, kRestart, kAbort };
+  OnStall on_stall = OnStall::kReport;
   std::vector<int> stop_signals;
   std::vector<int> notify_signals;
 

@@ -116,6 +116,8 @@ void WorkerGroup::start(int local_rank) {
   process.environment =
       worker_environment(environment_, options_, generation_, local_rank, worker.error_file);
 
+  process.environment.set("LOCKSTEP_PROGRESS_FD", std::to_string(worker.progress.fd()));
+  process.inherited_fds = {worker.progress.fd()};
   if (!cpus_.empty()) process.cpus = cpus_[static_cast<size_t>(local_rank)];
 
   base::UniqueFd out_file, err_file;

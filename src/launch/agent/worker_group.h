@@ -7,6 +7,7 @@
 #include "base/environment.h"
 #include "base/event_loop.h"
 #include "base/process.h"
+#include "base/progress.h"
 #include "launch/agent/console.h"
 #include "launch/agent/keeper.h"
 #include "launch/agent/log_folder.h"
@@ -46,6 +47,11 @@ class WorkerGroup {
   const base::ExitState& exit_state(int local_rank) const {
     return workers_[local_rank]->process->exit_state();
   }
+  pid_t pid(int local_rank) const { return workers_[local_rank]->process->pid(); }
+  // What the worker says it is doing.
+  base::ProgressWatch::Snapshot progress(int local_rank) const {
+    return workers_[local_rank]->progress.look();
+  }
   // What is known of a worker that has ended badly.
   JobFailure failure_of(int local_rank) const;
 
@@ -55,6 +61,7 @@ class WorkerGroup {
     std::unique_ptr<base::ChildProcess> process;
     std::string error_file;
     std::string err_file;  // where stderr is redirected to, or ""
+    base::ProgressWatch progress;
   };
 
   void start(int local_rank);
