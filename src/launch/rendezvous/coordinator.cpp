@@ -165,7 +165,7 @@ void Coordinator::succeeded(Time now, MemberId id, int generation) {
   member->succeeded = true;
   if (all_succeeded()) {
     finish({.kind = JobOutcome::Kind::kSuccess, .restart_count = restarts_});
-  } else if (phase_ == Phase::kRunning) {
+  } else if (phase_ == Phase::kRunning && scale_up_) {
     consider_scale_up(now);
   }
 }

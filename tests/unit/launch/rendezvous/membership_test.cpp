@@ -292,6 +292,7 @@ TEST(MembershipTest, SlowStrangersAreCutOffInTime) {
 TEST(MembershipTest, ManyStrangersKeepNobodyOut) {
   RendezvousOptions options = quick(2, 2);
   options.max_strangers = 4;
+  options.stranger_timeout = milliseconds(100);
   Cluster cluster(options);
   std::vector<std::unique_ptr<Stranger>> strangers;
   for (int i = 0; i < 20; ++i) strangers.push_back(std::make_unique<Stranger>(cluster.server->port()));
