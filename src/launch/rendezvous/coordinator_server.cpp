@@ -36,7 +36,7 @@ void raise_open_files(const RendezvousOptions& options) {
                                                 "raise the hard limit (ulimit -Hn)",
                                                 options.max_nodes, needed, limit.rlim_max));
   }
-  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, needed + static_cast<rlim_t>(options.max_strangers));
+  const rlim_t wanted = std::min(limit.rlim_max, 2 * needed + static_cast<rlim_t>(options.max_strangers));
   if (options.max_nodes < 256 || limit.rlim_cur >= wanted) return;
   limit.rlim_cur = wanted;
   ::setrlimit(RLIMIT_NOFILE, &limit);
@@ -143,7 +143,8 @@ void CoordinatorServer::accept_one(base::UniqueFd fd, std::string address) {
 }
 
 bool CoordinatorServer::make_room_for_stranger() {
-  if (static_cast<int>(strangers_.size()) < options_.max_strangers) return true;
+  // All launchers of the job may come at once.
+  if (static_cast<int>(strangers_.size()) < options_.max_strangers + options_.max_nodes) return true;
   // An honest launcher proves itself in milliseconds, so that the oldest is none;
   // unless very many come at once, who then wait in the kernel's queue.
   const Peer& oldest = *peers_.at(*strangers_.begin());

@@ -4,7 +4,6 @@
 #include <lockstep/exit_status.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "launch/rendezvous/coordinator.h"
 #include "launch/rendezvous/describe.h"
@@ -26,8 +25,8 @@ void Coordinator::consider_stopped(Time now) {
     if (!member.lost && !member.stopped) return;
     if (member.lost && now < *member.lost) leases_over = false;
   }
-  if (std::optional<JobOutcome> outcome = verdict()) {
-    finish(std::move(*outcome));
+  if (const std::optional<JobOutcome> outcome = verdict()) {
+    finish(*outcome);
     return;
   }
   if (!leases_over) return;
@@ -106,7 +105,7 @@ JobOutcome Coordinator::stopped_by_signal() const {
   return outcome;
 }
 
-void Coordinator::finish(JobOutcome outcome) {
+void Coordinator::finish(const JobOutcome& outcome) {
   for (const auto& [id, member] : roster_.members()) {
     if (!member.lost) actions_.emplace_back(Finish{id, outcome});
   }

@@ -39,8 +39,8 @@ struct RendezvousOptions {
   std::chrono::milliseconds settle_time{2000};
 
   // Strangers are dropped when they have not proven within this time that they know
-  // the token; where there are more than max_strangers the oldest goes after a tenth
-  // of it, and the next ones wait for that.
+  // the token; where there are max_strangers more than the job has nodes, the oldest
+  // goes after a tenth of it, and the next ones wait for that.
   std::chrono::milliseconds stranger_timeout{5000};
   int max_strangers = 1024;
 };

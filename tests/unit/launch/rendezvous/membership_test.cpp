@@ -295,7 +295,7 @@ TEST(MembershipTest, ManyStrangersKeepNobodyOut) {
   options.stranger_timeout = milliseconds(100);
   Cluster cluster(options);
   std::vector<std::unique_ptr<Stranger>> strangers;
-  for (int i = 0; i < 20; ++i) strangers.push_back(std::make_unique<Stranger>(cluster.server->port()));
+  for (int i = 0; i < 30; ++i) strangers.push_back(std::make_unique<Stranger>(cluster.server->port()));
   cluster.add("a");
   cluster.add("b");
   EXPECT_TRUE(cluster.all_run(0));
