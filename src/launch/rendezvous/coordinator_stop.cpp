@@ -46,10 +46,10 @@ void Coordinator::consider_stopped(Time now) {
 std::optional<JobOutcome> Coordinator::verdict() const {
   const JobFailure* root = root_cause();
   if (root != nullptr && is_preempted(*root)) {
-    return JobOutcome{.kind = JobOutcome::Kind::kPreempted,
-                      .reason = describe(*root) + ": it was preempted",
-                      .failure = *root,
-                      .restart_count = restarts_};
+    JobOutcome outcome =
+        outcome_of(JobOutcome::Kind::kPreempted, describe(*root) + ": it was preempted", restarts_);
+    outcome.failure = *root;
+    return outcome;
   }
   const bool host_leaves = std::any_of(roster_.members().begin(), roster_.members().end(), [](const auto& m) {
     return m.second.leaving && m.second.candidate.hosts_coordinator;
