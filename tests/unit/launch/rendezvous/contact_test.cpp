@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using Kind = JobOutcome::Kind;
 
 TEST(ContactTest, ALauncherThatDiesIsNoticedAndReplacedByNobody) {
-  Cluster cluster(quick(1, 2, 1));
+  Cluster cluster(with_short_lease(quick(1, 2, 1)));
   cluster.add("a", 0);
   cluster.add("b", 1);
   ASSERT_TRUE(cluster.all_run(0));
@@ -28,7 +28,7 @@ TEST(ContactTest, ALauncherThatDiesIsNoticedAndReplacedByNobody) {
 }
 
 TEST(ContactTest, ASilentLauncherIsLostAndFindsOutItself) {
-  Cluster cluster(quick(1, 2, 1));
+  Cluster cluster(with_short_lease(quick(1, 2, 1)));
   Launcher& good = cluster.add("a", 0);
   // On a loop of its own, which stands still like a process that got SIGSTOP.
   base::EventLoop stopped_loop;
@@ -47,7 +47,7 @@ TEST(ContactTest, ASilentLauncherIsLostAndFindsOutItself) {
 }
 
 TEST(ContactTest, AStartThatWasReadAfterTheLeaseIsNotDone) {
-  Cluster cluster(quick(2, 2, 1));
+  Cluster cluster(with_short_lease(quick(2, 2, 1)));
   Launcher& good = cluster.add("a", 0);
   base::EventLoop stopped_loop;
   Launcher stopped;
@@ -86,7 +86,7 @@ TEST(ContactTest, ADeadCoordinatorEndsAll) {
 TEST(ContactTest, ASilentCoordinatorEndsAll) {
   // On a loop of its own, which stands still.
   base::EventLoop server_loop, loop;
-  RendezvousOptions options = quick(1, 1, 5);
+  RendezvousOptions options = with_short_lease(quick(1, 1, 5));
   CoordinatorServer server(server_loop, base::listen_on("127.0.0.1", 0), options, /*needs_host=*/false);
   options.port = server.port();
   Launcher launcher;

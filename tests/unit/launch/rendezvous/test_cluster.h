@@ -37,8 +37,14 @@ inline RendezvousOptions quick(int min_nodes, int max_nodes, int max_restarts = 
   options.max_restarts = max_restarts;
   options.last_call_timeout = milliseconds(20);
   options.heartbeat_interval = milliseconds(50);
-  options.heartbeat_timeout = milliseconds(1000);
+  options.heartbeat_timeout = seconds(20);  // a busy machine is no dead one
   options.lease_margin = milliseconds(50);
+  return options;
+}
+
+// For tests in which somebody falls silent.
+inline RendezvousOptions with_short_lease(RendezvousOptions options) {
+  options.heartbeat_timeout = milliseconds(1000);
   return options;
 }
 
