@@ -62,7 +62,7 @@ std::string SocketAddress::to_string() const {
 
 // Shared with the thread that looks the name up: it may outlive the connector.
 struct Connector::Lookup {
-  base::UniqueFd done{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  base::UniqueFd done;  // readable when the thread is; none where none was needed
   std::vector<SocketAddress> addresses;
   std::string error;
 
@@ -98,7 +98,7 @@ void Connector::try_again(const std::string& reason) {
 
 void Connector::stop() {
   loop_.cancel(timer_);
-  if (lookup_) loop_.forget(lookup_->done.get());
+  if (lookup_ && lookup_->done) loop_.forget(lookup_->done.get());
   lookup_.reset();
   if (socket_) loop_.forget(socket_.get());
   socket_.reset();
@@ -111,6 +111,7 @@ void Connector::look_up() {
   if (!lookup_->addresses.empty()) return looked_up();
 
   lookup_->error.clear();
+  lookup_->done.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   loop_.watch(lookup_->done.get(), EPOLLIN, [this](uint32_t) {
     loop_.forget(lookup_->done.get());
     looked_up();

@@ -36,7 +36,7 @@ void Coordinator::consider_first_start(Time now) {
   if (!ready) {
     last_call_.reset();
     if (now >= join_deadline_) {
-      finish({.kind = JobOutcome::Kind::kRendezvousFailed, .reason = too_few_came()});
+      finish(outcome_of(JobOutcome::Kind::kRendezvousFailed, too_few_came()));
     }
     return;
   }
@@ -71,9 +71,9 @@ void Coordinator::store_port(Time now, MemberId id, int generation, uint16_t por
   if (--member->port_requests > 0) return;
   if (phase_ != Phase::kReserving || id != reserver_ || generation != generation_ + 1) return;
   if (port == 0) {
-    finish({.kind = JobOutcome::Kind::kRendezvousFailed,
-            .reason = fmt::format("{} has no port for the store: {}", member->candidate.node.host, error),
-            .restart_count = restarts_});
+    finish(outcome_of(JobOutcome::Kind::kRendezvousFailed,
+                      fmt::format("{} has no port for the store: {}", member->candidate.node.host, error),
+                      restarts_));
     return;
   }
   const MemberId first = roster_.select(options_.max_nodes).front();
@@ -117,10 +117,10 @@ void Coordinator::reconsider_selection(Time now) {
     phase_ = Phase::kGathering;
     consider_first_start(now);
   } else {
-    finish({.kind = JobOutcome::Kind::kNodeLost,
-            .reason = fmt::format("{} left of at least {} before generation {} could start",
+    finish(outcome_of(JobOutcome::Kind::kNodeLost,
+                      fmt::format("{} left of at least {} before generation {} could start",
                                   count_nodes(roster_.num_available()), options_.min_nodes, generation_ + 1),
-            .restart_count = restarts_});
+                      restarts_));
   }
 }
 
@@ -164,8 +164,8 @@ void Coordinator::succeeded(Time now, MemberId id, int generation) {
   if (member == nullptr || member->stopped) return;
   member->succeeded = true;
   if (all_succeeded()) {
-    finish({.kind = JobOutcome::Kind::kSuccess, .restart_count = restarts_});
-  } else if (phase_ == Phase::kRunning) {
+    finish(outcome_of(JobOutcome::Kind::kSuccess, "", restarts_));
+  } else if (phase_ == Phase::kRunning && scale_up_) {
     consider_scale_up(now);
   }
 }
@@ -262,12 +262,10 @@ void Coordinator::leave(Time now, MemberId id, int signal) {
 
 void Coordinator::dismiss(MemberId id) {
   const int signal = roster_.find(id)->leaving.value_or(0);
-  actions_.emplace_back(
-      Finish{id,
-             {.kind = JobOutcome::Kind::kStopped,
-              .reason = fmt::format("this launcher left the job by {}", signal_name(signal)),
-              .signal = signal,
-              .restart_count = restarts_}});
+  actions_.emplace_back(Finish{
+      id,
+      outcome_of(JobOutcome::Kind::kStopped,
+                 fmt::format("this launcher left the job by {}", signal_name(signal)), restarts_, signal)});
   roster_.erase(id);
 }
 

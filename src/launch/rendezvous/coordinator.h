@@ -126,7 +126,7 @@ class Coordinator {
   void dismiss(MemberId id);
 
   // The end.
-  void finish(JobOutcome outcome);
+  void finish(const JobOutcome& outcome);
   JobOutcome failed(const JobFailure& root) const;
   JobOutcome stopped_by_signal() const;
 

@@ -36,7 +36,7 @@ void raise_open_files(const RendezvousOptions& options) {
                                                 "raise the hard limit (ulimit -Hn)",
                                                 options.max_nodes, needed, limit.rlim_max));
   }
-  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, needed + static_cast<rlim_t>(options.max_strangers));
+  const rlim_t wanted = std::min(limit.rlim_max, 2 * needed + static_cast<rlim_t>(options.max_strangers));
   if (options.max_nodes < 256 || limit.rlim_cur >= wanted) return;
   limit.rlim_cur = wanted;
   ::setrlimit(RLIMIT_NOFILE, &limit);
@@ -111,6 +111,7 @@ CoordinatorServer::~CoordinatorServer() {
 
 void CoordinatorServer::accept_some() {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    if (!make_room_for_stranger()) return pause_accepting();
     sockaddr_storage storage{};
     socklen_t length = sizeof storage;
     base::UniqueFd fd(::accept4(listener_.fd.get(), reinterpret_cast<sockaddr*>(&storage), &length,
@@ -133,14 +134,23 @@ void CoordinatorServer::pause_accepting() {
 }
 
 void CoordinatorServer::accept_one(base::UniqueFd fd, std::string address) {
-  // An honest launcher proves itself in milliseconds, so the oldest is none.
-  if (static_cast<int>(strangers_.size()) >= options_.max_strangers) drop_oldest_stranger();
   const MemberId id = next_id_++;
   const auto [added, is_new] =
       peers_.emplace(id, std::make_unique<Peer>(*this, id, std::move(fd), std::move(address)));
   strangers_.insert(id);
   Peer& peer = *added->second;
   peer.channel.send(wire::Challenge{peer.nonce});
+}
+
+bool CoordinatorServer::make_room_for_stranger() {
+  // All launchers of the job may come at once.
+  if (static_cast<int>(strangers_.size()) < options_.max_strangers + options_.max_nodes) return true;
+  // An honest launcher proves itself in milliseconds, so that the oldest is none;
+  // unless very many come at once, who then wait in the kernel's queue.
+  const Peer& oldest = *peers_.at(*strangers_.begin());
+  if (Clock::now() - oldest.since < options_.stranger_timeout / 10) return false;
+  drop_oldest_stranger();
+  return true;
 }
 
 void CoordinatorServer::drop_oldest_stranger() {

@@ -42,6 +42,7 @@ class CoordinatorServer {
   void accept_one(base::UniqueFd fd, std::string address);
   void pause_accepting();
   void drop(MemberId id);
+  bool make_room_for_stranger();
   void drop_oldest_stranger();
   void refuse(Peer& peer, const std::string& reason);
 

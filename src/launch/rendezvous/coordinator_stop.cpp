@@ -4,7 +4,6 @@
 #include <lockstep/exit_status.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "launch/rendezvous/coordinator.h"
 #include "launch/rendezvous/describe.h"
@@ -26,8 +25,8 @@ void Coordinator::consider_stopped(Time now) {
     if (!member.lost && !member.stopped) return;
     if (member.lost && now < *member.lost) leases_over = false;
   }
-  if (std::optional<JobOutcome> outcome = verdict()) {
-    finish(std::move(*outcome));
+  if (const std::optional<JobOutcome> outcome = verdict()) {
+    finish(*outcome);
     return;
   }
   if (!leases_over) return;
@@ -47,10 +46,10 @@ void Coordinator::consider_stopped(Time now) {
 std::optional<JobOutcome> Coordinator::verdict() const {
   const JobFailure* root = root_cause();
   if (root != nullptr && is_preempted(*root)) {
-    return JobOutcome{.kind = JobOutcome::Kind::kPreempted,
-                      .reason = describe(*root) + ": it was preempted",
-                      .failure = *root,
-                      .restart_count = restarts_};
+    JobOutcome outcome =
+        outcome_of(JobOutcome::Kind::kPreempted, describe(*root) + ": it was preempted", restarts_);
+    outcome.failure = *root;
+    return outcome;
   }
   const bool host_leaves = std::any_of(roster_.members().begin(), roster_.members().end(), [](const auto& m) {
     return m.second.leaving && m.second.candidate.hosts_coordinator;
@@ -106,7 +105,7 @@ JobOutcome Coordinator::stopped_by_signal() const {
   return outcome;
 }
 
-void Coordinator::finish(JobOutcome outcome) {
+void Coordinator::finish(const JobOutcome& outcome) {
   for (const auto& [id, member] : roster_.members()) {
     if (!member.lost) actions_.emplace_back(Finish{id, outcome});
   }

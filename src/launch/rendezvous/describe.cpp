@@ -4,6 +4,7 @@
 #include <lockstep/exit_status.h>
 
 #include <cstring>
+#include <utility>
 
 namespace lockstep::launcher {
 
@@ -18,6 +19,15 @@ std::string describe(const JobFailure& failure) {
   }
   return fmt::format("rank {} on node {} ({}) ended with {}", failure.rank, failure.node_rank, failure.host,
                      failure.state.to_string());
+}
+
+JobOutcome outcome_of(JobOutcome::Kind kind, std::string reason, int restart_count, int signal) {
+  JobOutcome outcome;
+  outcome.kind = kind;
+  outcome.reason = std::move(reason);
+  outcome.restart_count = restart_count;
+  outcome.signal = signal;
+  return outcome;
 }
 
 std::string signal_name(int signal) {

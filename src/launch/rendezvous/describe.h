@@ -12,6 +12,8 @@ bool is_preempted(const JobFailure& failure);
 // "rank 3 on node 1 (gpu07) ended with exit code 1", "node 1 (gpu07) is lost: ...".
 std::string describe(const JobFailure& failure);
 
+JobOutcome outcome_of(JobOutcome::Kind kind, std::string reason, int restart_count = 0, int signal = 0);
+
 std::string signal_name(int signal);  // "SIGTERM"
 std::string count_nodes(int count);   // "1 node", "2 nodes"
 

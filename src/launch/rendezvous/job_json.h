@@ -23,20 +23,20 @@ inline constexpr size_t kMaxLines = 30;
 std::string cut(const std::string& text, size_t max_bytes);
 
 nlohmann::json to_json(const NodeInfo& node);
-NodeInfo node_from(const nlohmann::json& json);
+NodeInfo node_from(const nlohmann::json& object);
 
 // Without its nodes, but with their number.
 nlohmann::json to_json(const Generation& generation);
-Generation generation_from(const nlohmann::json& json, std::string_view table);
+Generation generation_from(const nlohmann::json& object, std::string_view table);
 // The nodes, one a line: host, address, local world size and pid between tabs. Not in
 // the JSON: that takes five times as long to read, and thousands of launchers read
 // thousands of nodes at the same moment.
 std::string node_table(const std::vector<NodeInfo>& nodes);
 
 nlohmann::json to_json(const JobFailure& failure);
-JobFailure failure_from(const nlohmann::json& json);
+JobFailure failure_from(const nlohmann::json& object);
 
 nlohmann::json to_json(const JobOutcome& outcome);
-JobOutcome outcome_from(const nlohmann::json& json);
+JobOutcome outcome_from(const nlohmann::json& object);
 
 }  // namespace lockstep::launcher::wire

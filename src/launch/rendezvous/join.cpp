@@ -62,7 +62,7 @@ std::unique_ptr<Membership> join_remote(base::EventLoop& loop, const NodeInfo& n
   return std::make_unique<RemoteMembership>(loop, node, options, /*hosts_coordinator=*/false, listener);
 }
 
-HostedJob host_job(base::EventLoop& loop, NodeInfo node, RendezvousOptions options,
+HostedJob host_job(base::EventLoop& loop, NodeInfo node, const RendezvousOptions& options,
                    const std::string& listen_address, MembershipListener& listener) {
   check_options(options);
   base::ListenSocket socket = base::listen_on(listen_address, options.port);

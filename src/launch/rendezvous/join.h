@@ -31,7 +31,7 @@ struct HostedJob {
 // all. A node without an address is reached at options.host, where the others find the
 // coordinator too. finish() comes when the others know the outcome, or a
 // heartbeat_timeout later. ConfigError: the port is in use, the address is not ours.
-HostedJob host_job(base::EventLoop& loop, NodeInfo node, RendezvousOptions options,
+HostedJob host_job(base::EventLoop& loop, NodeInfo node, const RendezvousOptions& options,
                    const std::string& listen_address, MembershipListener& listener);
 
 }  // namespace lockstep::launcher

@@ -39,7 +39,8 @@ struct RendezvousOptions {
   std::chrono::milliseconds settle_time{2000};
 
   // Strangers are dropped when they have not proven within this time that they know
-  // the token, and the oldest of them when there are more than this.
+  // the token; where there are max_strangers more than the job has nodes, the oldest
+  // goes after a tenth of it, and the next ones wait for that.
   std::chrono::milliseconds stranger_timeout{5000};
   int max_strangers = 1024;
 };

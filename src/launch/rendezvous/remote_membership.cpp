@@ -39,9 +39,9 @@ RemoteMembership::RemoteMembership(base::EventLoop& loop, NodeInfo node, const R
       connector_(loop, options.host, options.port, [this](base::UniqueFd fd) { connected(std::move(fd)); }) {
   join_timer_ = loop_.after(options_.join_timeout, [this] {
     const double seconds = std::chrono::duration<double>(options_.join_timeout).count();
-    finish({.kind = JobOutcome::Kind::kRendezvousFailed,
-            .reason = fmt::format("cannot join the job at {} within {} s. Tried {}", endpoint(), seconds,
-                                  connector_.tried())});
+    finish(outcome_of(JobOutcome::Kind::kRendezvousFailed,
+                      fmt::format("cannot join the job at {} within {} s. Tried {}", endpoint(), seconds,
+                                  connector_.tried())));
   });
   connector_.start();
 }
@@ -78,8 +78,8 @@ void RemoteMembership::connection_failed(const std::string& reason) {
 
 void RemoteMembership::handshake(const wire::Message& message) {
   if (const auto* refused = std::get_if<wire::Refused>(&message)) {
-    return finish({.kind = JobOutcome::Kind::kRendezvousFailed,
-                   .reason = fmt::format("refused by the job at {}: {}", endpoint(), refused->reason)});
+    return finish(outcome_of(JobOutcome::Kind::kRendezvousFailed,
+                             fmt::format("refused by the job at {}: {}", endpoint(), refused->reason)));
   }
   if (stage_ == Stage::kExpectChallenge) {
     if (const auto* challenge = std::get_if<wire::Challenge>(&message)) return answer_challenge(*challenge);
@@ -101,8 +101,8 @@ void RemoteMembership::answer_challenge(const wire::Challenge& challenge) {
 
 void RemoteMembership::check_welcome(const wire::Welcome& welcome) {
   if (!token_.verify(welcome.proof, JobToken::Side::kCoordinator, coordinator_nonce_, own_nonce_)) {
-    return finish({.kind = JobOutcome::Kind::kRendezvousFailed,
-                   .reason = fmt::format("whoever answers at {} does not know the job token", endpoint())});
+    return finish(outcome_of(JobOutcome::Kind::kRendezvousFailed,
+                             fmt::format("whoever answers at {} does not know the job token", endpoint())));
   }
   stage_ = Stage::kExpectJoined;
   channel_->set_max_bytes(kMaxCoordinatorBytes);
@@ -240,9 +240,9 @@ void RemoteMembership::leave(int signal) {
   if (stage_ == Stage::kFinished || leaving_ != 0) return;
   leaving_ = signal;
   if (stage_ == Stage::kJoined) return send(wire::Leave{signal});
-  finish({.kind = JobOutcome::Kind::kStopped,
-          .reason = "stopped by " + signal_name(signal) + " before it had joined the job",
-          .signal = signal});
+  finish(outcome_of(JobOutcome::Kind::kStopped,
+                    "stopped by " + signal_name(signal) + " before it had joined the job",
+                    /*restart_count=*/0, signal));
 }
 
 }  // namespace lockstep::launcher

@@ -381,8 +381,7 @@ class Simulation {
   std::map<int, std::shared_ptr<const Generation>> maps_;
   std::map<int, int> successes_;
   std::set<MemberId> told_end_;
-  int last_generation_ = -1;
-  int last_restarts_ = 0;
+  int last_generation_ = -1, last_restarts_ = 0;
 };
 
 TEST(RendezvousScheduleTest, InvariantsHoldOverRandomSchedules) {

@@ -1,0 +1,175 @@
+// Contact that is lost, late or never made.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lockstep/exit_status.h>
+
+#include <csignal>
+
+#include "unit/launch/rendezvous/test_cluster.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using namespace testing_cluster;  // NOLINT(google-build-using-namespace): all of it
+using ::testing::HasSubstr;
+using Kind = JobOutcome::Kind;
+
+TEST(ContactTest, ALauncherThatDiesIsNoticedAndReplacedByNobody) {
+  Cluster cluster(with_short_lease(quick(1, 2, 1)));
+  cluster.add("a", 0);
+  cluster.add("b", 1);
+  ASSERT_TRUE(cluster.all_run(0));
+  cluster.launchers[1]->membership.reset();  // what the kernel does to a killed one
+  cluster.launchers[1]->outcome = JobOutcome{};
+  ASSERT_TRUE(cluster.all_run(1));
+  EXPECT_EQ(cluster.launchers[0]->map.nodes.size(), 1u);
+  EXPECT_THAT(cluster.launchers[0]->stop_reason, HasSubstr("node 1 (b) is lost"));
+}
+
+TEST(ContactTest, ASilentLauncherIsLostAndFindsOutItself) {
+  Cluster cluster(with_short_lease(quick(1, 2, 1)));
+  Launcher& good = cluster.add("a", 0);
+  // On a loop of its own, which stands still like a process that got SIGSTOP.
+  base::EventLoop stopped_loop;
+  Launcher stopped;
+  stopped.membership = join_remote(stopped_loop, node("b", 1), cluster.options, stopped);
+  ASSERT_TRUE(cluster.run_until([&] {
+    stopped_loop.run_once(milliseconds(0));
+    return good.running == 0 && stopped.running == 0;
+  }));
+  ASSERT_TRUE(cluster.run_until([&] { return good.running == 1; }));
+  EXPECT_THAT(good.stop_reason, HasSubstr("no sign of life"));
+  EXPECT_EQ(stopped.running, 0);
+  ASSERT_TRUE(run_until(stopped_loop, [&] { return stopped.outcome.has_value(); }));
+  EXPECT_EQ(stopped.outcome->kind, Kind::kNodeLost);
+  EXPECT_THAT(stopped.outcome->reason, HasSubstr("lost contact with the job"));
+}
+
+TEST(ContactTest, AStartThatWasReadAfterTheLeaseIsNotDone) {
+  Cluster cluster(with_short_lease(quick(2, 2, 1)));
+  Launcher& good = cluster.add("a", 0);
+  base::EventLoop stopped_loop;
+  Launcher stopped;
+  stopped.membership = join_remote(stopped_loop, node("b", 1), cluster.options, stopped);
+  ASSERT_TRUE(cluster.run_until([&] {
+    stopped_loop.run_once(milliseconds(0));
+    return good.running == 0 && stopped.running == 0;
+  }));
+  // It answers the stop and stands still; the next start waits in its socket.
+  good.fail(1);
+  ASSERT_TRUE(cluster.run_until([&] {
+    if (stopped.running) stopped_loop.run_once(milliseconds(0));
+    return good.running == 1;
+  }));
+  ASSERT_FALSE(stopped.running);
+  ASSERT_TRUE(cluster.run_until([&] { return good.outcome.has_value(); }));
+  EXPECT_EQ(good.outcome->kind, Kind::kNodeLost);
+  ASSERT_TRUE(run_until(stopped_loop, [&] { return stopped.outcome || stopped.running; }));
+  EXPECT_FALSE(stopped.running);
+  EXPECT_EQ(stopped.map.number, 0);
+}
+
+TEST(ContactTest, ADeadCoordinatorEndsAll) {
+  Cluster cluster(quick(2, 2, 5));
+  cluster.add("a");
+  cluster.add("b");
+  ASSERT_TRUE(cluster.all_run(0));
+  cluster.server.reset();
+  ASSERT_TRUE(cluster.all_finish());
+  for (const auto& launcher : cluster.launchers) {
+    EXPECT_EQ(launcher->outcome->kind, Kind::kNodeLost);
+    EXPECT_EQ(launcher->outcome->status(), kExitNodeLost);
+  }
+}
+
+TEST(ContactTest, ASilentCoordinatorEndsAll) {
+  // On a loop of its own, which stands still.
+  base::EventLoop server_loop, loop;
+  RendezvousOptions options = with_short_lease(quick(1, 1, 5));
+  CoordinatorServer server(server_loop, base::listen_on("127.0.0.1", 0), options, /*needs_host=*/false);
+  options.port = server.port();
+  Launcher launcher;
+  launcher.membership = join_remote(loop, node("a"), options, launcher);
+  ASSERT_TRUE(run_until(loop, [&] {
+    server_loop.run_once(milliseconds(0));
+    return launcher.running.has_value();
+  }));
+  ASSERT_TRUE(run_until(loop, [&] { return launcher.outcome.has_value(); }));
+  EXPECT_EQ(launcher.outcome->kind, Kind::kNodeLost);
+  EXPECT_THAT(launcher.outcome->reason, HasSubstr("no answer for 1 s"));
+}
+
+TEST(ContactTest, ALauncherMayComeBeforeTheCoordinator) {
+  base::EventLoop loop;
+  base::ListenSocket reserved = base::listen_on("127.0.0.1", 0);
+  RendezvousOptions options = quick(1, 1);
+  options.port = reserved.port;
+  reserved.fd.reset();
+  Launcher launcher;
+  launcher.membership = join_remote(loop, node("a"), options, launcher);
+  for (int i = 0; i < 5; ++i) loop.run_once(milliseconds(10));
+  EXPECT_FALSE(launcher.outcome);
+  CoordinatorServer server(loop, base::listen_on("127.0.0.1", options.port), options, /*needs_host=*/false);
+  ASSERT_TRUE(run_until(loop, [&] { return launcher.running == 0; }));
+}
+
+TEST(ContactTest, AnUnreachableCoordinatorIsNamedWithWhatWasTried) {
+  base::EventLoop loop;
+  base::ListenSocket reserved = base::listen_on("127.0.0.1", 0);
+  RendezvousOptions options = quick(1, 1);
+  options.port = reserved.port;
+  reserved.fd.reset();
+  options.join_timeout = milliseconds(100);
+  Launcher launcher;
+  launcher.membership = join_remote(loop, node("a"), options, launcher);
+  ASSERT_TRUE(run_until(loop, [&] { return launcher.outcome.has_value(); }));
+  EXPECT_EQ(launcher.outcome->kind, Kind::kRendezvousFailed);
+  EXPECT_THAT(launcher.outcome->reason,
+              HasSubstr("127.0.0.1:" + std::to_string(options.port) + ": Connection refused"));
+}
+
+TEST(ContactTest, AListenerThatNeverAnswersIsNamed) {
+  base::EventLoop loop;
+  const base::ListenSocket silent = base::listen_on("127.0.0.1", 0);
+  RendezvousOptions options = quick(1, 1);
+  options.port = silent.port;
+  options.stranger_timeout = milliseconds(20);
+  options.join_timeout = milliseconds(200);
+  Launcher launcher;
+  launcher.membership = join_remote(loop, node("a"), options, launcher);
+  ASSERT_TRUE(run_until(loop, [&] { return launcher.outcome.has_value(); }));
+  EXPECT_THAT(launcher.outcome->reason, HasSubstr("connected, but got no answer"));
+}
+
+TEST(ContactTest, TheLeaseCountsFromWhenTheAnsweredHeartbeatWasSent) {
+  base::EventLoop loop;
+  const base::ListenSocket socket = base::listen_on("127.0.0.1", 0);
+  RendezvousOptions options = quick(1, 1);
+  options.port = socket.port;
+  Launcher launcher;
+  launcher.membership = join_remote(loop, node("a"), options, launcher);
+  // A coordinator behind a link that keeps the answer to heartbeat 1 until 18 are sent.
+  struct Slow : Channel::Handler {
+    void received(Channel& channel, wire::Message message) override {
+      if (const auto* hello = std::get_if<wire::Hello>(&message)) {
+        channel.send(wire::Welcome{token.prove(JobToken::Side::kCoordinator, Nonce{}, hello->nonce)});
+      } else if (std::holds_alternative<wire::Join>(message)) {
+        channel.send(wire::Joined{milliseconds(50), milliseconds(1000)});
+      } else if (std::holds_alternative<wire::Heartbeat>(message)) {
+        if (++heartbeats == 18) channel.send(wire::Heartbeat{1});
+      }
+    }
+    void broken(Channel&, const std::string&) override {}
+    JobToken token{"secret"};
+    int heartbeats = 0;
+  } slow;
+  Channel channel(loop, base::UniqueFd(::accept(socket.fd.get(), nullptr, nullptr)), kMaxMemberBytes, slow);
+  channel.send(wire::Challenge{});
+  ASSERT_TRUE(run_until(loop, [&] { return launcher.outcome.has_value(); }));
+  EXPECT_EQ(launcher.outcome->kind, Kind::kRendezvousFailed);
+  EXPECT_LT(slow.heartbeats, 30);  // 22 at most, and not 18 + 20
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

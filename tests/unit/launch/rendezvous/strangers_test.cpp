@@ -1,0 +1,165 @@
+// Who is kept out, and what it costs the others: nothing.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lockstep/exit_status.h>
+
+#include <csignal>
+
+#include "unit/launch/rendezvous/test_cluster.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using namespace testing_cluster;  // NOLINT(google-build-using-namespace): all of it
+using ::testing::HasSubstr;
+using Kind = JobOutcome::Kind;
+
+TEST(StrangersTest, AWrongTokenIsRefusedAndNobodyElseNotices) {
+  Cluster cluster(quick(2, 2));
+  RendezvousOptions wrong = cluster.options;
+  wrong.token = "another";
+  Launcher& stranger = cluster.add("x", std::nullopt, wrong);
+  ASSERT_TRUE(cluster.run_until([&] { return stranger.outcome.has_value(); }));
+  EXPECT_EQ(stranger.outcome->kind, Kind::kRendezvousFailed);
+  EXPECT_EQ(stranger.outcome->status(), kExitRendezvous);
+  EXPECT_THAT(stranger.outcome->reason, HasSubstr("the job token is wrong"));
+  cluster.add("a");
+  cluster.add("b");
+  ASSERT_TRUE(cluster.all_run(0));
+}
+
+TEST(StrangersTest, AnotherRunIsRefusedWithBothNames) {
+  Cluster cluster(quick(1, 1));
+  RendezvousOptions other = cluster.options;
+  other.run_id = "job-8";
+  Launcher& launcher = cluster.add("a", std::nullopt, other);
+  ASSERT_TRUE(cluster.all_finish());
+  EXPECT_THAT(launcher.outcome->reason,
+              HasSubstr("the job here is \"job-7\", the launcher belongs to \"job-8\""));
+}
+
+TEST(StrangersTest, ATakenRankIsRefused) {
+  Cluster cluster(quick(2, 2));
+  cluster.add("a", 0);
+  Launcher& second = cluster.add("b", 0);
+  Launcher& first = *cluster.launchers[0];
+  ASSERT_TRUE(cluster.run_until([&] { return second.outcome || first.outcome; }));
+  const Launcher& refused = second.outcome ? second : first;
+  EXPECT_THAT(refused.outcome->reason, HasSubstr("node rank 0 is taken by"));
+}
+
+TEST(StrangersTest, StrangersAreCutOffWhateverTheySay) {
+  Cluster cluster(quick(2, 2));
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  const std::string magic("LSR\x01", 4);
+  const auto framed = [&](const std::string& body) {
+    return magic + std::string("\0\0\0", 3) + static_cast<char>(body.size()) + body;
+  };
+  for (const std::string& bytes :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("LSR\x09____", 8),
+        magic + std::string("\x7f\xff\xff\xff", 4),    // 2 GiB
+        magic + std::string("\0\0\x10\x01", 4) + "x",  // 4 KiB + 1
+        framed("not json"), framed("[1,2,3]"), framed("{}"), framed(R"({"type":"launch_missiles"})"),
+        framed(R"({"type":"join","run_id":"job-7"})"), framed(R"({"type":"stopped","generation":0})"),
+        framed(R"({"type":"hello","nonce":"00","proof":"00"})")}) {
+    strangers.push_back(std::make_unique<Stranger>(cluster.server->port()));
+    strangers.back()->say(bytes);
+  }
+  cluster.add("a");
+  cluster.add("b");
+  ASSERT_TRUE(cluster.all_run(0));
+  ASSERT_TRUE(cluster.run_until([&] {
+    bool all = true;
+    for (const auto& stranger : strangers) all &= stranger->is_cut_off();
+    return all;
+  }));
+  EXPECT_EQ(*cluster.launchers[0]->running, 0);
+}
+
+TEST(StrangersTest, SlowStrangersAreCutOffInTime) {
+  RendezvousOptions options = quick(2, 2);
+  options.stranger_timeout = milliseconds(100);
+  Cluster cluster(options);
+  Stranger silent(cluster.server->port()), slow(cluster.server->port());
+  cluster.options.stranger_timeout = kPatience;
+  cluster.add("a");
+  cluster.add("b");
+  const std::string frame = encode_frame(std::string(kMaxStrangerBytes, ' '));
+  size_t next = 0;
+  bool silent_is_out = false, slow_is_out = false;
+  ASSERT_TRUE(cluster.run_until([&] {
+    if (next < frame.size()) slow.say(frame.substr(next++, 1));
+    silent_is_out |= silent.is_cut_off();
+    slow_is_out |= slow.is_cut_off();
+    return silent_is_out && slow_is_out;
+  }));
+  EXPECT_TRUE(cluster.all_run(0));
+}
+
+TEST(StrangersTest, ManyStrangersKeepNobodyOut) {
+  RendezvousOptions options = quick(2, 2);
+  options.max_strangers = 4;
+  options.stranger_timeout = milliseconds(100);
+  Cluster cluster(options);
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  for (int i = 0; i < 30; ++i) strangers.push_back(std::make_unique<Stranger>(cluster.server->port()));
+  cluster.add("a");
+  cluster.add("b");
+  EXPECT_TRUE(cluster.all_run(0));
+}
+
+TEST(StrangersTest, AMemberThatBreaksTheProtocolIsLost) {
+  Cluster cluster(quick(1, 2, 0));
+  Launcher& good = cluster.add("a", 0);
+  // A member by hand.
+  const JobToken token(cluster.options.token);
+  struct ByHand : Channel::Handler {
+    void received(Channel& channel, wire::Message message) override {
+      if (const auto* challenge = std::get_if<wire::Challenge>(&message)) {
+        const Nonce nonce = make_nonce();
+        channel.send(wire::Hello{nonce, token.prove(JobToken::Side::kMember, challenge->nonce, nonce)});
+      } else if (std::holds_alternative<wire::Welcome>(message)) {
+        NodeInfo info = node("b", 1);
+        channel.send(wire::Join{"job-7", {info, "by hand", false}});
+      } else if (std::holds_alternative<wire::Begin>(message)) {
+        channel.send(wire::Challenge{});
+      }
+    }
+    void broken(Channel&, const std::string&) override { is_broken = true; }
+    explicit ByHand(const JobToken& the_token) : token(the_token) {}
+    const JobToken& token;
+    bool is_broken = false;
+  } handler(token);
+  Stranger stranger(cluster.server->port());
+  Channel channel(cluster.loop, std::move(stranger.fd), kMaxCoordinatorBytes, handler);
+  ASSERT_TRUE(cluster.all_finish());
+  EXPECT_TRUE(handler.is_broken);
+  EXPECT_EQ(good.outcome->kind, Kind::kNodeLost);
+  EXPECT_THAT(good.outcome->reason, HasSubstr("node 1 (b) is lost: a message out of turn"));
+}
+
+TEST(StrangersTest, ACoordinatorWithoutTheTokenIsNotTrusted) {
+  base::EventLoop loop;
+  // Somebody who says welcome to everybody.
+  const base::ListenSocket socket = base::listen_on("127.0.0.1", 0);
+  RendezvousOptions options = quick(1, 1);
+  options.port = socket.port;
+  Launcher launcher;
+  launcher.membership = join_remote(loop, node("a"), options, launcher);
+  struct Impostor : Channel::Handler {
+    void received(Channel& channel, wire::Message message) override {
+      EXPECT_FALSE(std::holds_alternative<wire::Join>(message)) << "told a stranger about itself";
+      channel.send(wire::Welcome{});
+    }
+    void broken(Channel&, const std::string&) override {}
+  } impostor;
+  Channel channel(loop, base::UniqueFd(::accept(socket.fd.get(), nullptr, nullptr)), kMaxMemberBytes,
+                  impostor);
+  channel.send(wire::Challenge{});
+  ASSERT_TRUE(run_until(loop, [&] { return launcher.outcome.has_value(); }));
+  EXPECT_THAT(launcher.outcome->reason, HasSubstr("does not know the job token"));
+}
+
+}  // namespace
+}  // namespace lockstep::launcher
