@@ -108,6 +108,15 @@ def test_ranks_of_the_submitting_shell_stay_there(slurm, style):
     assert len(rank_lines(done.stdout)) == 4
 
 
+def test_submitting_from_inside_a_job(slurm):
+    """The outer job's GPUs and CPUs are not taken for the inner one's."""
+    inner = f"{slurm.bin}/lockstep slurm --style srun --submit --wait -- bash -c 'echo inner'"
+    job = slurm.batch(f"cd {slurm.folder}; srun --overlap --ntasks=1 {inner}", f"--nodelist={NODES[0]}", "--ntasks=1",
+                      "--cpus-per-task=4", "--gpus-per-node=1", "--gpu-bind=single:1", "--time=5")
+    slurm.wait_for(job, "COMPLETED")
+    assert "inner" in slurm.log(job).splitlines()
+
+
 def test_array_waits_for_all_its_tasks(slurm):
     done = slurm.lockstep("slurm", "--style", "srun", "--array", "0-2", "--time", "5", "--submit", "--wait", "--",
                           "bash", "-c", 'exit "$SLURM_ARRAY_TASK_ID"', check=False)
