@@ -29,4 +29,5 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/LockstepConfigVersion.cma
 install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
               ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
               ${PROJECT_SOURCE_DIR}/cmake/LockstepTorch.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/LockstepSodium.cmake
         DESTINATION ${package_dir})

@@ -6,8 +6,9 @@
 
 namespace lockstep {
 
-// What started this process, and so where its rank came from.
-enum class Launcher { kExplicit, kTorchrun, kSlurm, kMpi, kSingle };
+// What started this process, and so where its rank came from. kLockstep is
+// `lockstep run`, or a program that started its ranks itself through launch().
+enum class Launcher { kExplicit, kLockstep, kTorchrun, kSlurm, kMpi, kSingle };
 
 const char* to_string(Launcher launcher);
 

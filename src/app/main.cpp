@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "base/process.h"
+#include "cli/run.h"
 #include "cli/slurm.h"
 
 namespace {
@@ -20,6 +21,7 @@ namespace {
 constexpr char kUsage[] =
     "Distributed training for C++.\n"
     "\n"
+    "  lockstep run                 start a program once a rank, on one node or several\n"
     "  lockstep slurm               a batch script for a Slurm cluster, printed or submitted\n"
     "  lockstep doctor              what this machine and this allocation can do\n"
     "  lockstep bench collectives   time and bandwidth of collectives\n"
@@ -33,6 +35,7 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
+    {"run", lockstep::cli::run_run},
     {"slurm", lockstep::cli::run_slurm},
 };
 

@@ -34,6 +34,13 @@ bool log_enabled(LogLevel level);
 void log_line(LogLevel level, std::string_view component, std::string_view message) noexcept;
 
 template <typename... Args>
+void log_debug(std::string_view component, fmt::format_string<Args...> text, Args&&... args) {
+  if (log_enabled(LogLevel::kDebug)) {
+    log_line(LogLevel::kDebug, component, fmt::format(text, std::forward<Args>(args)...));
+  }
+}
+
+template <typename... Args>
 void log_info(std::string_view component, fmt::format_string<Args...> text, Args&&... args) {
   if (log_enabled(LogLevel::kInfo)) {
     log_line(LogLevel::kInfo, component, fmt::format(text, std::forward<Args>(args)...));

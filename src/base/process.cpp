@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -42,6 +44,8 @@ struct ExecPlan {
   int stderr_fd;
   int error_fd;
   pid_t parent;
+  const cpu_set_t* cpus;
+  size_t cpus_bytes;
 };
 
 [[noreturn]] void report_and_exit(const ExecPlan& plan) {
@@ -58,11 +62,25 @@ struct ExecPlan {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  // Ignored signals stay ignored over exec; a program expects to die of a closed pipe.
+  ::signal(SIGPIPE, SIG_DFL);
+  if (plan.cpus_bytes > 0 && ::sched_setaffinity(0, plan.cpus_bytes, plan.cpus) != 0) report_and_exit(plan);
   for (size_t i = 0; i < plan.num_inherited_fds; ++i) ::fcntl(plan.inherited_fds[i], F_SETFD, 0);
   if (plan.stdout_fd >= 0 && ::dup2(plan.stdout_fd, STDOUT_FILENO) < 0) report_and_exit(plan);
   if (plan.stderr_fd >= 0 && ::dup2(plan.stderr_fd, STDERR_FILENO) < 0) report_and_exit(plan);
   ::execve(plan.program, plan.arguments, plan.environment);
   report_and_exit(plan);
+}
+
+// A mask of any size: the type cpu_set_t itself ends at 1024 CPUs.
+std::vector<cpu_set_t> mask_of(const std::vector<int>& cpus) {
+  if (cpus.empty()) return {};
+  const int highest = *std::max_element(cpus.begin(), cpus.end());
+  std::vector<cpu_set_t> mask(static_cast<size_t>(highest) / CPU_SETSIZE + 1);
+  const size_t bytes = mask.size() * sizeof(cpu_set_t);
+  CPU_ZERO_S(bytes, mask.data());
+  for (const int cpu : cpus) CPU_SET_S(cpu, bytes, mask.data());
+  return mask;
 }
 
 // A process that was started with SIGCHLD ignored would never learn how a child ended.
@@ -98,6 +116,8 @@ ChildProcess ChildProcess::start(const ProcessOptions& options) {
   std::vector<char*> argument_pointers = pointers_to(arguments);
   std::vector<char*> entry_pointers = pointers_to(entries);
 
+  const std::vector<cpu_set_t> mask = mask_of(options.cpus);
+
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     throw ConfigError("process", fmt::format("cannot make a pipe: {}", std::strerror(errno)));
@@ -112,7 +132,9 @@ ChildProcess ChildProcess::start(const ProcessOptions& options) {
                       options.stdout_fd,
                       options.stderr_fd,
                       write_end.get(),
-                      ::getpid()};
+                      ::getpid(),
+                      mask.data(),
+                      mask.size() * sizeof(cpu_set_t)};
   const pid_t pid = ::fork();
   if (pid < 0) throw ConfigError("process", fmt::format("cannot fork: {}", std::strerror(errno)));
   if (pid == 0) become(plan);

@@ -20,6 +20,8 @@ struct ProcessOptions {
   // Standard output and error of the child; -1: the parent's own.
   int stdout_fd = -1;
   int stderr_fd = -1;
+  // The CPUs that the child may run on; empty: those of the parent.
+  std::vector<int> cpus;
 };
 
 // How a process ended.

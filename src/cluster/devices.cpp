@@ -4,6 +4,8 @@
 #include <lockstep/error.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -50,6 +52,14 @@ VisibleDevices parse_visible_devices(const std::optional<std::string>& value) {
     if (comma == std::string_view::npos) return result;
     rest.remove_prefix(comma + 1);
   }
+}
+
+int count_visible_gpus(const base::Environment& environment, const std::string& driver_folder) {
+  const VisibleDevices visible = parse_visible_devices(environment.get("CUDA_VISIBLE_DEVICES"));
+  std::error_code error;
+  const auto entries = std::filesystem::directory_iterator(driver_folder, error);
+  const auto present = static_cast<size_t>(error ? 0 : std::distance(begin(entries), end(entries)));
+  return static_cast<int>(visible.restricted ? std::min(present, visible.devices.size()) : present);
 }
 
 int choose_device(const RankMap& map, int visible_count, const base::Environment& environment) {

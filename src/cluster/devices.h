@@ -24,6 +24,11 @@ struct VisibleDevices {
 // none: an entry that is neither index nor UUID, or one named twice.
 VisibleDevices parse_visible_devices(const std::optional<std::string>& value);
 
+// How many GPUs CUDA would show this process, without asking CUDA: those that
+// NVIDIA's driver has in `driver_folder` and CUDA_VISIBLE_DEVICES does not hide.
+int count_visible_gpus(const base::Environment& environment,
+                       const std::string& driver_folder = "/proc/driver/nvidia/gpus");
+
 // The CUDA index of this rank among `visible_count` GPUs. The local rank; or 0
 // where one GPU is visible, because then the launcher gave each task its own, which
 // check_distinct_devices proves. ConfigError: no GPU, or fewer GPUs than local

@@ -122,6 +122,7 @@ base::Environment environment_of_rank(const SpawnPlan& plan, int local_rank) {
   base::check_lt(local_rank, plan.local_world_size, "local rank of a spawned process");
   const int rank = plan.first_rank + local_rank;
   base::Environment result{
+      {"LOCKSTEP_LAUNCHER", "lockstep"},
       {"RANK", std::to_string(rank)},
       {"WORLD_SIZE", std::to_string(plan.world_size)},
       {"LOCAL_RANK", std::to_string(local_rank)},

@@ -25,6 +25,7 @@ std::string nodes_text(const RankMap& map) {
 const char* to_string(Launcher launcher) {
   switch (launcher) {
     case Launcher::kExplicit: return "explicit";
+    case Launcher::kLockstep: return "lockstep";
     case Launcher::kTorchrun: return "torchrun";
     case Launcher::kSlurm: return "slurm";
     case Launcher::kMpi: return "mpi";

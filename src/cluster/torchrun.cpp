@@ -49,13 +49,19 @@ void read_node(const Variables& variables, RankMap& map) {
   map.num_nodes = num_nodes.value_or(0);
 }
 
+Launcher launcher_of(const Evidence& evidence) {
+  if (evidence.explicit_rank) return Launcher::kExplicit;
+  const bool ours = evidence.variables.text("LOCKSTEP_LAUNCHER") == "lockstep";
+  return ours ? Launcher::kLockstep : Launcher::kTorchrun;
+}
+
 }  // namespace
 
 Placement place_by_rank_variables(const Evidence& evidence) {
   const Variables& variables = evidence.variables;
   Placement placement;
   RankMap& map = placement.map;
-  map.launcher = evidence.explicit_rank ? Launcher::kExplicit : Launcher::kTorchrun;
+  map.launcher = launcher_of(evidence);
   map.rank = variables.require(variables.rank("RANK"), "RANK", kNames);
   map.world_size = variables.require(variables.count("WORLD_SIZE"), "WORLD_SIZE", kNames);
   check_rank_in_world(map, variables, kNames);

@@ -16,11 +16,12 @@ namespace {
 
 // The host that the group's store was reached at, where the store is a server.
 std::string address_of(c10::intrusive_ptr<c10d::Store> store) {
-  if (auto prefix = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(store)) {
+  // Plain casts: c10::dynamic_intrusive_pointer_cast leaks what it cannot cast.
+  if (auto* prefix = dynamic_cast<c10d::PrefixStore*>(store.get())) {
     store = prefix->getUnderlyingNonPrefixStore();
   }
-  const auto tcp = c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(store);
-  return tcp ? tcp->getHost() : "";
+  const auto* tcp = dynamic_cast<const c10d::TCPStore*>(store.get());
+  return tcp != nullptr ? tcp->getHost() : "";
 }
 
 std::vector<int> all_ranks(int size) {

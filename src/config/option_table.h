@@ -5,6 +5,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -15,6 +16,9 @@ namespace lockstep::config {
 struct OptionRules {
   std::vector<std::string> choices;     // text options; empty: any
   std::optional<int64_t> minimum = {};  // numeric options
+  std::string short_flag = {};          // one letter: -n
+  bool negatable = true;                // a bool also has --no_name
+  bool has_variable = true;             // false: by flag only
 };
 
 // The options of one struct: name, help, rules and field declared once, from which
@@ -25,21 +29,22 @@ struct OptionRules {
 // LOCKSTEP_MAX_ITER; a bool also --no_verbose and --no-verbose.
 class OptionTable {
  public:
-  explicit OptionTable(std::string description);
+  explicit OptionTable(std::string description, std::string variable_prefix = "LOCKSTEP_");
 
-  // T: std::string, bool, an integer, or std::optional of one.
+  // T: std::string, bool, a number, or std::optional of one.
   template <typename T>
   OptionTable& add(const std::string& name, T& field, const std::string& help, OptionRules rules = {}) {
     Entry entry;
     entry.name = name;
     entry.help = help;
-    entry.declare = [name, help, &field](CLI::App& app) {
+    entry.declare = [&field](CLI::App& app, const std::string& names) {
       if constexpr (std::is_same_v<T, bool>) {
-        return app.add_flag(flag_names(name, /*negated=*/true), field, help);
+        return app.add_flag(names, field);
       } else {
-        return app.add_option(flag_names(name, /*negated=*/false), field, help)->capture_default_str();
+        return app.add_option(names, field)->capture_default_str();
       }
     };
+    entry.is_bool = std::is_same_v<T, bool>;
     entry.value = [&field]() -> nlohmann::json {
       if constexpr (is_optional<T>::value) {
         return field ? nlohmann::json(*field) : nlohmann::json(nullptr);
@@ -55,6 +60,13 @@ class OptionTable {
   // Reads variables and flags into the fields, then validates. ConfigError: an
   // unknown flag or a bad value; HelpRequested: --help.
   void parse(int argc, const char* const* argv);
+  // The same for a command that starts another: flags end at the first argument that
+  // is none, or after "--". Returns what follows them. program is the command's name
+  // in messages; arguments begin after it.
+  std::vector<std::string> parse_command(const std::string& program,
+                                         const std::vector<std::string>& arguments);
+  // After a parse: whether a flag or a variable set this option.
+  bool given(const std::string& name) const { return given_.count(name) > 0; }
   // ConfigError names the first option whose value breaks its rules.
   void validate() const;
   nlohmann::json to_json() const;
@@ -63,7 +75,8 @@ class OptionTable {
   struct Entry {
     std::string name;
     std::string help;
-    std::function<CLI::Option*(CLI::App&)> declare;
+    std::function<CLI::Option*(CLI::App&, const std::string& names)> declare;
+    bool is_bool = false;
     std::function<nlohmann::json()> value;
     OptionRules rules;
   };
@@ -72,9 +85,15 @@ class OptionTable {
   template <typename T>
   struct is_optional<std::optional<T>> : std::true_type {};
 
-  static std::string flag_names(const std::string& name, bool negated);
+  static std::string flag_names(const Entry& entry);
+  std::string variable_name(const Entry& entry) const;
+  void declare_all(CLI::App& app) const;
+  template <typename Parse>
+  void parse_with(CLI::App& app, Parse parse);
 
   std::string description_;
+  std::string variable_prefix_;
+  std::set<std::string> given_;
   std::vector<Entry> entries_;
 };
 

@@ -1,57 +1,29 @@
 #include "launch/supervisor.h"
 
 #include <poll.h>
-#include <sys/signalfd.h>
 
 #include <algorithm>
 #include <csignal>
 
 #include "base/log.h"
+#include "launch/signal_queue.h"
 
 namespace lockstep::launcher {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-constexpr int kNotifySignals[] = {SIGUSR1, SIGUSR2};
 // Only where the kernel has no pidfd to wait on.
 constexpr std::chrono::milliseconds kPollPeriod{50};
 
-// The signals of this process as a descriptor, for as long as it lives.
-class SignalQueue {
- public:
-  SignalQueue() {
-    sigset_t set;
-    ::sigemptyset(&set);
-    for (const int signal : kStopSignals) add_unless_ignored(set, signal);
-    for (const int signal : kNotifySignals) add_unless_ignored(set, signal);
-    ::pthread_sigmask(SIG_BLOCK, &set, &previous_);
-    fd_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  }
-  ~SignalQueue() { ::pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
-
-  int fd() const { return fd_.get(); }
-  std::optional<int> next() {
-    signalfd_siginfo info;
-    if (::read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
-    return static_cast<int>(info.ssi_signo);
-  }
-
- private:
-  // Blocked, a signal is queued also where it is ignored: nohup must go on working.
-  static void add_unless_ignored(sigset_t& set, int signal) {
-    struct sigaction current {};
-    if (::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN) return;
-    ::sigaddset(&set, signal);
-  }
-
-  sigset_t previous_;
-  base::UniqueFd fd_;
-};
+std::vector<int> watched_signals() {
+  std::vector<int> signals = stop_signals();
+  signals.insert(signals.end(), default_notify_signals().begin(), default_notify_signals().end());
+  return signals;
+}
 
 bool is_stop_signal(int signal) {
-  return std::find(std::begin(kStopSignals), std::end(kStopSignals), signal) != std::end(kStopSignals);
+  return std::find(stop_signals().begin(), stop_signals().end(), signal) != stop_signals().end();
 }
 
 class Supervisor {
@@ -137,7 +109,7 @@ class Supervisor {
 
   std::vector<base::ChildProcess>& workers_;
   const SupervisorOptions options_;
-  SignalQueue signals_;
+  SignalQueue signals_{watched_signals()};
   SupervisorOutcome outcome_;
   int stop_signal_ = 0;
   std::optional<Clock::time_point> terminate_at_;

@@ -5,10 +5,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
 #include "base/log.h"
+#include "launch/error_file.h"
 
 #include <c10/util/Exception.h>
 
@@ -16,23 +15,19 @@ namespace lockstep {
 namespace {
 
 // torchrun and `lockstep run` read this file to tell why a worker failed.
-void write_error_file(const std::string& message) {
+void leave_error_file(const std::string& message) {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (path == nullptr || *path == '\0') return;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
-  const nlohmann::json content = {
-      {"message",
-       {{"message", message},
-        {"extraInfo", {{"py_callstack", message}, {"timestamp", std::to_string(seconds)}}}}}};
-  base::publish_file(path, content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  launcher::write_error_file(path, {.message = message, .timestamp_s = seconds});
 }
 
 int report(const std::string& message, int status) {
   const std::string line = base::log_prefix() + message + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
   try {
-    write_error_file(message);
+    leave_error_file(message);
   } catch (const std::exception& error) {
     base::log_warning("launch", "the error file was not written: {}", error.what());
   }

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace lockstep::test {
@@ -13,6 +14,10 @@ namespace lockstep::test {
 // The path of a program that the build made: "lockstep", "sine", or "test/NAME"
 // for tests/process/programs/NAME.cpp.
 std::string program_path(const std::string& name);
+
+// For processes that use MPI: OpenMPI never frees much of what it makes, in modules
+// that are unloaded by the time leaks are looked for, so they cannot be told from ours.
+inline constexpr std::pair<const char*, const char*> kExcuseMpiLeaks{"LSAN_OPTIONS", "detect_leaks=0"};
 
 struct ExitStatus {
   int code = -1;   // valid when signal is 0

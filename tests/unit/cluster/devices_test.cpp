@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
 
+#include <filesystem>
+
 namespace lockstep::cluster {
 namespace {
 
@@ -51,6 +53,18 @@ TEST(VisibleDevicesTest, RefusesWhatCudaWouldHideSilently) {
   EXPECT_THAT([] { parse_visible_devices("1,01"); },
               ThrowsMessage<ConfigError>(
                   StrEq("[cluster] CUDA_VISIBLE_DEVICES names device 1 twice: CUDA_VISIBLE_DEVICES='1,01'")));
+}
+
+TEST(VisibleGpusTest, CountsWhatTheDriverHasAndTheVariableShows) {
+  const std::string driver = testing::TempDir() + "lockstep_visible_gpus_test";
+  for (const char* gpu : {"0000:01:00.0", "0000:02:00.0", "0000:03:00.0"}) {
+    std::filesystem::create_directories(driver + "/" + gpu);
+  }
+  EXPECT_EQ(count_visible_gpus({}, driver), 3);
+  EXPECT_EQ(count_visible_gpus({{"CUDA_VISIBLE_DEVICES", "0,2"}}, driver), 2);
+  EXPECT_EQ(count_visible_gpus({{"CUDA_VISIBLE_DEVICES", ""}}, driver), 0);
+  EXPECT_EQ(count_visible_gpus({{"CUDA_VISIBLE_DEVICES", "0,1"}}, "/nonexistent"), 0);
+  std::filesystem::remove_all(driver);
 }
 
 TEST(ChooseDeviceTest, TakesTheLocalRank) {

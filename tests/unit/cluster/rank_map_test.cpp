@@ -7,6 +7,7 @@ namespace {
 TEST(RankMapTest, NamesTheLaunchers) {
   EXPECT_STREQ(to_string(Launcher::kExplicit), "explicit");
   EXPECT_STREQ(to_string(Launcher::kTorchrun), "torchrun");
+  EXPECT_STREQ(to_string(Launcher::kLockstep), "lockstep");
   EXPECT_STREQ(to_string(Launcher::kSlurm), "slurm");
   EXPECT_STREQ(to_string(Launcher::kMpi), "mpi");
   EXPECT_STREQ(to_string(Launcher::kSingle), "single");

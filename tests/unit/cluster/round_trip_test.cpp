@@ -32,9 +32,9 @@ std::vector<RankMap> started_ranks(const PlacementRequest& request, const base::
 TEST(RoundTripTest, RanksOfOneMachine) {
   const std::vector<RankMap> maps = started_ranks({.nprocs = 3}, {});
   ASSERT_EQ(maps.size(), 3u);
-  EXPECT_EQ(describe(maps[0]), "torchrun 0/3 local 0/3 node 0/1 [vm:3] tcp://127.0.0.1:40123 fd 9");
-  EXPECT_EQ(describe(maps[1]), "torchrun 1/3 local 1/3 node 0/1 [vm:3] tcp://127.0.0.1:40123");
-  EXPECT_EQ(describe(maps[2]), "torchrun 2/3 local 2/3 node 0/1 [vm:3] tcp://127.0.0.1:40123");
+  EXPECT_EQ(describe(maps[0]), "lockstep 0/3 local 0/3 node 0/1 [vm:3] tcp://127.0.0.1:40123 fd 9");
+  EXPECT_EQ(describe(maps[1]), "lockstep 1/3 local 1/3 node 0/1 [vm:3] tcp://127.0.0.1:40123");
+  EXPECT_EQ(describe(maps[2]), "lockstep 2/3 local 2/3 node 0/1 [vm:3] tcp://127.0.0.1:40123");
 }
 
 TEST(RoundTripTest, RanksOfOneNodeOfASlurmStep) {
@@ -42,24 +42,24 @@ TEST(RoundTripTest, RanksOfOneNodeOfASlurmStep) {
   ASSERT_EQ(maps.size(), 3u);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(describe(maps[static_cast<size_t>(i)]),
-              fmt::format("torchrun {}/6 local {}/3 node 1/2 [] tcp://node01:23677 job 2.0", 3 + i, i));
+              fmt::format("lockstep {}/6 local {}/3 node 1/2 [] tcp://node01:23677 job 2.0", 3 + i, i));
   }
 }
 
 TEST(RoundTripTest, RanksOfASlurmTaskThatStartsThemAlone) {
   const std::vector<RankMap> maps = started_ranks({.nprocs = 2}, captured(kSlurmSecondStep));
   ASSERT_EQ(maps.size(), 2u);
-  EXPECT_EQ(describe(maps[0]), "torchrun 0/2 local 0/2 node 0/1 [vm:2] tcp://127.0.0.1:40123 fd 9 job 7.1");
-  EXPECT_EQ(describe(maps[1]), "torchrun 1/2 local 1/2 node 0/1 [vm:2] tcp://127.0.0.1:40123 job 7.1");
+  EXPECT_EQ(describe(maps[0]), "lockstep 0/2 local 0/2 node 0/1 [vm:2] tcp://127.0.0.1:40123 fd 9 job 7.1");
+  EXPECT_EQ(describe(maps[1]), "lockstep 1/2 local 1/2 node 0/1 [vm:2] tcp://127.0.0.1:40123 job 7.1");
 }
 
 TEST(RoundTripTest, RanksThatMeetAtTheRequestsPlace) {
   const std::vector<RankMap> at_file = started_ranks({.nprocs = 2, .init_method = "file:///tmp/store"}, {});
   ASSERT_EQ(at_file.size(), 2u);
-  EXPECT_EQ(describe(at_file[1]), "torchrun 1/2 local 1/2 node 0/1 [vm:2] file:///tmp/store");
+  EXPECT_EQ(describe(at_file[1]), "lockstep 1/2 local 1/2 node 0/1 [vm:2] file:///tmp/store");
   const std::vector<RankMap> at_address = started_ranks({.nprocs = 2, .init_method = "tcp://[::1]:4000"}, {});
   ASSERT_EQ(at_address.size(), 2u);
-  EXPECT_EQ(describe(at_address[1]), "torchrun 1/2 local 1/2 node 0/1 [vm:2] tcp://[::1]:4000");
+  EXPECT_EQ(describe(at_address[1]), "lockstep 1/2 local 1/2 node 0/1 [vm:2] tcp://[::1]:4000");
 }
 
 TEST(RoundTripTest, APlanOfALauncherWithUnequalNodesAndItsOwnStore) {
@@ -78,7 +78,7 @@ TEST(RoundTripTest, APlanOfALauncherWithUnequalNodesAndItsOwnStore) {
   for (int local_rank = 0; local_rank < 2; ++local_rank) {
     const Placement joined = decide_placement({}, environment_of_rank(plan, local_rank), "vm");
     EXPECT_EQ(describe(joined.map),
-              fmt::format("torchrun {}/5 local {}/2 node 1/2 [] tcp://head:29400 agent job run-5",
+              fmt::format("lockstep {}/5 local {}/2 node 1/2 [] tcp://head:29400 agent job run-5",
                           3 + local_rank, local_rank));
   }
 }
@@ -95,7 +95,7 @@ TEST(RoundTripTest, ReplacesTheVariablesOfAnOuterTorchrun) {
                                 {"MASTER_ADDR", "gone"}, {"TORCHELASTIC_RUN_ID", "outer"}};
   for (const auto& [name, value] : environment_of_rank(plan, 1).values()) environment.set(name, value);
   EXPECT_EQ(describe(decide_placement({}, environment, "vm")),
-            "torchrun 1/2 local 1/2 node 0/1 [vm:2] tcp://127.0.0.1:40123");
+            "lockstep 1/2 local 1/2 node 0/1 [vm:2] tcp://127.0.0.1:40123");
 }
 
 TEST(RoundTripTest, ALocalRankOutsideThePlanIsABug) {

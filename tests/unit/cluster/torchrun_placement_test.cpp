@@ -36,6 +36,10 @@ constexpr char kAssumed[] =
 
 const PlacementCase kJoins[] = {
     {"RealTorchrun", {}, kTorchrun, "torchrun 1/2 local 1/2 node 0/1 [vm:2] tcp://127.0.0.1:29500 agent"},
+    {"OurOwnLauncher",
+     {},
+     with(kTorchrun, {{"LOCKSTEP_LAUNCHER", "lockstep"}}),
+     "lockstep 1/2 local 1/2 node 0/1 [vm:2] tcp://127.0.0.1:29500 agent"},
     {"AgentStoreOnlyIfTrue",
      {},
      with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}}),

@@ -105,5 +105,63 @@ TEST(OptionTableTest, PrintsTheResolvedValues) {
             nlohmann::json({{"nprocs", 3}, {"backend", "auto"}, {"max_iter", 7}, {"verbose", true}}));
 }
 
+struct Command {
+  int count = 1;
+  double seconds = 0.5;
+  std::string name = "none";
+  bool no_python = false;
+
+  OptionTable table() {
+    OptionTable table("A launcher.", "PET_");
+    table.add("nproc_per_node", count, "workers", {.minimum = 1, .short_flag = "n"})
+        .add("monitor_interval", seconds, "seconds")
+        .add("rdzv_id", name, "name", {.has_variable = false})
+        .add("no_python", no_python, "execute as it is", {.negatable = false});
+    return table;
+  }
+};
+
+TEST(OptionTableCommandTest, FlagsEndAtTheProgram) {
+  Command command;
+  OptionTable table = command.table();
+  const auto rest = table.parse_command(
+      "run", {"-n", "3", "--monitor-interval=2.5", "--no-python", "--rdzv_id", "x", "./prog", "-n", "9"});
+  EXPECT_EQ(rest, (std::vector<std::string>{"./prog", "-n", "9"}));
+  EXPECT_EQ(command.count, 3);
+  EXPECT_EQ(command.seconds, 2.5);
+  EXPECT_EQ(command.name, "x");
+  EXPECT_TRUE(command.no_python);
+  EXPECT_TRUE(table.given("rdzv_id"));
+}
+
+TEST(OptionTableCommandTest, DashesEndTheFlagsToo) {
+  Command command;
+  OptionTable table = command.table();
+  EXPECT_EQ(table.parse_command("run", {"-n4", "--", "--prog"}), std::vector<std::string>{"--prog"});
+  EXPECT_EQ(command.count, 4);
+  EXPECT_FALSE(table.given("monitor_interval"));
+}
+
+TEST(OptionTableCommandTest, AnUnknownFlagIsNoProgram) {
+  Command command;
+  EXPECT_THROW(command.table().parse_command("run", {"--nproc", "2", "./prog"}), ConfigError);
+  EXPECT_THROW(command.table().parse_command("run", {"-n", "0", "./prog"}), ConfigError);
+  EXPECT_THROW(command.table().parse_command("run", {"-n"}), ConfigError);
+  EXPECT_THROW(command.table().parse_command("run", {"--no_no_python", "./prog"}), ConfigError);
+}
+
+TEST(OptionTableCommandTest, VariablesHaveThePrefixUnlessTheyAreNotWanted) {
+  ::setenv("PET_NPROC_PER_NODE", "5", 1);
+  ::setenv("PET_RDZV_ID", "ignored", 1);
+  Command command;
+  OptionTable table = command.table();
+  table.parse_command("run", {"./prog"});
+  ::unsetenv("PET_NPROC_PER_NODE");
+  ::unsetenv("PET_RDZV_ID");
+  EXPECT_EQ(command.count, 5);
+  EXPECT_TRUE(table.given("nproc_per_node"));
+  EXPECT_EQ(command.name, "none");
+}
+
 }  // namespace
 }  // namespace lockstep::config

@@ -1,0 +1,131 @@
+#include "launch/agent/agent.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <csignal>
+
+namespace lockstep::launcher {
+namespace {
+
+std::vector<int> all_signals(const RunOptions& options) {
+  std::vector<int> signals = options.stop_signals;
+  signals.insert(signals.end(), options.notify_signals.begin(), options.notify_signals.end());
+  return signals;
+}
+
+bool keeps_logs(const RunOptions& options) {
+  return options.redirects.any() || options.tee.any() || !options.stdout_filters.empty() ||
+         !options.stderr_filters.empty();
+}
+
+}  // namespace
+
+Agent::Agent(base::EventLoop& loop, const RunOptions& options, Keeper& keeper, Consoles consoles)
+    : loop_(loop),
+      options_(options),
+      keeper_(keeper),
+      consoles_(consoles),
+      signals_(all_signals(options)),
+      logs_(options.log_dir, options.run_id, keeps_logs(options)) {
+  loop_.watch(signals_.fd(), EPOLLIN, [this](uint32_t) { on_signals(); });
+}
+
+Agent::~Agent() {
+  loop_.cancel(kill_timer_);
+  loop_.forget(signals_.fd());
+}
+
+std::string Agent::kept_logs() const { return keeps_logs(options_) ? logs_.path().string() : ""; }
+
+uint16_t Agent::reserve_store_port(int) {
+  store_port_.reset();
+  store_port_.emplace(options_.store_port);
+  return store_port_->number();
+}
+
+void Agent::start(const Generation& generation) {
+  stopping_ = ending_ = failure_told_ = false;
+  workers_.reset();
+  if (generation.number > 0) {
+    say(fmt::format("[run] life number {} of the job: {} ranks on {} nodes, restart {} of {}\n",
+                    generation.number, generation.world_size(), generation.nodes.size(),
+                    generation.restart_count, options_.max_restarts));
+  }
+  workers_ = std::make_unique<WorkerGroup>(loop_, keeper_, consoles_, logs_, options_, generation,
+                                           [this](int local_rank) { on_worker_exit(local_rank); });
+}
+
+void Agent::on_worker_exit(int local_rank) {
+  const int generation = workers_->generation().number;
+  if (!workers_->exit_state(local_rank).success() && !failure_told_ && !ending_) {
+    failure_told_ = true;
+    membership_->worker_failed(workers_->failure_of(local_rank));
+    // Not waiting for the job's word: nobody runs on after this.
+    end_workers(SIGTERM);
+  }
+  if (workers_->running() > 0) return;
+  loop_.cancel(kill_timer_);
+  if (stopping_) {
+    stopping_ = false;
+    membership_->stopped(generation);
+  } else if (!failure_told_) {
+    membership_->succeeded(generation);
+  }
+}
+
+void Agent::stop(int generation, const std::string& reason) {
+  if (!workers_ || workers_->running() == 0) {
+    membership_->stopped(generation);
+    return;
+  }
+  if (!reason.empty()) say(fmt::format("[run] stopping the workers: {}\n", reason));
+  stopping_ = true;
+  end_workers(SIGTERM);
+}
+
+void Agent::end_workers(int signal) {
+  if (!ending_) {
+    ending_ = true;
+    kill_timer_ = loop_.after(options_.shutdown_timeout, [this] { workers_->send_signal(SIGKILL); });
+    workers_->send_signal(signal);
+  }
+}
+
+void Agent::finish(const JobOutcome& outcome) {
+  outcome_ = outcome;
+  // Where workers still run the job is out of reach: nobody must go on alone.
+  loop_.cancel(kill_timer_);
+  workers_.reset();
+  loop_.stop();
+}
+
+void Agent::on_signals() {
+  while (const std::optional<int> signal = signals_.next()) {
+    const auto& notify = options_.notify_signals;
+    if (std::find(notify.begin(), notify.end(), *signal) != notify.end()) {
+      if (workers_) workers_->send_signal(*signal);
+    } else {
+      on_stop_signal(*signal);
+    }
+  }
+}
+
+void Agent::on_stop_signal(int signal) {
+  if (stop_signal_ != 0) {
+    // Asked twice: no more patience.
+    if (workers_) workers_->send_signal(SIGKILL);
+    return;
+  }
+  stop_signal_ = signal;
+  if (workers_ && workers_->running() > 0) end_workers(signal);
+  membership_->leave(signal);
+}
+
+void Agent::say(const std::string& line) {
+  if (!options_.quiet) consoles_.err.write(line);
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "base/event_loop.h"
+#include "launch/agent/console.h"
+#include "launch/agent/keeper.h"
+#include "launch/agent/log_folder.h"
+#include "launch/agent/run_options.h"
+#include "launch/agent/store_port.h"
+#include "launch/agent/worker_group.h"
+#include "launch/membership.h"
+#include "launch/signal_queue.h"
+
+namespace lockstep::launcher {
+
+// This node's part of a job: does what the job decides (MembershipListener), tells it
+// what happens here, and turns signals to the launcher into what they mean.
+class Agent final : public MembershipListener {
+ public:
+  Agent(base::EventLoop& loop, const RunOptions& options, Keeper& keeper, Consoles consoles);
+  ~Agent() override;
+
+  // Before the loop runs. The membership outlives the agent's use of it.
+  void join(Membership& membership) { membership_ = &membership; }
+  // How the job ended; set when the loop stops.
+  const std::optional<JobOutcome>& outcome() const { return outcome_; }
+  // Where the log files are that stay, or "".
+  std::string kept_logs() const;
+
+  uint16_t reserve_store_port(int generation) override;
+  void start(const Generation& generation) override;
+  void stop(int generation, const std::string& reason) override;
+  void finish(const JobOutcome& outcome) override;
+
+ private:
+  void on_worker_exit(int local_rank);
+  void on_signals();
+  void on_stop_signal(int signal);
+  // SIGTERM now, SIGKILL when the grace is over.
+  void end_workers(int signal);
+  void say(const std::string& line);
+
+  base::EventLoop& loop_;
+  const RunOptions& options_;
+  Keeper& keeper_;
+  Consoles consoles_;
+  SignalQueue signals_;
+  LogFolder logs_;
+  Membership* membership_ = nullptr;
+  std::optional<StorePort> store_port_;
+  std::unique_ptr<WorkerGroup> workers_;
+  bool stopping_ = false;  // stop() was asked for, stopped() not yet said
+  bool ending_ = false;    // the workers were told to end
+  bool failure_told_ = false;
+  int stop_signal_ = 0;
+  base::EventLoop::Timer kill_timer_;
+  std::optional<JobOutcome> outcome_;
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,101 @@
+#include "launch/agent/keeper.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <optional>
+#include <set>
+
+namespace lockstep::launcher {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Message {
+  char what;  // g: guard, r: release, l: lease
+  int64_t value;
+};
+
+int wait_ms(const std::optional<Clock::time_point>& deadline) {
+  if (!deadline) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
+  return static_cast<int>(std::max<int64_t>(0, left.count()));
+}
+
+void kill_all(const std::set<pid_t>& groups) {
+  for (const pid_t group : groups) ::kill(-group, SIGKILL);
+}
+
+// Until the launcher is gone. Its signals are not ours: of a Ctrl-C it makes what it
+// wants.
+[[noreturn]] void keep(int fd) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_NAME, "lockstep-keeper");
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
+  std::set<pid_t> groups;
+  std::optional<Clock::time_point> deadline;
+  while (true) {
+    pollfd ready{fd, POLLIN, 0};
+    if (::poll(&ready, 1, wait_ms(deadline)) == 0 && deadline && Clock::now() >= *deadline) {
+      kill_all(groups);
+      deadline.reset();
+      continue;
+    }
+    Message message{};
+    const ssize_t got = ::read(fd, &message, sizeof message);
+    if (got < 0 && errno == EINTR) continue;
+    if (got != sizeof message) break;
+    const auto group = static_cast<pid_t>(message.value);
+    if (message.what == 'g') groups.insert(group);
+    if (message.what == 'r') groups.erase(group);
+    if (message.what == 'l') deadline = Clock::now() + std::chrono::milliseconds(message.value);
+  }
+  kill_all(groups);
+  ::_exit(0);
+}
+
+}  // namespace
+
+Keeper::Keeper() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw ConfigError("run", fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  }
+  const base::UniqueFd read_end(ends[0]);
+  pipe_.reset(ends[1]);
+  pid_ = ::fork();
+  if (pid_ < 0) throw ConfigError("run", fmt::format("cannot fork: {}", std::strerror(errno)));
+  if (pid_ == 0) {
+    pipe_.reset();
+    keep(read_end.get());
+  }
+}
+
+Keeper::~Keeper() {
+  pipe_.reset();
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void Keeper::guard(pid_t group) { send('g', group); }
+void Keeper::release(pid_t group) { send('r', group); }
+void Keeper::renew(std::chrono::milliseconds lease) { send('l', lease.count()); }
+
+void Keeper::send(char what, int64_t value) const {
+  Message message;
+  std::memset(&message, 0, sizeof message);
+  message.what = what;
+  message.value = value;
+  // A keeper that is gone is no reason to end a job: only the safety net is.
+  [[maybe_unused]] const ssize_t written = ::write(pipe_.get(), &message, sizeof message);
+}
+
+}  // namespace lockstep::launcher

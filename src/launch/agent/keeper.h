@@ -1,0 +1,39 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+
+#include "base/unique_fd.h"
+
+namespace lockstep::launcher {
+
+// A process beside the launcher that ends the workers when the launcher cannot: it
+// was killed with SIGKILL, or it does not run (SIGSTOP, a machine that stalls) longer
+// than the others of the job wait for it. It kills whole process groups, so what
+// workers have started goes too.
+class Keeper {
+ public:
+  // Forks; REQUIRES that this process has one thread. Throws ConfigError when that is
+  // impossible.
+  Keeper();
+  Keeper(const Keeper&) = delete;
+  Keeper& operator=(const Keeper&) = delete;
+  // Kills what is still guarded, as if the launcher had died, and waits for the end.
+  ~Keeper();
+
+  // From the moment a worker runs to the moment its group is known to be gone.
+  void guard(pid_t group);
+  void release(pid_t group);
+  // Unless this is called again within the lease, everything guarded is killed. A
+  // launcher that never calls it has no such limit.
+  void renew(std::chrono::milliseconds lease);
+
+ private:
+  void send(char what, int64_t value) const;
+
+  base::UniqueFd pipe_;
+  pid_t pid_ = -1;
+};
+
+}  // namespace lockstep::launcher

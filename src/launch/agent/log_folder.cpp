@@ -1,0 +1,70 @@
+#include "launch/agent/log_folder.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+namespace lockstep::launcher {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void fail(const fs::path& path, const std::string& reason) {
+  throw ConfigError("run", fmt::format("cannot make the log folder '{}': {}; choose another with --log-dir",
+                                       path.string(), reason));
+}
+
+fs::path make_random(const fs::path& base, const std::string& stem) {
+  std::string pattern = (base / (stem + "_XXXXXX")).string();
+  if (::mkdtemp(pattern.data()) == nullptr) fail(pattern, std::strerror(errno));
+  return pattern;
+}
+
+void make(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) fail(path, error.message());
+}
+
+// A run id may be any text, a folder's name may not.
+std::string folder_name(std::string run_id) {
+  std::replace(run_id.begin(), run_id.end(), '/', '-');
+  return run_id.substr(0, 100);
+}
+
+}  // namespace
+
+LogFolder::LogFolder(const std::string& base, const std::string& run_id, bool keep) {
+  fs::path root = base;
+  if (base.empty()) {
+    root = make_random(fs::temp_directory_path(), "lockstep");
+    if (!keep) remove_ = root;
+  } else {
+    make(root);
+    root = fs::absolute(root);
+  }
+  path_ = make_random(root, folder_name(run_id));
+}
+
+LogFolder::~LogFolder() {
+  std::error_code ignored;
+  if (!remove_.empty()) fs::remove_all(remove_, ignored);
+}
+
+void LogFolder::make_attempt(int number, int local_world_size) {
+  std::error_code ignored;
+  fs::remove_all(attempt(number), ignored);
+  for (int local_rank = 0; local_rank < local_world_size; ++local_rank) make(worker(number, local_rank));
+}
+
+fs::path LogFolder::attempt(int number) const { return path_ / fmt::format("attempt_{}", number); }
+
+fs::path LogFolder::worker(int number, int local_rank) const {
+  return attempt(number) / std::to_string(local_rank);
+}
+
+}  // namespace lockstep::launcher

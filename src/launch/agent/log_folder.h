@@ -1,0 +1,36 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace lockstep::launcher {
+
+// torchrun's layout of a node's log files:
+//
+//   BASE/RUN-ID_RANDOM/attempt_0/LOCAL-RANK/{stdout.log,stderr.log,error.json}
+//   BASE/RUN-ID_RANDOM/attempt_0/filtered_{stdout,stderr}.log
+//
+// Without a base it is a temporary folder, which is removed in the end unless it is
+// to be kept.
+class LogFolder {
+ public:
+  // base "": temporary. keep: also a temporary one stays. Throws ConfigError when
+  // the folder cannot be made.
+  LogFolder(const std::string& base, const std::string& run_id, bool keep);
+  LogFolder(const LogFolder&) = delete;
+  LogFolder& operator=(const LogFolder&) = delete;
+  ~LogFolder();
+
+  const std::filesystem::path& path() const { return path_; }
+  // Makes the folders of one generation's workers; what an earlier attempt of the
+  // same number left is removed.
+  void make_attempt(int attempt, int local_world_size);
+  std::filesystem::path attempt(int attempt) const;
+  std::filesystem::path worker(int attempt, int local_rank) const;
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path remove_;  // at the end; empty: nothing
+};
+
+}  // namespace lockstep::launcher

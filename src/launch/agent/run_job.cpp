@@ -1,0 +1,70 @@
+#include "launch/agent/run_job.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/exit_status.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+
+#include "base/log.h"
+#include "launch/agent/agent.h"
+#include "launch/agent/failure_report.h"
+#include "launch/agent/meeting.h"
+#include "launch/error_file.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// The keeper ends the workers of a launcher that has not run for this long: before the
+// others, who wait for heartbeat_timeout since they last heard of it, go on without it.
+constexpr std::chrono::milliseconds kLease{1000};
+constexpr std::chrono::milliseconds kLeaseRenewal{100};
+
+void keep_lease(base::EventLoop& loop, Keeper& keeper) {
+  keeper.renew(kLease);
+  loop.after(kLeaseRenewal, [&] { keep_lease(loop, keeper); });
+}
+
+// Whoever started us may want to know as we do: torchrun's launchers nest.
+void pass_error_file_on(const JobFailure& failure) {
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr || *path == '\0') return;
+  const std::string message = failure.message.empty() ? failure.state.to_string() : failure.message;
+  try {
+    write_error_file(path, {.message = message, .timestamp_s = failure.time_us / 1'000'000});
+  } catch (const Error& error) {
+    base::log_warning("run", "the error file was not written: {}", error.what());
+  }
+}
+
+int report(const Agent& agent, const RunOptions& options, Console& err) {
+  if (const std::string logs = agent.kept_logs(); !logs.empty() && !options.quiet) {
+    err.write(fmt::format("[run] log files: {}\n", logs));
+  }
+  if (!agent.outcome()) return kExitInternal;
+  err.write(format_outcome(*agent.outcome()));
+  if (agent.outcome()->failure) pass_error_file_on(*agent.outcome()->failure);
+  return agent.outcome()->status();
+}
+
+}  // namespace
+
+int run_job(const RunOptions& options) {
+  // A reader that goes away is an error of write(2), not an end of the job.
+  ::signal(SIGPIPE, SIG_IGN);
+  Keeper keeper;
+  base::EventLoop loop;
+  Console out(loop, STDOUT_FILENO), err(loop, STDERR_FILENO);
+  Agent agent(loop, options, keeper, {out, err});
+  const std::unique_ptr<Membership> membership = join_job(loop, options, agent);
+  agent.join(*membership);
+  if (options.max_nodes > 1) keep_lease(loop, keeper);
+  loop.run();
+  return report(agent, options, err);
+}
+
+}  // namespace lockstep::launcher

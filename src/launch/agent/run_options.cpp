@@ -1,0 +1,369 @@
+#include "launch/agent/run_options.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <signal.h>
+#include <string.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <random>
+#include <sstream>
+
+#include "base/number.h"
+#include "cluster/topology.h"
+#include "launch/agent/run_flags.h"
+#include "launch/agent/slurm_step.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr int kDefaultStaticPort = 29500;
+constexpr int kDefaultOpenPort = 29400;
+
+template <typename... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) {
+  throw ConfigError("run", fmt::format(text, std::forward<Args>(args)...));
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+std::optional<int> parse_int(std::string_view text) {
+  const std::optional<int64_t> number = base::parse_integer(text);
+  if (!number || *number < 0 || *number > std::numeric_limits<int>::max()) return std::nullopt;
+  return static_cast<int>(*number);
+}
+
+void parse_nodes(const std::string& text, RunOptions& options) {
+  const size_t colon = text.find(':');
+  const std::optional<int> min = parse_int(text.substr(0, colon));
+  const std::optional<int> max = colon == std::string::npos ? min : parse_int(text.substr(colon + 1));
+  if (!min || !max || *min < 1 || *max < *min) {
+    refuse("--nnodes must be a number or MIN:MAX with 1 <= MIN <= MAX: '{}'", text);
+  }
+  options.min_nodes = *min;
+  options.max_nodes = *max;
+}
+
+int parse_local_world_size(const std::string& text, const MachineCounts& machine) {
+  if (text == "cpu") return machine.cpus;
+  if (text == "auto") return machine.gpus > 0 ? machine.gpus : machine.cpus;
+  if (text == "gpu") {
+    if (machine.gpus == 0) refuse("--nproc-per-node gpu, but no GPU is visible here");
+    return machine.gpus;
+  }
+  const std::optional<int> number = parse_int(text);
+  if (!number || *number < 1)
+    refuse("--nproc-per-node must be a number from 1 on, gpu, cpu or auto: '{}'", text);
+  return *number;
+}
+
+uint16_t checked_port(const std::string& flag, int64_t port) {
+  if (port < 0 || port > 65535) refuse("{} must be a port from 0 to 65535: {}", flag, port);
+  return static_cast<uint16_t>(port);
+}
+
+// HOST, HOST:PORT, [IPV6] or [IPV6]:PORT.
+void parse_endpoint(const std::string& text, int default_port, MeetingOptions& meeting) {
+  std::string host = text, port;
+  if (text.starts_with("[")) {
+    const size_t end = text.find(']');
+    if (end == std::string::npos) refuse("--rdzv-endpoint has no ']' after its address: '{}'", text);
+    host = text.substr(1, end - 1);
+    const std::string rest = text.substr(end + 1);
+    if (!rest.empty() && rest.front() != ':') refuse("--rdzv-endpoint must be HOST[:PORT]: '{}'", text);
+    port = rest.empty() ? "" : rest.substr(1);
+  } else if (const size_t colon = text.rfind(':'); colon != std::string::npos && text.find(':') == colon) {
+    host = text.substr(0, colon);
+    port = text.substr(colon + 1);
+  }
+  if (host.empty()) refuse("--rdzv-endpoint names no host: '{}'", text);
+  meeting.host = host;
+  const std::optional<int> number = port.empty() ? default_port : parse_int(port);
+  if (!number) refuse("--rdzv-endpoint must be HOST[:PORT]: '{}'", text);
+  meeting.port = checked_port("the port of --rdzv-endpoint", *number);
+}
+
+std::chrono::milliseconds seconds_of(const std::string& name, double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e9)
+    refuse("{} must be seconds from 0 on: {}", name, seconds);
+  return std::chrono::milliseconds(std::llround(seconds * 1000));
+}
+
+std::chrono::milliseconds conf_seconds(const std::string& key, const std::string& value) {
+  char* end = nullptr;
+  const double seconds = std::strtod(value.c_str(), &end);
+  if (value.empty() || *end != '\0') refuse("--rdzv-conf: {} must be seconds: '{}'", key, value);
+  return seconds_of("--rdzv-conf " + key, seconds);
+}
+
+bool conf_bool(const std::string& key, const std::string& value) {
+  if (value == "1" || value == "true" || value == "True") return true;
+  if (value == "0" || value == "false" || value == "False") return false;
+  refuse("--rdzv-conf: {} must be 0 or 1: '{}'", key, value);
+}
+
+// torchrun's keys. Those of its store and of its polling have nothing to set here.
+void apply_conf(const std::string& text, MeetingOptions& meeting) {
+  static const std::set<std::string> kMootKeys{
+      "read_timeout",        "close_timeout",         "store_type", "use_libuv", "heartbeat_timeout",
+      "keep_alive_interval", "keep_alive_max_attempt"};
+  for (const std::string& item : split(text, ',')) {
+    const size_t equals = item.find('=');
+    if (equals == std::string::npos) refuse("--rdzv-conf must be KEY=VALUE,...: '{}'", text);
+    const std::string key = item.substr(0, equals), value = item.substr(equals + 1);
+    if (key == "join_timeout" || key == "timeout") {
+      meeting.join_timeout = conf_seconds(key, value);
+    } else if (key == "last_call_timeout") {
+      meeting.last_call_timeout = conf_seconds(key, value);
+    } else if (key == "is_host") {
+      meeting.is_host = conf_bool(key, value);
+    } else if (!kMootKeys.contains(key)) {
+      refuse("--rdzv-conf has an unknown key: '{}' (join_timeout, last_call_timeout, timeout, is_host)", key);
+    }
+  }
+}
+
+std::string random_id() {
+  std::random_device device;
+  std::string id;
+  for (int i = 0; i < 4; ++i) id += fmt::format("{:08x}", device());
+  return id;
+}
+
+void decide_alone(const RunFlags& flags, const config::OptionTable& table, RunOptions& options) {
+  if (flags.node_rank != 0)
+    refuse("--node-rank {} of one node; --nnodes says how many there are", flags.node_rank);
+  if (flags.standalone) {
+    for (const char* name : {"rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port"}) {
+      if (table.given(name)) refuse("--standalone leaves no room for --{}: remove one of them", name);
+    }
+    options.run_id = random_id();
+  }
+  options.meeting.kind = MeetingOptions::Kind::kAlone;
+  if (!flags.rdzv_endpoint.empty()) {
+    MeetingOptions endpoint;
+    parse_endpoint(flags.rdzv_endpoint, 0, endpoint);
+    options.store_addr = endpoint.host;
+    // An open meeting's port is the launchers', not the store's.
+    options.store_port = flags.rdzv_backend == "static" ? endpoint.port : 0;
+    return;
+  }
+  options.store_addr = flags.master_addr;
+  options.store_port = checked_port("--master-port", flags.master_port.value_or(0));
+}
+
+void decide_meeting(const RunFlags& flags, const config::OptionTable& table, RunOptions& options) {
+  MeetingOptions& meeting = options.meeting;
+  const bool open = flags.rdzv_backend == "c10d";
+  meeting.kind = open ? MeetingOptions::Kind::kOpen : MeetingOptions::Kind::kStatic;
+  if (open) {
+    for (const char* name : {"master_addr", "master_port"}) {
+      if (table.given(name)) refuse("--{} is for --rdzv-backend static; with c10d use --rdzv-endpoint", name);
+    }
+    if (flags.rdzv_endpoint.empty())
+      refuse("--rdzv-backend c10d with several nodes needs --rdzv-endpoint HOST[:PORT]");
+    if (table.given("node_rank")) meeting.node_rank = flags.node_rank;
+  } else {
+    if (options.min_nodes != options.max_nodes) {
+      refuse("--nnodes {} needs --rdzv-backend c10d: with static every node has its place", flags.nnodes);
+    }
+    meeting.node_rank = flags.node_rank;
+    meeting.is_host = flags.node_rank == 0;
+  }
+  if (meeting.node_rank && *meeting.node_rank >= options.max_nodes) {
+    refuse("--node-rank {} is not one of {} nodes", *meeting.node_rank, options.max_nodes);
+  }
+  if (!flags.rdzv_endpoint.empty()) {
+    parse_endpoint(flags.rdzv_endpoint, open ? kDefaultOpenPort : kDefaultStaticPort, meeting);
+  } else {
+    meeting.host = flags.master_addr;
+    meeting.port = checked_port("--master-port", flags.master_port.value_or(kDefaultStaticPort));
+  }
+  if (meeting.port == 0) refuse("several nodes need to know the port: it must not be 0");
+  apply_conf(flags.rdzv_conf, meeting);
+}
+
+// Nothing was said about nodes and a Slurm step knows: it decides.
+bool asks_for_nodes(const config::OptionTable& table) {
+  for (const char* name :
+       {"nnodes", "node_rank", "standalone", "rdzv_backend", "rdzv_endpoint", "master_addr", "master_port"}) {
+    if (table.given(name)) return true;
+  }
+  return false;
+}
+
+void decide_by_step(const RunFlags& flags, const config::OptionTable& table, const SlurmStep& step,
+                    const MachineCounts& machine, RunOptions& options) {
+  options.min_nodes = options.max_nodes = step.num_nodes;
+  if (!table.given("nproc_per_node")) options.local_world_size = std::max(1, machine.gpus);
+  if (!table.given("rdzv_id")) options.run_id = step.id;
+  if (step.num_nodes == 1) {
+    decide_alone(flags, table, options);
+    return;
+  }
+  MeetingOptions& meeting = options.meeting;
+  meeting.kind = MeetingOptions::Kind::kStatic;
+  meeting.node_rank = step.node_rank;
+  meeting.is_host = step.node_rank == 0;
+  meeting.host = step.address;
+  meeting.port = step.port;
+  apply_conf(flags.rdzv_conf, meeting);
+}
+
+std::vector<int> parse_signals(const std::string& flag, const std::string& text) {
+  static const std::map<std::string, int> kSignals = [] {
+    std::map<std::string, int> all;
+    for (int number = 1; number < NSIG; ++number) {
+      if (const char* name = ::sigabbrev_np(number)) all[name] = number;
+    }
+    return all;
+  }();
+  std::vector<int> signals;
+  for (std::string name : split(text, ',')) {
+    const std::string given = name;
+    if (name.starts_with("SIG")) name.erase(0, 3);
+    const auto found = kSignals.find(name);
+    if (found == kSignals.end() || found->second == SIGKILL || found->second == SIGSTOP) {
+      refuse("{} must be names of signals that can be handled, as SIGTERM,SIGUSR1: '{}'", flag, given);
+    }
+    signals.push_back(found->second);
+  }
+  return signals;
+}
+
+std::optional<std::set<int>> parse_shown_ranks(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  std::set<int> ranks;
+  for (const std::string& part : split(text, ',')) {
+    const std::optional<int> rank = parse_int(part);
+    if (!rank) refuse("--local-ranks-filter must be local ranks, as 0,2: '{}'", text);
+    ranks.insert(*rank);
+  }
+  return ranks;
+}
+
+// "," separates, ",," is a comma.
+std::vector<std::string> parse_filters(const std::string& text) {
+  std::vector<std::string> filters;
+  if (text.empty()) return filters;
+  filters.emplace_back();
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != ',') {
+      filters.back() += text[i];
+    } else if (i + 1 < text.size() && text[i + 1] == ',') {
+      filters.back() += text[i++];
+    } else {
+      filters.emplace_back();
+    }
+  }
+  return filters;
+}
+
+void refuse_moot_flags(const config::OptionTable& table) {
+  if (table.given("start_method"))
+    refuse("--start-method is for Python functions; here programs are executed");
+  if (table.given("event_log_handler"))
+    refuse("--event-log-handler names a Python plug-in; there is none here");
+  if (table.given("logs_specs"))
+    refuse("--logs-specs names a Python plug-in; use --log-dir, --redirects, --tee");
+}
+
+void check_ranks(const RunOptions& options, const RunFlags& flags) {
+  const auto check = [&](const char* flag, int highest, const std::string& text) {
+    if (highest >= options.local_world_size) {
+      refuse("{} names local rank {}, but this node has ranks 0 to {}: '{}'", flag, highest,
+             options.local_world_size - 1, text);
+    }
+  };
+  check("--redirects", options.redirects.highest_rank(), flags.redirects);
+  check("--tee", options.tee.highest_rank(), flags.tee);
+  if (options.shown_ranks)
+    check("--local-ranks-filter", *options.shown_ranks->rbegin(), flags.local_ranks_filter);
+}
+
+CommandKind command_kind(const RunFlags& flags) {
+  if (flags.run_path) return CommandKind::kScript;
+  if (flags.module && flags.no_python) refuse("--module and --no-python exclude each other: remove one");
+  if (flags.module) return CommandKind::kModule;
+  return flags.no_python ? CommandKind::kExecute : CommandKind::kDetect;
+}
+
+std::string read_token(const RunFlags& flags, const base::Environment& environment) {
+  if (flags.token_file.empty()) return environment.get("LOCKSTEP_JOB_TOKEN").value_or("");
+  std::ifstream file(flags.token_file);
+  std::string token;
+  if (!std::getline(file, token) || token.empty())
+    refuse("--token-file cannot be read or is empty: '{}'", flags.token_file);
+  return token;
+}
+
+void decide_output(const RunFlags& flags, const base::Environment& environment, RunOptions& options) {
+  options.log_dir = flags.log_dir;
+  options.redirects = StreamChoice::parse("--redirects", flags.redirects);
+  options.tee = StreamChoice::parse("--tee", flags.tee);
+  options.shown_ranks = parse_shown_ranks(flags.local_ranks_filter);
+  options.stdout_filters = parse_filters(flags.duplicate_stdout_filters);
+  options.stderr_filters = parse_filters(flags.duplicate_stderr_filters);
+  options.quiet = flags.quiet;
+  const bool several = options.local_world_size > 1 || options.max_nodes > 1;
+  if (flags.prefix && several) {
+    options.prefix_template =
+        environment.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("[${role_name}${rank}]:");
+  }
+}
+
+}  // namespace
+
+RunOptions parse_run_options(const std::vector<std::string>& arguments, const base::Environment& environment,
+                             const MachineCounts& machine) {
+  RunFlags flags;
+  config::OptionTable table = run_flag_table(flags);
+  const std::vector<std::string> command = table.parse_command("lockstep run", arguments);
+  refuse_moot_flags(table);
+
+  RunOptions options;
+  parse_nodes(flags.nnodes, options);
+  options.local_world_size = parse_local_world_size(flags.nproc_per_node, machine);
+  options.run_id = flags.rdzv_id;
+  options.local_addr = flags.local_addr;
+  if (flags.standalone && options.max_nodes > 1)
+    refuse("--standalone is one node: '--nnodes {}'", flags.nnodes);
+  const std::optional<SlurmStep> step =
+      asks_for_nodes(table) ? std::nullopt : read_slurm_step(environment, cluster::host_name());
+  if (step) {
+    decide_by_step(flags, table, *step, machine, options);
+  } else if (options.max_nodes == 1) {
+    decide_alone(flags, table, options);
+  } else {
+    decide_meeting(flags, table, options);
+  }
+  options.meeting.token = read_token(flags, environment);
+  options.role = flags.role;
+  options.numa_binding = flags.numa_binding;
+  options.virtual_local_rank = flags.virtual_local_rank;
+  options.max_restarts = flags.max_restarts;
+  options.shutdown_timeout = seconds_of("--shutdown-timeout", flags.shutdown_timeout);
+  options.stop_signals = parse_signals("--signals-to-handle", flags.signals_to_handle);
+  options.notify_signals = parse_signals("--notify-signals", flags.notify_signals);
+  // torchrun's users add USR1 to the signals to handle; asked for as one that ends
+  // the job, it does.
+  std::erase_if(options.notify_signals, [&](int signal) {
+    return std::find(options.stop_signals.begin(), options.stop_signals.end(), signal) !=
+           options.stop_signals.end();
+  });
+  decide_output(flags, environment, options);
+  check_ranks(options, flags);
+  options.command = resolve_command(command_kind(flags), command, environment);
+  return options;
+}
+
+}  // namespace lockstep::launcher

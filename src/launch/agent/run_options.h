@@ -1,0 +1,78 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/environment.h"
+#include "launch/agent/stream_choice.h"
+#include "launch/agent/worker_command.h"
+
+namespace lockstep::launcher {
+
+// How and where the launchers of a job meet.
+struct MeetingOptions {
+  enum class Kind {
+    kAlone,   // one node: nobody to meet
+    kStatic,  // every node knows its rank
+    kOpen,    // nodes come and get a rank ("c10d")
+  };
+  Kind kind = Kind::kAlone;
+  std::string host;  // of node 0, as given
+  uint16_t port = 0;
+  // Whether this launcher hosts the meeting: given, or known by the node rank; unset:
+  // whoever has the address and gets the port.
+  std::optional<bool> is_host;
+  std::optional<int> node_rank;
+  std::string token;
+  std::chrono::milliseconds join_timeout{std::chrono::seconds(600)};
+  std::chrono::milliseconds last_call_timeout{std::chrono::seconds(30)};
+};
+
+// What `lockstep run` does, decided: every value checked, nothing left to guess.
+struct RunOptions {
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int local_world_size = 1;
+  MeetingOptions meeting;
+  std::string run_id;
+  std::string local_addr;
+  // Of rank 0's store on one node; 0: a free port. On several nodes always a free one.
+  std::string store_addr = "127.0.0.1";
+  uint16_t store_port = 0;
+
+  WorkerCommand command;
+  std::string role;
+  std::string numa_binding;
+  bool virtual_local_rank = false;
+
+  int max_restarts = 0;
+  std::chrono::milliseconds shutdown_timeout{0};
+  std::vector<int> stop_signals;
+  std::vector<int> notify_signals;
+
+  std::string log_dir;
+  StreamChoice redirects;
+  StreamChoice tee;
+  std::optional<std::set<int>> shown_ranks;  // local ranks; nullopt: all
+  std::vector<std::string> stdout_filters;
+  std::vector<std::string> stderr_filters;
+  std::string prefix_template;  // "": none
+  bool quiet = false;
+};
+
+// Facts of the machine that decide "auto", "cpu" and "gpu".
+struct MachineCounts {
+  int cpus = 1;
+  int gpus = 0;
+};
+
+// Reads flags and variables. ConfigError names the flag, its value and what to do;
+// a flag that would have no effect is refused. HelpRequested: --help.
+RunOptions parse_run_options(const std::vector<std::string>& arguments, const base::Environment& environment,
+                             const MachineCounts& machine);
+
+}  // namespace lockstep::launcher

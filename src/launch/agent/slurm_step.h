@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/environment.h"
+
+namespace lockstep::launcher {
+
+// A Slurm step whose tasks are launchers, one a node: all that they need to meet.
+struct SlurmStep {
+  int num_nodes = 1;
+  int node_rank = 0;
+  std::string address;  // of node 0: MASTER_ADDR, else the first node of the step
+  uint16_t port = 0;    // MASTER_PORT, else derived from job and step
+  std::string id;       // "7.0"
+};
+
+// nullopt: this process is no task of a step. ConfigError: the variables contradict
+// each other, or there are several tasks on a node.
+std::optional<SlurmStep> read_slurm_step(const base::Environment& environment, const std::string& host);
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,188 @@
+#include "launch/agent/worker_group.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <sys/epoll.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+
+#include "cluster/topology.h"
+#include "launch/agent/memory_kills.h"
+#include "launch/agent/worker_environment.h"
+#include "launch/error_file.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// Where the kernel has no pidfd to wait on.
+constexpr std::chrono::milliseconds kPollPeriod{20};
+constexpr std::streamoff kTailBytes = 1 << 16;
+
+base::UniqueFd open_log(const std::filesystem::path& path) {
+  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd)
+    throw ConfigError("run", fmt::format("cannot write '{}': {}", path.string(), std::strerror(errno)));
+  return fd;
+}
+
+base::UniqueFd open_null() { return base::UniqueFd(::open("/dev/null", O_WRONLY | O_CLOEXEC)); }
+
+std::vector<std::string> tail_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(0, size - kTailBytes));
+  std::deque<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(line);
+    if (lines.size() > WorkerStream::kRememberedLines) lines.pop_front();
+  }
+  return {lines.begin(), lines.end()};
+}
+
+int64_t now_us() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
+}  // namespace
+
+WorkerGroup::WorkerGroup(base::EventLoop& loop, Keeper& keeper, Consoles consoles, LogFolder& logs,
+                         const RunOptions& options, const Generation& generation, OnExit on_exit)
+    : loop_(loop),
+      keeper_(keeper),
+      consoles_(consoles),
+      logs_(logs),
+      options_(options),
+      generation_(generation),
+      on_exit_(std::move(on_exit)),
+      environment_(base::Environment::of_process()),
+      memory_kills_before_(count_memory_kills()) {
+  logs_.make_attempt(generation_.number, generation_.local_world_size());
+  for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) start(local_rank);
+  for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) watch(local_rank);
+}
+
+WorkerGroup::~WorkerGroup() {
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (!worker->process || worker->process->ended()) continue;
+    if (worker->process->exit_fd() >= 0) loop_.forget(worker->process->exit_fd());
+    const pid_t pid = worker->process->pid();
+    worker->process.reset();
+    keeper_.release(pid);
+  }
+}
+
+StreamSinks WorkerGroup::sinks_of(int local_rank, bool is_out) const {
+  const auto wants = [&](const StreamChoice& choice) {
+    const Streams streams = choice.of(local_rank);
+    return is_out ? streams.out : streams.err;
+  };
+  StreamSinks sinks;
+  if (!options_.shown_ranks || options_.shown_ranks->contains(local_rank)) {
+    sinks.console = is_out ? &consoles_.out : &consoles_.err;
+  }
+  sinks.prefix = line_prefix(options_, generation_, local_rank);
+  const char* name = is_out ? "stdout.log" : "stderr.log";
+  if (wants(options_.tee)) sinks.file = logs_.worker(generation_.number, local_rank) / name;
+  sinks.filters = is_out ? options_.stdout_filters : options_.stderr_filters;
+  sinks.filtered_file = logs_.attempt(generation_.number) / (std::string("filtered_") + name);
+  return sinks;
+}
+
+void WorkerGroup::start(int local_rank) {
+  workers_.push_back(std::make_unique<Worker>());
+  Worker& worker = *workers_.back();
+  const std::filesystem::path folder = logs_.worker(generation_.number, local_rank);
+  worker.error_file = folder / "error.json";
+  base::ProcessOptions process;
+  process.program = options_.command.program;
+  process.arguments = options_.command.arguments;
+  process.environment =
+      worker_environment(environment_, options_, generation_, local_rank, worker.error_file);
+
+  base::UniqueFd out_file, err_file;
+  const auto connect = [&](bool is_out, std::unique_ptr<WorkerStream>& stream, base::UniqueFd& file) {
+    const Streams redirected = options_.redirects.of(local_rank), teed = options_.tee.of(local_rank);
+    const bool to_file = is_out ? redirected.out && !teed.out : redirected.err && !teed.err;
+    if (to_file) {
+      file = open_log(folder / (is_out ? "stdout.log" : "stderr.log"));
+      return file.get();
+    }
+    StreamSinks sinks = sinks_of(local_rank, is_out);
+    const bool nobody_reads =
+        is_out && sinks.console == nullptr && sinks.file.empty() && sinks.filters.empty();
+    if (nobody_reads) {
+      file = open_null();
+      return file.get();
+    }
+    stream = std::make_unique<WorkerStream>(loop_, std::move(sinks));
+    return stream->worker_fd();
+  };
+  process.stdout_fd = connect(/*is_out=*/true, worker.out, out_file);
+  process.stderr_fd = connect(/*is_out=*/false, worker.err, err_file);
+  if (err_file) worker.err_file = folder / "stderr.log";
+
+  worker.process = std::make_unique<base::ChildProcess>(base::ChildProcess::start(process));
+  ++running_;
+  keeper_.guard(worker.process->pid());
+  if (worker.out) worker.out->release_worker_fd();
+  if (worker.err) worker.err->release_worker_fd();
+}
+
+void WorkerGroup::watch(int local_rank) {
+  const int fd = workers_[local_rank]->process->exit_fd();
+  if (fd >= 0) {
+    loop_.watch(fd, EPOLLIN, [this, local_rank](uint32_t) { on_exit_event(local_rank); });
+  } else {
+    loop_.after(kPollPeriod, [this, local_rank] {
+      on_exit_event(local_rank);
+      if (!ended(local_rank)) watch(local_rank);
+    });
+  }
+}
+
+void WorkerGroup::on_exit_event(int local_rank) {
+  Worker& worker = *workers_[local_rank];
+  if (worker.process->ended() || !worker.process->poll_exit()) return;
+  keeper_.release(worker.process->pid());
+  if (worker.process->exit_fd() >= 0) loop_.forget(worker.process->exit_fd());
+  if (worker.out) worker.out->finish();
+  if (worker.err) worker.err->finish();
+  --running_;
+  on_exit_(local_rank);
+}
+
+void WorkerGroup::send_signal(int signal) {
+  for (const std::unique_ptr<Worker>& worker : workers_) worker->process->send_signal(signal);
+}
+
+JobFailure WorkerGroup::failure_of(int local_rank) const {
+  const Worker& worker = *workers_[local_rank];
+  JobFailure failure;
+  failure.generation = generation_.number;
+  failure.node_rank = generation_.node_rank;
+  failure.host = generation_.nodes[generation_.node_rank].host;
+  failure.time_us = now_us();
+  failure.rank = generation_.first_rank() + local_rank;
+  failure.local_rank = local_rank;
+  failure.pid = worker.process->pid();
+  failure.state = worker.process->exit_state();
+  failure.out_of_memory =
+      failure.state.signaled && failure.state.code == SIGKILL && count_memory_kills() > memory_kills_before_;
+  if (const std::optional<WorkerError> error = read_error_file(worker.error_file)) {
+    failure.message = error->callstack.empty() ? error->message : error->callstack;
+  }
+  if (worker.err) {
+    failure.last_lines.assign(worker.err->last_lines().begin(), worker.err->last_lines().end());
+  } else if (!worker.err_file.empty()) {
+    failure.last_lines = tail_of(worker.err_file);
+  }
+  return failure;
+}
+
+}  // namespace lockstep::launcher

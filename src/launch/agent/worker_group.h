@@ -1,0 +1,78 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/environment.h"
+#include "base/event_loop.h"
+#include "base/process.h"
+#include "launch/agent/console.h"
+#include "launch/agent/keeper.h"
+#include "launch/agent/log_folder.h"
+#include "launch/agent/run_options.h"
+#include "launch/agent/worker_stream.h"
+#include "launch/job.h"
+
+namespace lockstep::launcher {
+
+// Where workers' lines are shown.
+struct Consoles {
+  Console& out;
+  Console& err;
+};
+
+// The workers of this node in one generation: started together, watched, signalled
+// and remembered until the next generation takes their place.
+class WorkerGroup {
+ public:
+  // Calls on_exit once for each worker, from the loop, after its output was taken.
+  using OnExit = std::function<void(int local_rank)>;
+
+  // Starts them. Throws ConfigError when one cannot be started; those that were are
+  // killed then.
+  WorkerGroup(base::EventLoop& loop, Keeper& keeper, Consoles consoles, LogFolder& logs,
+              const RunOptions& options, const Generation& generation, OnExit on_exit);
+  WorkerGroup(const WorkerGroup&) = delete;
+  WorkerGroup& operator=(const WorkerGroup&) = delete;
+  // Kills those that still run.
+  ~WorkerGroup();
+
+  const Generation& generation() const { return generation_; }
+  // To every worker that still runs, and to what it has started.
+  void send_signal(int signal);
+  size_t running() const { return running_; }
+  bool ended(int local_rank) const { return workers_[local_rank]->process->ended(); }
+  const base::ExitState& exit_state(int local_rank) const {
+    return workers_[local_rank]->process->exit_state();
+  }
+  // What is known of a worker that has ended badly.
+  JobFailure failure_of(int local_rank) const;
+
+ private:
+  struct Worker {
+    std::unique_ptr<WorkerStream> out, err;  // nullptr: written to a file, or passed on as it is
+    std::unique_ptr<base::ChildProcess> process;
+    std::string error_file;
+    std::string err_file;  // where stderr is redirected to, or ""
+  };
+
+  void start(int local_rank);
+  StreamSinks sinks_of(int local_rank, bool is_out) const;
+  void on_exit_event(int local_rank);
+  void watch(int local_rank);
+
+  base::EventLoop& loop_;
+  Keeper& keeper_;
+  Consoles consoles_;
+  LogFolder& logs_;
+  const RunOptions& options_;
+  const Generation generation_;
+  const OnExit on_exit_;
+  const base::Environment environment_;
+  const int64_t memory_kills_before_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  size_t running_ = 0;
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,66 @@
+#include "launch/error_file.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/number.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxBytes = 1 << 20;
+
+std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+// A number, or a number as text: both are about.
+int64_t time_of(const json& object) {
+  const auto found = object.find("timestamp");
+  if (found == object.end()) return 0;
+  if (found->is_number_integer()) return found->get<int64_t>();
+  if (found->is_string()) return base::parse_integer(found->get<std::string>()).value_or(0);
+  return 0;
+}
+
+std::optional<WorkerError> parse(const json& content) {
+  if (!content.is_object() || !content.contains("message")) return std::nullopt;
+  const json& message = content["message"];
+  WorkerError error;
+  if (!message.is_object()) {
+    error.message = text_of(message);
+    error.timestamp_s = time_of(content);
+    return error;
+  }
+  if (message.contains("message")) error.message = text_of(message["message"]);
+  const auto extra = message.find("extraInfo");
+  if (extra != message.end() && extra->is_object()) {
+    if (extra->contains("py_callstack")) error.callstack = text_of((*extra)["py_callstack"]);
+    error.timestamp_s = time_of(*extra);
+  }
+  return error;
+}
+
+}  // namespace
+
+std::optional<WorkerError> read_error_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  std::string bytes(kMaxBytes, '\0');
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  bytes.resize(static_cast<size_t>(file.gcount()));
+  const json content = json::parse(bytes, nullptr, /*allow_exceptions=*/false);
+  return content.is_discarded() ? std::nullopt : parse(content);
+}
+
+void write_error_file(const std::string& path, const WorkerError& error) {
+  const json content = {{"message",
+                         {{"message", error.message},
+                          {"extraInfo",
+                           {{"py_callstack", error.callstack.empty() ? error.message : error.callstack},
+                            {"timestamp", std::to_string(error.timestamp_s)}}}}}};
+  base::publish_file(path, content.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+}  // namespace lockstep::launcher

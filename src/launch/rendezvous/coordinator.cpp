@@ -1,0 +1,293 @@
+#include "launch/rendezvous/coordinator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "launch/rendezvous/describe.h"
+
+namespace lockstep::launcher {
+
+Coordinator::Coordinator(const RendezvousOptions& options, bool needs_host, Time now)
+    : options_(options), needs_host_(needs_host), join_deadline_(now + options.join_timeout) {}
+
+std::vector<Action> Coordinator::take_actions() { return std::exchange(actions_, {}); }
+
+// --- joining
+
+void Coordinator::join(Time now, MemberId id, const Candidate& candidate) {
+  if (phase_ == Phase::kFinished) {
+    actions_.emplace_back(Refuse{id, "the job has ended: " + end_});
+    return;
+  }
+  if (const auto objection = roster_.objection(candidate, options_.max_nodes)) {
+    actions_.emplace_back(Refuse{id, *objection});
+    return;
+  }
+  roster_.add(id, candidate);
+  actions_.emplace_back(Admit{id});
+  if (phase_ == Phase::kGathering) consider_first_start(now);
+  if (phase_ == Phase::kRunning) consider_scale_up(now);
+}
+
+void Coordinator::consider_first_start(Time now) {
+  const bool ready = enough() && (!needs_host_ || roster_.has_host());
+  if (!ready) {
+    last_call_.reset();
+    if (now >= join_deadline_) {
+      finish({.kind = JobOutcome::Kind::kRendezvousFailed, .reason = too_few_came()});
+    }
+    return;
+  }
+  if (!last_call_) last_call_ = std::min(now + options_.last_call_timeout, join_deadline_);
+  if (roster_.num_available() < options_.max_nodes && now < *last_call_) return;
+  last_call_.reset();
+  phase_ = Phase::kReserving;
+  ask_for_store_port(roster_.select(options_.max_nodes).front());
+}
+
+std::string Coordinator::too_few_came() const {
+  const auto seconds = std::chrono::duration<double>(options_.join_timeout).count();
+  if (enough())
+    return fmt::format("the launcher that hosts the rendezvous did not join within {} s", seconds);
+  return fmt::format("{} of at least {} came within {} s: {}", roster_.num_available(),
+                     count_nodes(options_.min_nodes), seconds, roster_.describe());
+}
+
+// --- generations
+
+void Coordinator::ask_for_store_port(MemberId id) {
+  reserver_ = id;
+  ++roster_.find(id)->port_requests;
+  actions_.emplace_back(ReserveStorePort{id, generation_ + 1});
+}
+
+void Coordinator::store_port(Time now, MemberId id, int generation, uint16_t port, const std::string& error) {
+  Member* member = roster_.find(id);
+  if (member == nullptr || member->port_requests == 0) return;
+  // Only the answer to the last question is good: the port of an earlier one may be
+  // given up already.
+  if (--member->port_requests > 0) return;
+  if (phase_ != Phase::kReserving || id != reserver_ || generation != generation_ + 1) return;
+  if (port == 0) {
+    finish({.kind = JobOutcome::Kind::kRendezvousFailed,
+            .reason = fmt::format("{} has no port for the store: {}", member->candidate.node.host, error),
+            .restart_count = restarts_});
+    return;
+  }
+  const MemberId first = roster_.select(options_.max_nodes).front();
+  if (first != reserver_) {
+    ask_for_store_port(first);
+    return;
+  }
+  start_generation(port);
+  consider_scale_up(now);
+}
+
+void Coordinator::start_generation(uint16_t store_port) {
+  const std::vector<MemberId> selected = roster_.select(options_.max_nodes);
+  for (auto& [id, member] : roster_.members()) member.takes_part = false;
+  const auto generation = std::make_shared<Generation>();
+  generation->number = ++generation_;
+  generation->restart_count = restarts_;
+  generation->master_port = store_port;
+  for (const MemberId id : selected) {
+    Member& member = *roster_.find(id);
+    member.takes_part = true;
+    member.succeeded = member.stopped = false;
+    member.node_rank = static_cast<int>(generation->nodes.size());
+    generation->nodes.push_back(member.candidate.node);
+    generation->nodes.back().node_rank = member.node_rank;
+    actions_.emplace_back(Start{id, member.node_rank, generation});
+  }
+  generation->master_addr = generation->nodes.front().address;
+  phase_ = Phase::kRunning;
+  scale_up_.reset();
+  failures_.clear();
+  first_failure_.reset();
+  saved_after_signal_.reset();
+}
+
+void Coordinator::reconsider_selection(Time now) {
+  if (enough()) {
+    const MemberId first = roster_.select(options_.max_nodes).front();
+    if (first != reserver_) ask_for_store_port(first);
+  } else if (generation_ < 0) {
+    phase_ = Phase::kGathering;
+    consider_first_start(now);
+  } else {
+    finish({.kind = JobOutcome::Kind::kNodeLost,
+            .reason = fmt::format("{} left of at least {} before generation {} could start",
+                                  count_nodes(roster_.num_available()), options_.min_nodes, generation_ + 1),
+            .restart_count = restarts_});
+  }
+}
+
+void Coordinator::consider_scale_up(Time now) {
+  int present = 0;
+  bool near_the_end = false;
+  for (const auto& [id, member] : roster_.members()) {
+    if (!member.takes_part) continue;
+    ++present;
+    near_the_end |= member.succeeded;
+  }
+  const int room = options_.max_nodes - present;
+  const auto waiting = std::count_if(roster_.members().begin(), roster_.members().end(), [](const auto& m) {
+    return m.second.available() && !m.second.takes_part;
+  });
+  if (waiting == 0 || room <= 0 || near_the_end) {
+    scale_up_.reset();
+    return;
+  }
+  if (!scale_up_) scale_up_ = now + options_.last_call_timeout;
+  if (waiting < room && now < *scale_up_) return;
+  scale_up_.reset();
+  const int64_t more = std::min<int64_t>(waiting, room);
+  begin_stop(Cause::kScaleUp, fmt::format("{} more node{} joined", more, more == 1 ? "" : "s"));
+}
+
+bool Coordinator::all_succeeded() const {
+  return std::all_of(roster_.members().begin(), roster_.members().end(),
+                     [](const auto& m) { return !m.second.takes_part || m.second.succeeded; });
+}
+
+Member* Coordinator::participant(MemberId id, int generation) {
+  if (phase_ != Phase::kRunning && phase_ != Phase::kStopping) return nullptr;
+  Member* member = roster_.find(id);
+  if (member == nullptr || member->lost || !member->takes_part || generation != generation_) return nullptr;
+  return member;
+}
+
+void Coordinator::succeeded(Time now, MemberId id, int generation) {
+  Member* member = participant(id, generation);
+  if (member == nullptr || member->stopped) return;
+  member->succeeded = true;
+  if (all_succeeded()) {
+    finish({.kind = JobOutcome::Kind::kSuccess, .restart_count = restarts_});
+  } else if (phase_ == Phase::kRunning) {
+    consider_scale_up(now);
+  }
+}
+
+void Coordinator::stopped(Time now, MemberId id, int generation) {
+  Member* member = participant(id, generation);
+  if (member == nullptr || phase_ != Phase::kStopping) return;
+  member->stopped = true;
+  consider_stopped(now);
+}
+
+// --- failures and losses
+
+void Coordinator::worker_failed(Time now, MemberId id, JobFailure failure) {
+  const Member* member = participant(id, failure.generation);
+  if (member == nullptr || member->stopped) return;
+  failure.kind = JobFailure::Kind::kWorker;
+  failure.node_rank = member->node_rank;
+  failure.host = member->candidate.node.host;
+  if (phase_ == Phase::kStopping && cause_ != Cause::kFailure) {
+    // It ended because it was told to.
+    if (is_preempted(failure) && !saved_after_signal_) saved_after_signal_ = failure;
+    return;
+  }
+  add_failure(now, failure);
+}
+
+void Coordinator::lost(Time now, MemberId id, const Loss& loss) {
+  Member* member = roster_.find(id);
+  if (member == nullptr || member->lost) return;
+  const bool workers_may_run = phase_ == Phase::kRunning || phase_ == Phase::kStopping;
+  if (workers_may_run && member->takes_part) {
+    lose_participant(now, *member, loss);
+    return;
+  }
+  roster_.erase(id);
+  if (phase_ == Phase::kGathering) consider_first_start(now);
+  if (phase_ == Phase::kReserving) reconsider_selection(now);
+  if (phase_ == Phase::kRunning) consider_scale_up(now);
+}
+
+void Coordinator::lose_participant(Time now, Member& member, const Loss& loss) {
+  const bool nothing_runs = member.stopped || member.succeeded;
+  member.lost = nothing_runs ? now : loss.lease_end;
+  if (!member.succeeded || phase_ == Phase::kStopping) {
+    JobFailure failure;
+    failure.kind = JobFailure::Kind::kNode;
+    failure.generation = generation_;
+    failure.node_rank = member.node_rank;
+    failure.host = member.candidate.node.host;
+    failure.time_us = loss.time_us;
+    failure.message = loss.message;
+    add_failure(now, failure);
+  }
+  if (phase_ == Phase::kStopping) consider_stopped(now);
+}
+
+void Coordinator::add_failure(Time now, const JobFailure& failure) {
+  if (!first_failure_) first_failure_ = now;
+  if (now <= *first_failure_ + options_.settle_time) failures_.push_back(failure);
+  if (phase_ == Phase::kRunning) begin_stop(Cause::kFailure, describe(failure));
+}
+
+void Coordinator::leave(Time now, MemberId id, int signal) {
+  Member* member = roster_.find(id);
+  if (member == nullptr || member->lost || member->leaving) return;
+  member->leaving = signal;
+  const bool is_host = member->candidate.hosts_coordinator;
+  switch (phase_) {
+    case Phase::kGathering:
+    case Phase::kReserving:
+      if (is_host || (!enough() && (is_fixed_size() || generation_ >= 0))) {
+        finish(stopped_by_signal());
+        return;
+      }
+      dismiss(id);
+      if (phase_ == Phase::kGathering) consider_first_start(now);
+      if (phase_ == Phase::kReserving) reconsider_selection(now);
+      return;
+    case Phase::kRunning:
+      // One whose workers have all succeeded is not needed any more.
+      if (!is_host && (!member->takes_part || member->succeeded)) {
+        dismiss(id);
+        consider_scale_up(now);
+      } else {
+        begin_stop(Cause::kLeave,
+                   fmt::format("{} was asked to end by {}", name_of(*member), signal_name(signal)));
+      }
+      return;
+    case Phase::kStopping: consider_stopped(now); return;
+    case Phase::kFinished: return;
+  }
+}
+
+void Coordinator::dismiss(MemberId id) {
+  const int signal = roster_.find(id)->leaving.value_or(0);
+  actions_.emplace_back(
+      Finish{id,
+             {.kind = JobOutcome::Kind::kStopped,
+              .reason = fmt::format("this launcher left the job by {}", signal_name(signal)),
+              .signal = signal,
+              .restart_count = restarts_}});
+  roster_.erase(id);
+}
+
+void Coordinator::tick(Time now) {
+  if (phase_ == Phase::kGathering) consider_first_start(now);
+  if (phase_ == Phase::kRunning) consider_scale_up(now);
+  if (phase_ == Phase::kStopping) consider_stopped(now);
+}
+
+std::optional<Coordinator::Time> Coordinator::deadline() const {
+  if (phase_ == Phase::kGathering) return last_call_ ? std::min(*last_call_, join_deadline_) : join_deadline_;
+  if (phase_ == Phase::kRunning) return scale_up_;
+  if (phase_ != Phase::kStopping) return std::nullopt;
+  std::optional<Time> last_lease;
+  for (const auto& [id, member] : roster_.members()) {
+    if (!member.takes_part) continue;
+    if (!member.lost && !member.stopped) return std::nullopt;  // its answer comes first
+    if (member.lost) last_lease = std::max(last_lease.value_or(Time::min()), *member.lost);
+  }
+  return last_lease;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,360 @@
+#include "launch/rendezvous/coordinator_server.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = base::EventLoop::Clock;
+
+constexpr int kAcceptsAtOnce = 64;
+constexpr milliseconds kAcceptPause{50};
+constexpr int kMaxComplaints = 10;
+// What a launcher has open besides: logs, workers, stores.
+constexpr rlim_t kOtherFiles = 256;
+
+void raise_open_files(const RendezvousOptions& options) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t needed = static_cast<rlim_t>(options.max_nodes) + kOtherFiles;
+  if (limit.rlim_max < needed) {
+    throw ConfigError("rendezvous", fmt::format("a job of {} nodes needs {} open files, the limit is {}: "
+                                                "raise the hard limit (ulimit -Hn)",
+                                                options.max_nodes, needed, limit.rlim_max));
+  }
+  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, needed + static_cast<rlim_t>(options.max_strangers));
+  if (options.max_nodes < 256 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Numeric, and an IPv4 address in its own form when it came over an IPv6 socket.
+std::string address_of(const sockaddr_storage& storage) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (storage.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(storage);
+    ::inet_ntop(AF_INET, &v4.sin_addr, text.data(), text.size());
+  } else if (const auto& v6 = reinterpret_cast<const sockaddr_in6&>(storage);
+             IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    ::inet_ntop(AF_INET, v6.sin6_addr.s6_addr + 12, text.data(), text.size());
+  } else {
+    ::inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
+  }
+  return text.data();
+}
+
+int64_t wall_clock_us(Clock::time_point when) {
+  const auto age = Clock::now() - when;
+  const auto time = std::chrono::system_clock::now() - age;
+  return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
+}
+
+}  // namespace
+
+struct CoordinatorServer::Peer : Channel::Handler {
+  enum class Stage { kStranger, kProven, kMember, kToldOutcome };
+
+  Peer(CoordinatorServer& the_server, MemberId the_id, base::UniqueFd fd, std::string the_address)
+      : server(the_server),
+        id(the_id),
+        address(std::move(the_address)),
+        channel(the_server.loop_, std::move(fd), kMaxStrangerBytes, *this) {}
+
+  void received(Channel&, const wire::Message& message) override { server.received(*this, message); }
+  void broken(Channel&, const std::string& reason) override { server.broken(*this, reason); }
+
+  CoordinatorServer& server;
+  const MemberId id;
+  const std::string address;
+  const Nonce nonce = make_nonce();
+  Stage stage = Stage::kStranger;
+  bool is_host = false;
+  Time since = Clock::now();  // in this stage
+  Time last_heartbeat;
+  Channel channel;
+};
+
+CoordinatorServer::CoordinatorServer(base::EventLoop& loop, base::ListenSocket listener,
+                                     const RendezvousOptions& options, bool needs_host)
+    : loop_(loop),
+      listener_(std::move(listener)),
+      options_(options),
+      token_(options.token),
+      coordinator_(options, needs_host, Clock::now()) {
+  raise_open_files(options_);
+  prepare_socket(listener_.fd.get());
+  loop_.watch(listener_.fd.get(), EPOLLIN, [this](uint32_t) { accept_some(); });
+  schedule_look();
+  schedule_deadline();
+}
+
+CoordinatorServer::~CoordinatorServer() {
+  for (const auto& timer : {look_timer_, deadline_timer_, accept_timer_, cleanup_timer_}) loop_.cancel(timer);
+  loop_.forget(listener_.fd.get());
+}
+
+// --- connections
+
+void CoordinatorServer::accept_some() {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    sockaddr_storage storage{};
+    socklen_t length = sizeof storage;
+    base::UniqueFd fd(::accept4(listener_.fd.get(), reinterpret_cast<sockaddr*>(&storage), &length,
+                                SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd) {
+      accept_one(std::move(fd), address_of(storage));
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      drop_oldest_stranger();
+      pause_accepting();
+      return;
+    } else if (errno == EAGAIN) {
+      return;
+    }
+  }
+}
+
+void CoordinatorServer::pause_accepting() {
+  loop_.change(listener_.fd.get(), 0);
+  accept_timer_ = loop_.after(kAcceptPause, [this] { loop_.change(listener_.fd.get(), EPOLLIN); });
+}
+
+void CoordinatorServer::accept_one(base::UniqueFd fd, std::string address) {
+  // An honest launcher proves itself in milliseconds, so the oldest is none.
+  if (static_cast<int>(strangers_.size()) >= options_.max_strangers) drop_oldest_stranger();
+  const MemberId id = next_id_++;
+  const auto [added, is_new] =
+      peers_.emplace(id, std::make_unique<Peer>(*this, id, std::move(fd), std::move(address)));
+  strangers_.insert(id);
+  Peer& peer = *added->second;
+  peer.channel.send(wire::Challenge{peer.nonce});
+}
+
+void CoordinatorServer::drop_oldest_stranger() {
+  if (!strangers_.empty()) drop(*strangers_.begin());
+}
+
+// Often called from inside the peer's own channel: it is destroyed a little later.
+void CoordinatorServer::drop(MemberId id) {
+  const auto found = peers_.find(id);
+  if (found == peers_.end()) return;
+  found->second->channel.close();
+  dropped_.push_back(std::move(found->second));
+  peers_.erase(found);
+  strangers_.erase(id);
+  leaving_.erase(id);
+  if (dropped_.size() == 1) cleanup_timer_ = loop_.at(Clock::now(), [this] { dropped_.clear(); });
+  let_host_finish();
+}
+
+void CoordinatorServer::refuse(Peer& peer, const std::string& reason) {
+  if (++complaints_ <= kMaxComplaints) {
+    base::log_warning("rendezvous", "refused {}: {}{}", peer.address, reason,
+                      complaints_ == kMaxComplaints ? " (no more of these are shown)" : "");
+  }
+  peer.channel.send(wire::Refused{reason});
+  drop(peer.id);
+}
+
+// --- messages
+
+void CoordinatorServer::received(Peer& peer, const wire::Message& message) {
+  switch (peer.stage) {
+    case Peer::Stage::kStranger:
+      if (const auto* said = std::get_if<wire::Hello>(&message)) return hello(peer, *said);
+      break;
+    case Peer::Stage::kProven:
+      if (const auto* said = std::get_if<wire::Join>(&message)) return join(peer, *said);
+      break;
+    case Peer::Stage::kMember: return from_member(peer, message);
+    case Peer::Stage::kToldOutcome: return;
+  }
+  throw ProtocolError("a message out of turn");
+}
+
+void CoordinatorServer::hello(Peer& peer, const wire::Hello& hello) {
+  if (!token_.verify(hello.proof, JobToken::Side::kMember, peer.nonce, hello.nonce)) {
+    return refuse(peer, "the job token is wrong: all launchers of a job must be given the same one");
+  }
+  peer.stage = Peer::Stage::kProven;
+  peer.channel.set_max_bytes(kMaxMemberBytes);
+  peer.channel.send(wire::Welcome{token_.prove(JobToken::Side::kCoordinator, peer.nonce, hello.nonce)});
+}
+
+void CoordinatorServer::join(Peer& peer, const wire::Join& join) {
+  if (join.run_id != options_.run_id) {
+    return refuse(peer, fmt::format("the job here is \"{}\", the launcher belongs to \"{}\"", options_.run_id,
+                                    join.run_id));
+  }
+  strangers_.erase(peer.id);
+  peer.stage = Peer::Stage::kMember;
+  peer.since = peer.last_heartbeat = Clock::now();
+  peer.is_host = join.candidate.hosts_coordinator;
+  Candidate candidate = join.candidate;
+  if (candidate.node.address.empty()) candidate.node.address = peer.address;
+  coordinator_.join(peer.since, peer.id, candidate);
+  perform_actions();
+}
+
+void CoordinatorServer::from_member(Peer& peer, const wire::Message& message) {
+  const Time now = Clock::now();
+  if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
+    peer.last_heartbeat = now;
+    peer.channel.send(*beat);
+    return;
+  }
+  if (const auto* port = std::get_if<wire::StorePort>(&message)) {
+    coordinator_.store_port(now, peer.id, port->generation, port->port, port->error);
+  } else if (const auto* failed = std::get_if<wire::WorkerFailed>(&message)) {
+    coordinator_.worker_failed(now, peer.id, failed->failure);
+  } else if (const auto* succeeded = std::get_if<wire::Succeeded>(&message)) {
+    coordinator_.succeeded(now, peer.id, succeeded->generation);
+  } else if (const auto* stopped = std::get_if<wire::Stopped>(&message)) {
+    coordinator_.stopped(now, peer.id, stopped->generation);
+  } else if (const auto* leave = std::get_if<wire::Leave>(&message)) {
+    coordinator_.leave(now, peer.id, leave->signal);
+  } else {
+    throw ProtocolError("a message out of turn");
+  }
+  perform_actions();
+}
+
+void CoordinatorServer::broken(Peer& peer, const std::string& reason) {
+  if (peer.stage == Peer::Stage::kMember) {
+    lose(peer, reason, Clock::now());
+  } else {
+    drop(peer.id);
+  }
+}
+
+void CoordinatorServer::lose(Peer& peer, const std::string& reason, Time when) {
+  const MemberId id = peer.id;
+  const Coordinator::Loss loss{reason, wall_clock_us(when),
+                               peer.last_heartbeat + options_.heartbeat_timeout + options_.lease_margin};
+  drop(id);
+  coordinator_.lost(Clock::now(), id, loss);
+  perform_actions();
+}
+
+// --- decisions
+
+void CoordinatorServer::perform_actions() {
+  for (const Action& action : coordinator_.take_actions()) {
+    std::visit([this](const auto& a) { perform(a); }, action);
+  }
+  let_host_finish();
+  schedule_deadline();
+}
+
+CoordinatorServer::Peer* CoordinatorServer::find(MemberId id) {
+  const auto found = peers_.find(id);
+  return found == peers_.end() ? nullptr : found->second.get();
+}
+
+void CoordinatorServer::perform(const Refuse& action) {
+  if (Peer* peer = find(action.to)) refuse(*peer, action.reason);
+}
+
+void CoordinatorServer::perform(const Admit& action) {
+  if (Peer* peer = find(action.to)) {
+    peer->channel.send(wire::Joined{options_.heartbeat_interval, options_.heartbeat_timeout});
+  }
+}
+
+void CoordinatorServer::perform(const ReserveStorePort& action) {
+  if (Peer* peer = find(action.to)) peer->channel.send(wire::ReservePort{action.generation});
+}
+
+void CoordinatorServer::perform(const Start& action) {
+  if (encoded_generation_ != action.generation) {
+    encoded_generation_ = action.generation;
+    encoded_map_ = std::make_shared<const std::string>(wire::encode(wire::Map{*action.generation}));
+  }
+  if (Peer* peer = find(action.to)) {
+    peer->channel.send(encoded_map_);
+    peer->channel.send(wire::Begin{action.generation->number, action.node_rank});
+  }
+}
+
+void CoordinatorServer::perform(const Stop& action) {
+  if (Peer* peer = find(action.to)) peer->channel.send(wire::Halt{action.generation, action.reason});
+}
+
+void CoordinatorServer::perform(const Finish& action) {
+  Peer* peer = find(action.to);
+  if (peer == nullptr) return;
+  if (peer->is_host && !finish_of_host_) {
+    finish_of_host_ = action;
+    return;
+  }
+  peer->channel.send(wire::Over{action.outcome});
+  peer->stage = Peer::Stage::kToldOutcome;
+  peer->since = Clock::now();
+  leaving_.insert(peer->id);
+}
+
+void CoordinatorServer::let_host_finish() {
+  if (!finish_of_host_ || !leaving_.empty()) return;
+  if (Peer* host = find(finish_of_host_->to)) {
+    host->channel.send(wire::Over{finish_of_host_->outcome});
+    host->stage = Peer::Stage::kToldOutcome;
+    host->since = Clock::now();
+  }
+  finish_of_host_.reset();
+}
+
+// --- time
+
+void CoordinatorServer::schedule_look() {
+  next_look_ = Clock::now() + options_.heartbeat_interval / 5;
+  look_timer_ = loop_.at(next_look_, [this] { look_around(); });
+}
+
+void CoordinatorServer::look_around() {
+  const Time now = Clock::now();
+  // This process itself was away: what the others said meanwhile is read first.
+  const bool was_away = now - next_look_ > options_.heartbeat_interval / 2;
+  std::vector<MemberId> silent, late;
+  for (const auto& [id, peer] : peers_) {
+    if (peer->stage == Peer::Stage::kMember) {
+      if (now - peer->last_heartbeat > options_.heartbeat_timeout && !was_away) silent.push_back(id);
+    } else {
+      const milliseconds limit =
+          peer->stage == Peer::Stage::kToldOutcome ? options_.heartbeat_timeout : options_.stranger_timeout;
+      if (now - peer->since > limit) late.push_back(id);
+    }
+  }
+  for (const MemberId id : late) drop(id);
+  for (const MemberId id : silent) {
+    Peer* peer = find(id);
+    if (peer == nullptr) continue;
+    const double seconds = std::chrono::duration<double>(now - peer->last_heartbeat).count();
+    lose(*peer, fmt::format("no sign of life for {:.1f} s", seconds), peer->last_heartbeat);
+  }
+  schedule_look();
+}
+
+void CoordinatorServer::schedule_deadline() {
+  loop_.cancel(deadline_timer_);
+  const std::optional<Time> deadline = coordinator_.deadline();
+  if (!deadline) return;
+  deadline_timer_ = loop_.at(*deadline, [this] {
+    coordinator_.tick(Clock::now());
+    perform_actions();
+  });
+}
+
+}  // namespace lockstep::launcher

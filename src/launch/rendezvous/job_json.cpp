@@ -1,0 +1,182 @@
+#include "launch/rendezvous/job_json.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "launch/rendezvous/fields.h"
+#include "launch/rendezvous/frame.h"
+
+namespace lockstep::launcher::wire {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxRanks = 1 << 20;
+constexpr int64_t kMaxPid = INT32_MAX;
+
+// Takes the text up to the next separator off the front.
+std::string_view take(std::string_view& rest, char separator) {
+  const size_t end = rest.find(separator);
+  const std::string_view word = rest.substr(0, end);
+  rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+  return word;
+}
+
+int64_t take_integer(std::string_view& rest, const char* what, int64_t min, int64_t max) {
+  const std::string_view word = take(rest, ' ');
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  if (error != std::errc() || end != word.data() + word.size() || number < min || number > max) {
+    throw ProtocolError(fmt::format("a node's {} is no number in range", what));
+  }
+  return number;
+}
+
+std::string take_name(std::string_view& rest) {
+  const std::string_view name = take(rest, '\n');
+  if (name.size() > kMaxName || !is_word(name)) throw ProtocolError("a node's name or address is malformed");
+  return std::string(name);
+}
+
+}  // namespace
+
+std::string cut(const std::string& text, size_t max_bytes) { return text.substr(0, max_bytes); }
+
+json to_json(const NodeInfo& node) {
+  json result{{"host", cut(node.host, kMaxName)},
+              {"address", cut(node.address, kMaxName)},
+              {"local_world_size", node.local_world_size},
+              {"pid", node.pid}};
+  if (node.node_rank) result["node_rank"] = *node.node_rank;
+  return result;
+}
+
+NodeInfo node_from(const json& object) {
+  const Fields fields(object);
+  NodeInfo node;
+  node.host = fields.word("host", kMaxName);
+  node.address = fields.word("address", kMaxName);
+  node.local_world_size = static_cast<int>(fields.integer("local_world_size", 1, kMaxRanks));
+  node.pid = fields.integer("pid", 0, kMaxPid);
+  if (fields.has("node_rank"))
+    node.node_rank = static_cast<int>(fields.integer("node_rank", 0, kMaxNodes - 1));
+  return node;
+}
+
+json to_json(const Generation& generation) {
+  std::string hosts, addresses, sizes, pids;
+  for (const NodeInfo& node : generation.nodes) {
+    hosts += node.host + '\n';
+    addresses += node.address + '\n';
+    fmt::format_to(std::back_inserter(sizes), "{} ", node.local_world_size);
+    fmt::format_to(std::back_inserter(pids), "{} ", node.pid);
+  }
+  return {{"generation", generation.number},
+          {"restart_count", generation.restart_count},
+          {"master_addr", generation.master_addr},
+          {"master_port", generation.master_port},
+          {"nodes", generation.nodes.size()},
+          {"hosts", std::move(hosts)},
+          {"addresses", std::move(addresses)},
+          {"local_world_sizes", std::move(sizes)},
+          {"pids", std::move(pids)}};
+}
+
+Generation generation_from(const json& object) {
+  const Fields fields(object);
+  Generation generation;
+  generation.number = static_cast<int>(fields.integer("generation", 0, kMaxGenerations));
+  generation.restart_count = static_cast<int>(fields.integer("restart_count", 0, kMaxGenerations));
+  generation.master_addr = fields.word("master_addr", kMaxName);
+  generation.master_port = static_cast<uint16_t>(fields.integer("master_port", 1, UINT16_MAX));
+  const auto count = static_cast<size_t>(fields.integer("nodes", 1, kMaxNodes));
+  const std::string hosts = fields.text("hosts", kMaxCoordinatorBytes);
+  const std::string addresses = fields.text("addresses", kMaxCoordinatorBytes);
+  const std::string sizes = fields.text("local_world_sizes", kMaxCoordinatorBytes);
+  const std::string pids = fields.text("pids", kMaxCoordinatorBytes);
+  std::string_view rest_hosts(hosts), rest_addresses(addresses), rest_sizes(sizes), rest_pids(pids);
+  generation.nodes.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    NodeInfo& node = generation.nodes[i];
+    node.node_rank = static_cast<int>(i);
+    node.host = take_name(rest_hosts);
+    node.address = take_name(rest_addresses);
+    node.local_world_size = static_cast<int>(take_integer(rest_sizes, "local world size", 1, kMaxRanks));
+    node.pid = take_integer(rest_pids, "pid", 0, kMaxPid);
+  }
+  if (!rest_hosts.empty() || !rest_addresses.empty() || !rest_sizes.empty() || !rest_pids.empty()) {
+    throw ProtocolError("a map with more columns than nodes");
+  }
+  return generation;
+}
+
+json to_json(const JobFailure& failure) {
+  json lines = json::array();
+  const size_t skipped = failure.last_lines.size() > kMaxLines ? failure.last_lines.size() - kMaxLines : 0;
+  for (size_t i = skipped; i < failure.last_lines.size(); ++i)
+    lines.push_back(cut(failure.last_lines[i], kMaxLine));
+  return {{"kind", failure.kind == JobFailure::Kind::kNode ? "node" : "worker"},
+          {"generation", failure.generation},
+          {"node_rank", failure.node_rank},
+          {"host", cut(failure.host, kMaxName)},
+          {"time_us", failure.time_us},
+          {"message", cut(failure.message, kMaxMessage)},
+          {"rank", failure.rank},
+          {"local_rank", failure.local_rank},
+          {"pid", failure.pid},
+          {"signaled", failure.state.signaled},
+          {"code", failure.state.code},
+          {"out_of_memory", failure.out_of_memory},
+          {"last_lines", std::move(lines)}};
+}
+
+JobFailure failure_from(const json& object) {
+  const Fields fields(object);
+  JobFailure failure;
+  const std::string kind = fields.text("kind", 16);
+  if (kind != "node" && kind != "worker") throw ProtocolError("a failure of an unknown kind");
+  failure.kind = kind == "node" ? JobFailure::Kind::kNode : JobFailure::Kind::kWorker;
+  failure.generation = static_cast<int>(fields.integer("generation", 0, kMaxGenerations));
+  failure.node_rank = static_cast<int>(fields.integer("node_rank", 0, kMaxNodes - 1));
+  failure.host = fields.word("host", kMaxName);
+  failure.time_us = fields.integer("time_us", 0, INT64_MAX);
+  // Invalid bytes were replaced by three valid ones each.
+  failure.message = fields.text("message", 3 * kMaxMessage);
+  failure.rank = static_cast<int>(fields.integer("rank", 0, INT32_MAX));
+  failure.local_rank = static_cast<int>(fields.integer("local_rank", 0, kMaxRanks));
+  failure.pid = fields.integer("pid", 0, kMaxPid);
+  failure.state.signaled = fields.boolean("signaled");
+  failure.state.code = static_cast<int>(fields.integer("code", 0, 255));
+  failure.out_of_memory = fields.boolean("out_of_memory");
+  for (const json& line : fields.array("last_lines", kMaxLines)) {
+    if (!line.is_string() || line.get_ref<const std::string&>().size() > 3 * kMaxLine) {
+      throw ProtocolError("a line of standard error that is no text or too long");
+    }
+    failure.last_lines.push_back(line.get<std::string>());
+  }
+  return failure;
+}
+
+json to_json(const JobOutcome& outcome) {
+  json result{{"kind", static_cast<int>(outcome.kind)},
+              {"reason", cut(outcome.reason, kMaxReason)},
+              {"signal", outcome.signal},
+              {"restart_count", outcome.restart_count}};
+  if (outcome.failure) result["failure"] = to_json(*outcome.failure);
+  return result;
+}
+
+JobOutcome outcome_from(const json& object) {
+  const Fields fields(object);
+  JobOutcome outcome;
+  const auto last = static_cast<int64_t>(JobOutcome::Kind::kRendezvousFailed);
+  outcome.kind = static_cast<JobOutcome::Kind>(fields.integer("kind", 0, last));
+  outcome.reason = fields.text("reason", 3 * kMaxReason);
+  outcome.signal = static_cast<int>(fields.integer("signal", 0, 127));
+  outcome.restart_count = static_cast<int>(fields.integer("restart_count", 0, kMaxGenerations));
+  if (fields.has("failure")) outcome.failure = failure_from(fields.at("failure"));
+  return outcome;
+}
+
+}  // namespace lockstep::launcher::wire

@@ -1,0 +1,76 @@
+#include "launch/rendezvous/join.h"
+
+#include <lockstep/error.h>
+
+#include <utility>
+
+#include "base/listen_socket.h"
+#include "launch/rendezvous/coordinator_server.h"
+#include "launch/rendezvous/local_membership.h"
+#include "launch/rendezvous/remote_membership.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// A wildcard is no destination.
+std::string reach_self_at(const std::string& listen_address) {
+  if (listen_address == "0.0.0.0") return "127.0.0.1";
+  if (listen_address == "::") return "::1";
+  return listen_address;
+}
+
+RendezvousOptions to_self(RendezvousOptions options, const std::string& listen_address, uint16_t port) {
+  options.host = reach_self_at(listen_address);
+  options.port = port;
+  return options;
+}
+
+class HostingMembership : public Membership {
+ public:
+  HostingMembership(base::EventLoop& loop, base::ListenSocket listener_socket, const NodeInfo& node,
+                    const RendezvousOptions& options, const std::string& listen_address,
+                    MembershipListener& listener)
+      : server_(loop, std::move(listener_socket), options),
+        member_(loop, node, to_self(options, listen_address, server_.port()), /*hosts_coordinator=*/true,
+                listener) {}
+
+  void worker_failed(const JobFailure& failure) override { member_.worker_failed(failure); }
+  void succeeded(int generation) override { member_.succeeded(generation); }
+  void stopped(int generation) override { member_.stopped(generation); }
+  void leave(int signal) override { member_.leave(signal); }
+
+ private:
+  CoordinatorServer server_;
+  RemoteMembership member_;
+};
+
+void check_options(const RendezvousOptions& options) {
+  if (options.min_nodes < 1 || options.max_nodes < options.min_nodes || options.max_restarts < 0) {
+    throw ConfigError("rendezvous", "a job needs 1 <= MIN <= MAX nodes and no negative number of restarts");
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Membership> join_alone(base::EventLoop& loop, const NodeInfo& node,
+                                       const RendezvousOptions& options, MembershipListener& listener) {
+  return std::make_unique<LocalMembership>(loop, node, options, listener);
+}
+
+std::unique_ptr<Membership> join_remote(base::EventLoop& loop, const NodeInfo& node,
+                                        const RendezvousOptions& options, MembershipListener& listener) {
+  return std::make_unique<RemoteMembership>(loop, node, options, /*hosts_coordinator=*/false, listener);
+}
+
+HostedJob host_job(base::EventLoop& loop, NodeInfo node, RendezvousOptions options,
+                   const std::string& listen_address, MembershipListener& listener) {
+  check_options(options);
+  base::ListenSocket socket = base::listen_on(listen_address, options.port);
+  const uint16_t port = socket.port;
+  if (node.address.empty()) node.address = options.host;
+  return {
+      std::make_unique<HostingMembership>(loop, std::move(socket), node, options, listen_address, listener),
+      port};
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,90 @@
+#include "launch/rendezvous/local_membership.h"
+
+#include <lockstep/error.h>
+
+#include <utility>
+
+namespace lockstep::launcher {
+namespace {
+
+using Clock = base::EventLoop::Clock;
+
+constexpr MemberId kSelf = 1;
+
+RendezvousOptions for_one_node(RendezvousOptions options) {
+  options.min_nodes = options.max_nodes = 1;
+  return options;
+}
+
+template <typename... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <typename... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+}  // namespace
+
+LocalMembership::LocalMembership(base::EventLoop& loop, NodeInfo node, const RendezvousOptions& options,
+                                 MembershipListener& listener)
+    : listener_(listener),
+      coordinator_(for_one_node(options), /*needs_host=*/true, Clock::now()),
+      events_(loop) {
+  node.node_rank = 0;
+  if (node.address.empty()) node.address = "127.0.0.1";
+  coordinator_.join(Clock::now(), kSelf, {std::move(node), "self", true});
+  perform_actions();
+}
+
+void LocalMembership::perform_actions() {
+  for (Action& action : coordinator_.take_actions()) {
+    std::visit(
+        Overloaded{
+            [](const Refuse&) {},
+            [](const Admit&) {},
+            [this](const ReserveStorePort& a) {
+              events_.push([this, generation = a.generation] { reserve_port(generation); });
+            },
+            [this](const Start& a) {
+              events_.push([this, generation = a.generation] { listener_.start(*generation); });
+            },
+            [this](const Stop& a) { events_.push([this, a] { listener_.stop(a.generation, a.reason); }); },
+            [this](const Finish& a) { events_.push([this, a] { listener_.finish(a.outcome); }); },
+        },
+        action);
+  }
+}
+
+void LocalMembership::reserve_port(int generation) {
+  uint16_t port = 0;
+  std::string error;
+  try {
+    port = listener_.reserve_store_port(generation);
+  } catch (const ConfigError& problem) {
+    error = problem.what();
+  }
+  coordinator_.store_port(Clock::now(), kSelf, generation, port, error);
+  perform_actions();
+}
+
+void LocalMembership::worker_failed(const JobFailure& failure) {
+  coordinator_.worker_failed(Clock::now(), kSelf, failure);
+  perform_actions();
+}
+
+void LocalMembership::succeeded(int generation) {
+  coordinator_.succeeded(Clock::now(), kSelf, generation);
+  perform_actions();
+}
+
+void LocalMembership::stopped(int generation) {
+  coordinator_.stopped(Clock::now(), kSelf, generation);
+  perform_actions();
+}
+
+void LocalMembership::leave(int signal) {
+  coordinator_.leave(Clock::now(), kSelf, signal);
+  perform_actions();
+}
+
+}  // namespace lockstep::launcher

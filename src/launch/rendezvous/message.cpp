@@ -1,0 +1,140 @@
+#include "launch/rendezvous/message.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "launch/rendezvous/fields.h"
+#include "launch/rendezvous/frame.h"
+#include "launch/rendezvous/job_json.h"
+
+namespace lockstep::launcher::wire {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr int64_t kMaxHeartbeatMs = 3'600'000;
+constexpr size_t kMaxRunId = 1024;
+constexpr size_t kMaxInstance = 64;
+
+json object_of(const Challenge& m) { return {{"type", "challenge"}, {"nonce", to_hex(m.nonce)}}; }
+json object_of(const Hello& m) {
+  return {{"type", "hello"}, {"nonce", to_hex(m.nonce)}, {"proof", to_hex(m.proof)}};
+}
+json object_of(const Welcome& m) { return {{"type", "welcome"}, {"proof", to_hex(m.proof)}}; }
+json object_of(const Join& m) {
+  return {{"type", "join"},
+          {"run_id", cut(m.run_id, kMaxRunId)},
+          {"instance", m.candidate.instance},
+          {"hosts_coordinator", m.candidate.hosts_coordinator},
+          {"node", to_json(m.candidate.node)}};
+}
+json object_of(const Joined& m) {
+  return {{"type", "joined"},
+          {"heartbeat_interval_ms", m.heartbeat_interval.count()},
+          {"heartbeat_timeout_ms", m.heartbeat_timeout.count()}};
+}
+json object_of(const Refused& m) { return {{"type", "refused"}, {"reason", cut(m.reason, kMaxReason)}}; }
+json object_of(const Heartbeat& m) { return {{"type", "heartbeat"}, {"sequence", m.sequence}}; }
+json object_of(const ReservePort& m) { return {{"type", "reserve_port"}, {"generation", m.generation}}; }
+json object_of(const StorePort& m) {
+  return {{"type", "store_port"},
+          {"generation", m.generation},
+          {"port", m.port},
+          {"error", cut(m.error, kMaxReason)}};
+}
+json object_of(const Map& m) { return {{"type", "map"}, {"map", to_json(m.generation)}}; }
+json object_of(const Begin& m) {
+  return {{"type", "begin"}, {"generation", m.generation}, {"node_rank", m.node_rank}};
+}
+json object_of(const WorkerFailed& m) { return {{"type", "worker_failed"}, {"failure", to_json(m.failure)}}; }
+json object_of(const Succeeded& m) { return {{"type", "succeeded"}, {"generation", m.generation}}; }
+json object_of(const Halt& m) {
+  return {{"type", "halt"}, {"generation", m.generation}, {"reason", cut(m.reason, kMaxReason)}};
+}
+json object_of(const Stopped& m) { return {{"type", "stopped"}, {"generation", m.generation}}; }
+json object_of(const Leave& m) { return {{"type", "leave"}, {"signal", m.signal}}; }
+json object_of(const Over& m) { return {{"type", "over"}, {"outcome", to_json(m.outcome)}}; }
+
+int generation_of(const Fields& fields) {
+  return static_cast<int>(fields.integer("generation", 0, kMaxGenerations));
+}
+
+Message join_from(const Fields& fields) {
+  Join join;
+  join.run_id = fields.text("run_id", kMaxRunId);
+  join.candidate.instance = fields.word("instance", kMaxInstance);
+  join.candidate.hosts_coordinator = fields.boolean("hosts_coordinator");
+  join.candidate.node = node_from(fields.at("node"));
+  return join;
+}
+
+Message joined_from(const Fields& fields) {
+  return Joined{milliseconds(fields.integer("heartbeat_interval_ms", 1, kMaxHeartbeatMs)),
+                milliseconds(fields.integer("heartbeat_timeout_ms", 1, kMaxHeartbeatMs))};
+}
+
+Message store_port_from(const Fields& fields) {
+  return StorePort{generation_of(fields), static_cast<uint16_t>(fields.integer("port", 0, UINT16_MAX)),
+                   fields.text("error", 3 * kMaxReason)};
+}
+
+using Reader = Message (*)(const Fields&);
+
+const std::unordered_map<std::string_view, Reader>& readers() {
+  static const std::unordered_map<std::string_view, Reader> readers{
+      {"challenge", [](const Fields& f) -> Message { return Challenge{f.bytes("nonce")}; }},
+      {"hello",
+       [](const Fields& f) -> Message {
+         return Hello{f.bytes("nonce"), f.bytes("proof")};
+       }},
+      {"welcome", [](const Fields& f) -> Message { return Welcome{f.bytes("proof")}; }},
+      {"join", join_from},
+      {"joined", joined_from},
+      {"refused", [](const Fields& f) -> Message { return Refused{f.text("reason", 3 * kMaxReason)}; }},
+      {"heartbeat",
+       [](const Fields& f) -> Message { return Heartbeat{f.integer("sequence", 0, INT64_MAX)}; }},
+      {"reserve_port", [](const Fields& f) -> Message { return ReservePort{generation_of(f)}; }},
+      {"store_port", store_port_from},
+      {"map", [](const Fields& f) -> Message { return Map{generation_from(f.at("map"))}; }},
+      {"begin",
+       [](const Fields& f) -> Message {
+         return Begin{generation_of(f), static_cast<int>(f.integer("node_rank", 0, kMaxNodes - 1))};
+       }},
+      {"worker_failed",
+       [](const Fields& f) -> Message { return WorkerFailed{failure_from(f.at("failure"))}; }},
+      {"succeeded", [](const Fields& f) -> Message { return Succeeded{generation_of(f)}; }},
+      {"halt",
+       [](const Fields& f) -> Message {
+         return Halt{generation_of(f), f.text("reason", 3 * kMaxReason)};
+       }},
+      {"stopped", [](const Fields& f) -> Message { return Stopped{generation_of(f)}; }},
+      {"leave",
+       [](const Fields& f) -> Message { return Leave{static_cast<int>(f.integer("signal", 0, 127))}; }},
+      {"over", [](const Fields& f) -> Message { return Over{outcome_from(f.at("outcome"))}; }},
+  };
+  return readers;
+}
+
+}  // namespace
+
+std::string encode(const Message& message) {
+  const json object = std::visit([](const auto& m) { return object_of(m); }, message);
+  return encode_frame(object.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+Message decode(std::string_view body) {
+  const json object = json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (object.is_discarded()) throw ProtocolError("a message that is no JSON");
+  const Fields fields(object);
+  const std::string type = fields.text("type", 32);
+  const auto reader = readers().find(type);
+  if (reader == readers().end()) throw ProtocolError("a message of unknown type");
+  return reader->second(fields);
+}
+
+}  // namespace lockstep::launcher::wire

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "launch/job.h"
+#include "launch/rendezvous/roster.h"
+#include "launch/rendezvous/token.h"
+
+// What a launcher and the coordinator say to each other. In this order:
+//
+//   coordinator                member
+//   Challenge
+//                              Hello          proves that it knows the token
+//   Welcome                                   proves it too
+//                              Join
+//   Joined | Refused
+//                              Heartbeat      answered by the same one
+//   ReservePort                StorePort
+//   Map, Begin                 WorkerFailed, Succeeded
+//   Halt                       Stopped, Leave
+//   Over
+namespace lockstep::launcher::wire {
+
+struct Challenge {
+  Nonce nonce{};
+};
+struct Hello {
+  Nonce nonce{};
+  Proof proof{};
+};
+struct Welcome {
+  Proof proof{};
+};
+struct Join {
+  std::string run_id;
+  Candidate candidate;
+};
+struct Joined {
+  std::chrono::milliseconds heartbeat_interval{0};
+  std::chrono::milliseconds heartbeat_timeout{0};
+};
+struct Refused {
+  std::string reason;
+};
+// The member's lease lasts heartbeat_timeout from when it sent the last one that was
+// answered: however long messages travel, the coordinator knows when it is over.
+struct Heartbeat {
+  int64_t sequence = 0;
+};
+struct ReservePort {
+  int generation = 0;
+};
+struct StorePort {
+  int generation = 0;
+  uint16_t port = 0;
+  std::string error;
+};
+// The same bytes for all members of a generation; Begin says who the member is.
+struct Map {
+  Generation generation;
+};
+struct Begin {
+  int generation = 0;
+  int node_rank = 0;
+};
+struct WorkerFailed {
+  JobFailure failure;
+};
+struct Succeeded {
+  int generation = 0;
+};
+struct Halt {
+  int generation = 0;
+  std::string reason;
+};
+struct Stopped {
+  int generation = 0;
+};
+struct Leave {
+  int signal = 0;
+};
+struct Over {
+  JobOutcome outcome;
+};
+
+using Message = std::variant<Challenge, Hello, Welcome, Join, Joined, Refused, Heartbeat, ReservePort,
+                             StorePort, Map, Begin, WorkerFailed, Succeeded, Halt, Stopped, Leave, Over>;
+
+// A whole frame. Texts are cut to what decode() takes and made valid UTF-8: the last
+// lines of a worker may be anything.
+std::string encode(const Message& message);
+
+// Throws ProtocolError for everything but a whole message of the right types with
+// values that make sense.
+Message decode(std::string_view body);
+
+}  // namespace lockstep::launcher::wire

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace lockstep::launcher {
+
+// Everything that decides how launchers come together, in one place.
+struct RendezvousOptions {
+  // The job's name. A launcher of another job is refused, with both names.
+  std::string run_id = "none";
+  // What all launchers of the job know and nobody else does. It is never sent.
+  std::string token;
+  // Where the coordinator is: a name or an address as the user gave it, never looked
+  // up backwards. Port 0: for the launcher that hosts it, any free one.
+  std::string host = "127.0.0.1";
+  uint16_t port = 0;
+
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int max_restarts = 0;  // of the whole job
+
+  // Until min_nodes have come, and for a launcher until it has reached the coordinator.
+  std::chrono::milliseconds join_timeout{600'000};
+  // How much longer to wait for max_nodes once min_nodes are there; also how long a
+  // launcher that comes late waits for others before the job restarts with it.
+  std::chrono::milliseconds last_call_timeout{30'000};
+
+  // Both sides speak this often. One that was not heard for heartbeat_timeout is dead,
+  // so that everybody knows within 2 s. Both come from the coordinator.
+  std::chrono::milliseconds heartbeat_interval{500};
+  std::chrono::milliseconds heartbeat_timeout{1500};
+  // A launcher that has lost the coordinator kills its workers when heartbeat_timeout
+  // is over; they count as gone this much later.
+  std::chrono::milliseconds lease_margin{200};
+  // Failures that arrive this long after the first one of a generation may turn out
+  // to be its root cause. Longer than heartbeat_timeout: a dead node is noticed late.
+  std::chrono::milliseconds settle_time{2000};
+
+  // Strangers are dropped when they have not proven within this time that they know
+  // the token, and the oldest of them when there are more than this.
+  std::chrono::milliseconds stranger_timeout{5000};
+  int max_strangers = 1024;
+};
+
+}  // namespace lockstep::launcher

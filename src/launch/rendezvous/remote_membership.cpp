@@ -1,0 +1,248 @@
+#include "launch/rendezvous/remote_membership.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+
+#include <utility>
+
+#include "launch/rendezvous/describe.h"
+#include "launch/rendezvous/fields.h"
+#include "launch/rendezvous/job_json.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using Clock = base::EventLoop::Clock;
+
+// Different for every membership, also in one process.
+std::string make_instance() { return to_hex(make_nonce()).substr(0, 32); }
+
+NodeInfo checked(NodeInfo node) {
+  for (const std::string& name : {node.host, node.address}) {
+    if (name.size() > wire::kMaxName || !wire::is_word(name)) {
+      throw ConfigError("rendezvous", fmt::format("\"{}\" is neither a host name nor an address", name));
+    }
+  }
+  return node;
+}
+
+}  // namespace
+
+RemoteMembership::RemoteMembership(base::EventLoop& loop, NodeInfo node, const RendezvousOptions& options,
+                                   bool hosts_coordinator, MembershipListener& listener)
+    : loop_(loop),
+      options_(options),
+      token_(options.token),
+      candidate_{checked(std::move(node)), make_instance(), hosts_coordinator},
+      listener_(listener),
+      events_(loop),
+      connector_(loop, options.host, options.port, [this](base::UniqueFd fd) { connected(std::move(fd)); }) {
+  join_timer_ = loop_.after(options_.join_timeout, [this] {
+    const double seconds = std::chrono::duration<double>(options_.join_timeout).count();
+    finish({.kind = JobOutcome::Kind::kRendezvousFailed,
+            .reason = fmt::format("cannot join the job at {} within {} s. Tried {}", endpoint(), seconds,
+                                  connector_.tried())});
+  });
+  connector_.start();
+}
+
+RemoteMembership::~RemoteMembership() {
+  for (const auto& timer : {join_timer_, handshake_timer_, retry_timer_, heartbeat_timer_, lease_timer_}) {
+    loop_.cancel(timer);
+  }
+}
+
+std::string RemoteMembership::endpoint() const { return fmt::format("{}:{}", options_.host, options_.port); }
+
+// --- until it has joined
+
+void RemoteMembership::connected(base::UniqueFd fd) {
+  channel_ = std::make_unique<Channel>(loop_, std::move(fd), kMaxStrangerBytes,
+                                       static_cast<Channel::Handler&>(*this));
+  stage_ = Stage::kExpectChallenge;
+  handshake_timer_ = loop_.after(options_.stranger_timeout, [this] {
+    channel_->close();
+    connection_failed("connected, but got no answer");
+  });
+}
+
+void RemoteMembership::connection_failed(const std::string& reason) {
+  stage_ = Stage::kConnecting;
+  loop_.cancel(handshake_timer_);
+  // Not from inside the channel, which goes away.
+  retry_timer_ = loop_.at(Clock::now(), [this, reason] {
+    channel_.reset();
+    connector_.try_again(reason);
+  });
+}
+
+void RemoteMembership::handshake(const wire::Message& message) {
+  if (const auto* refused = std::get_if<wire::Refused>(&message)) {
+    return finish({.kind = JobOutcome::Kind::kRendezvousFailed,
+                   .reason = fmt::format("refused by the job at {}: {}", endpoint(), refused->reason)});
+  }
+  if (stage_ == Stage::kExpectChallenge) {
+    if (const auto* challenge = std::get_if<wire::Challenge>(&message)) return answer_challenge(*challenge);
+  } else if (stage_ == Stage::kExpectWelcome) {
+    if (const auto* welcome = std::get_if<wire::Welcome>(&message)) return check_welcome(*welcome);
+  } else if (const auto* said = std::get_if<wire::Joined>(&message)) {
+    return joined(*said);
+  }
+  throw ProtocolError("the coordinator sent a message out of turn");
+}
+
+void RemoteMembership::answer_challenge(const wire::Challenge& challenge) {
+  coordinator_nonce_ = challenge.nonce;
+  own_nonce_ = make_nonce();
+  stage_ = Stage::kExpectWelcome;
+  channel_->send(
+      wire::Hello{own_nonce_, token_.prove(JobToken::Side::kMember, coordinator_nonce_, own_nonce_)});
+}
+
+void RemoteMembership::check_welcome(const wire::Welcome& welcome) {
+  if (!token_.verify(welcome.proof, JobToken::Side::kCoordinator, coordinator_nonce_, own_nonce_)) {
+    return finish({.kind = JobOutcome::Kind::kRendezvousFailed,
+                   .reason = fmt::format("whoever answers at {} does not know the job token", endpoint())});
+  }
+  stage_ = Stage::kExpectJoined;
+  channel_->set_max_bytes(kMaxCoordinatorBytes);
+  channel_->send(wire::Join{options_.run_id, candidate_});
+}
+
+void RemoteMembership::joined(const wire::Joined& joined) {
+  stage_ = Stage::kJoined;
+  loop_.cancel(join_timer_);
+  loop_.cancel(handshake_timer_);
+  heartbeat_interval_ = joined.heartbeat_interval;
+  heartbeat_timeout_ = joined.heartbeat_timeout;
+  renew_lease(Clock::now());
+  send_heartbeat();
+}
+
+// --- from then on
+
+void RemoteMembership::received(Channel&, const wire::Message& message) {
+  if (stage_ == Stage::kJoined) {
+    const bool is_heartbeat = std::holds_alternative<wire::Heartbeat>(message);
+    if (!lease_is_agreed_ && !is_heartbeat && !std::holds_alternative<wire::Over>(message)) {
+      held_.push_back(message);
+    } else {
+      decided(message);
+    }
+  } else if (stage_ != Stage::kFinished) {
+    handshake(message);
+  }
+}
+
+void RemoteMembership::decided(const wire::Message& message) {
+  if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
+    heartbeat_answered(*beat);
+  } else if (const auto* reserve = std::get_if<wire::ReservePort>(&message)) {
+    events_.push([this, generation = reserve->generation] { reserve_port(generation); });
+  } else if (const auto* map = std::get_if<wire::Map>(&message)) {
+    map_ = map->generation;
+  } else if (const auto* begin = std::get_if<wire::Begin>(&message)) {
+    if (!map_ || map_->number != begin->generation ||
+        static_cast<size_t>(begin->node_rank) >= map_->nodes.size()) {
+      throw ProtocolError("the coordinator started a generation without its map");
+    }
+    map_->node_rank = begin->node_rank;
+    started_ = true;
+    const auto generation = std::make_shared<const Generation>(std::move(*map_));
+    map_.reset();
+    events_.push([this, generation] { listener_.start(*generation); });
+  } else if (const auto* halt = std::get_if<wire::Halt>(&message)) {
+    events_.push([this, said = *halt] { listener_.stop(said.generation, said.reason); });
+  } else if (const auto* over = std::get_if<wire::Over>(&message)) {
+    finish(over->outcome);
+  } else {
+    throw ProtocolError("the coordinator sent a message out of turn");
+  }
+}
+
+void RemoteMembership::reserve_port(int generation) {
+  if (stage_ != Stage::kJoined) return;
+  wire::StorePort answer{generation, 0, ""};
+  try {
+    answer.port = listener_.reserve_store_port(generation);
+  } catch (const ConfigError& error) {
+    answer.error = error.what();
+  }
+  send(answer);
+}
+
+void RemoteMembership::send_heartbeat() {
+  unanswered_.push_back({next_heartbeat_, Clock::now()});
+  send(wire::Heartbeat{next_heartbeat_++});
+  heartbeat_timer_ = loop_.after(heartbeat_interval_, [this] { send_heartbeat(); });
+}
+
+void RemoteMembership::heartbeat_answered(const wire::Heartbeat& answer) {
+  while (!unanswered_.empty() && unanswered_.front().sequence < answer.sequence) unanswered_.pop_front();
+  if (unanswered_.empty() || unanswered_.front().sequence != answer.sequence) return;
+  // From when it was sent, not from now: the coordinator counts from when it came.
+  renew_lease(unanswered_.front().when);
+  unanswered_.pop_front();
+  lease_is_agreed_ = true;
+  for (const wire::Message& message : std::exchange(held_, {})) decided(message);
+}
+
+void RemoteMembership::renew_lease(Time from) {
+  loop_.cancel(lease_timer_);
+  lease_timer_ = loop_.at(from + heartbeat_timeout_, [this] {
+    contact_lost(
+        fmt::format("no answer for {} s", std::chrono::duration<double>(heartbeat_timeout_).count()));
+  });
+}
+
+void RemoteMembership::broken(Channel&, const std::string& reason) {
+  if (stage_ == Stage::kJoined) {
+    contact_lost(reason);
+  } else if (stage_ != Stage::kFinished) {
+    connection_failed(reason);
+  }
+}
+
+void RemoteMembership::contact_lost(const std::string& reason) {
+  JobOutcome outcome;
+  outcome.kind = started_ ? JobOutcome::Kind::kNodeLost : JobOutcome::Kind::kRendezvousFailed;
+  outcome.reason = fmt::format("lost contact with the job at {}: {}", endpoint(), reason);
+  if (leaving_ != 0) {
+    outcome.kind = JobOutcome::Kind::kStopped;
+    outcome.signal = leaving_;
+  }
+  finish(std::move(outcome));
+}
+
+void RemoteMembership::finish(JobOutcome outcome) {
+  if (stage_ == Stage::kFinished) return;
+  stage_ = Stage::kFinished;
+  connector_.stop();
+  for (const auto& timer : {join_timer_, handshake_timer_, retry_timer_, heartbeat_timer_, lease_timer_}) {
+    loop_.cancel(timer);
+  }
+  if (channel_) channel_->close();
+  // A process that was stopped finds a start in its socket and its lease run out: those
+  // workers must not start.
+  events_.clear();
+  events_.push([this, outcome = std::move(outcome)] { listener_.finish(outcome); });
+}
+
+void RemoteMembership::send(const wire::Message& message) {
+  if (stage_ == Stage::kJoined) channel_->send(message);
+}
+
+void RemoteMembership::worker_failed(const JobFailure& failure) { send(wire::WorkerFailed{failure}); }
+void RemoteMembership::succeeded(int generation) { send(wire::Succeeded{generation}); }
+void RemoteMembership::stopped(int generation) { send(wire::Stopped{generation}); }
+
+void RemoteMembership::leave(int signal) {
+  if (stage_ == Stage::kFinished || leaving_ != 0) return;
+  leaving_ = signal;
+  if (stage_ == Stage::kJoined) return send(wire::Leave{signal});
+  finish({.kind = JobOutcome::Kind::kStopped,
+          .reason = "stopped by " + signal_name(signal) + " before it had joined the job",
+          .signal = signal});
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,191 @@
+#include "launch/agent/run_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lockstep/error.h>
+
+#include <csignal>
+
+namespace lockstep::launcher {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+RunOptions parse(std::vector<std::string> arguments, const base::Environment& environment = {}) {
+  arguments.push_back("/bin/true");
+  return parse_run_options(arguments, environment, {.cpus = 6, .gpus = 0});
+}
+
+std::string refusal(const std::vector<std::string>& arguments) {
+  try {
+    parse(arguments);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(RunOptionsTest, NothingGivenIsOneRankHere) {
+  const RunOptions options = parse({});
+  EXPECT_EQ(options.local_world_size, 1);
+  EXPECT_EQ(options.meeting.kind, MeetingOptions::Kind::kAlone);
+  EXPECT_EQ(options.store_addr, "127.0.0.1");
+  EXPECT_EQ(options.store_port, 0);
+  EXPECT_EQ(options.run_id, "none");
+  EXPECT_EQ(options.shutdown_timeout, std::chrono::seconds(30));
+  EXPECT_THAT(options.notify_signals, ElementsAre(SIGUSR1, SIGUSR2));
+  EXPECT_EQ(options.command.program, "/bin/true");
+}
+
+TEST(RunOptionsTest, BothSpellingsAndTheShortOne) {
+  EXPECT_EQ(parse({"--nproc_per_node=3"}).local_world_size, 3);
+  EXPECT_EQ(parse({"--nproc-per-node", "3"}).local_world_size, 3);
+  EXPECT_EQ(parse({"-n", "3"}).local_world_size, 3);
+  EXPECT_EQ(parse({"-n", "cpu"}).local_world_size, 6);
+  EXPECT_EQ(parse({"-n", "auto"}).local_world_size, 6);
+  EXPECT_EQ(parse_run_options({"-n", "auto", "/bin/true"}, {}, {.cpus = 6, .gpus = 2}).local_world_size, 2);
+}
+
+TEST(RunOptionsTest, StaticNodes) {
+  const RunOptions options = parse({"--nnodes", "3", "--node-rank", "2", "--master-addr", "head"});
+  EXPECT_EQ(options.meeting.kind, MeetingOptions::Kind::kStatic);
+  EXPECT_EQ(options.meeting.host, "head");
+  EXPECT_EQ(options.meeting.port, 29500);
+  EXPECT_EQ(options.meeting.node_rank, 2);
+  EXPECT_EQ(options.meeting.is_host, false);
+}
+
+TEST(RunOptionsTest, OpenNodes) {
+  const RunOptions options =
+      parse({"--nnodes", "1:4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "[fe80::1]:99", "--rdzv-conf",
+             "join_timeout=2.5,last_call_timeout=1,is_host=1,use_libuv=0"});
+  EXPECT_EQ(options.meeting.kind, MeetingOptions::Kind::kOpen);
+  EXPECT_EQ(options.meeting.host, "fe80::1");
+  EXPECT_EQ(options.meeting.port, 99);
+  EXPECT_EQ(options.meeting.node_rank, std::nullopt);
+  EXPECT_EQ(options.meeting.is_host, true);
+  EXPECT_EQ(options.meeting.join_timeout, std::chrono::milliseconds(2500));
+  EXPECT_EQ(options.max_nodes, 4);
+}
+
+TEST(RunOptionsTest, EndpointWithoutPortHasTorchrunsDefault) {
+  EXPECT_EQ(parse({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h"}).meeting.port, 29400);
+  EXPECT_EQ(parse({"--nnodes", "2", "--rdzv-endpoint", "h"}).meeting.port, 29500);
+}
+
+base::Environment slurm_step(const char* node, const char* tasks_per_node, const char* tasks) {
+  return {{"SLURM_JOB_ID", "7"},
+          {"SLURM_STEP_ID", "0"},
+          {"SLURM_PROCID", node},
+          {"SLURM_LOCALID", "0"},
+          {"SLURM_NODEID", node},
+          {"SLURM_STEP_NUM_TASKS", tasks},
+          {"SLURM_STEP_NUM_NODES", "2"},
+          {"SLURM_STEP_NODELIST", "node[01-02]"},
+          {"SLURM_STEP_TASKS_PER_NODE", tasks_per_node}};
+}
+
+TEST(RunOptionsTest, ASlurmStepWithOneTaskANodeNeedsNoFlag) {
+  const RunOptions options = parse({}, slurm_step("1", "1(x2)", "2"));
+  EXPECT_EQ(options.meeting.kind, MeetingOptions::Kind::kStatic);
+  EXPECT_EQ(options.max_nodes, 2);
+  EXPECT_EQ(options.meeting.node_rank, 1);
+  EXPECT_EQ(options.meeting.is_host, false);
+  EXPECT_EQ(options.meeting.host, "node01");
+  EXPECT_GE(options.meeting.port, 20000);
+  EXPECT_EQ(options.run_id, "7.0");
+  EXPECT_EQ(options.local_world_size, 1);
+  EXPECT_EQ(parse({"-n", "4"}, slurm_step("0", "1(x2)", "2")).local_world_size, 4);
+}
+
+TEST(RunOptionsTest, FlagsAboutNodesWinOverTheStep) {
+  const RunOptions options = parse({"--standalone"}, slurm_step("1", "1(x2)", "2"));
+  EXPECT_EQ(options.meeting.kind, MeetingOptions::Kind::kAlone);
+}
+
+TEST(RunOptionsTest, SeveralLaunchersOnANodeAreRefused) {
+  try {
+    parse({}, slurm_step("0", "2,1", "3"));
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("wants one task a node, the step has 3 tasks on 2 nodes"));
+  }
+}
+
+TEST(RunOptionsTest, FiltersSplitAtSingleCommas) {
+  EXPECT_THAT(parse({"--duplicate-stdout-filters", "a,b,,c"}).stdout_filters, ElementsAre("a", "b,c"));
+}
+
+TEST(RunOptionsTest, ASignalThatEndsIsNotOnlyPassedOn) {
+  const RunOptions options = parse({"--signals-to-handle", "SIGTERM,USR1"});
+  EXPECT_THAT(options.stop_signals, ElementsAre(SIGTERM, SIGUSR1));
+  EXPECT_THAT(options.notify_signals, ElementsAre(SIGUSR2));
+}
+
+TEST(RunOptionsTest, APrefixWhereThereAreSeveral) {
+  EXPECT_EQ(parse({}).prefix_template, "");
+  EXPECT_EQ(parse({"-n", "2"}).prefix_template, "[${role_name}${rank}]:");
+  EXPECT_EQ(parse({"-n", "2", "--no-prefix"}).prefix_template, "");
+  EXPECT_EQ(parse({"-n", "2"}, {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "<${rank}> "}}).prefix_template,
+            "<${rank}> ");
+}
+
+struct Refusal {
+  std::vector<std::string> arguments;
+  std::string reason;
+};
+
+class RunOptionsRefusalTest : public testing::TestWithParam<Refusal> {};
+
+TEST_P(RunOptionsRefusalTest, SaysWhy) {
+  EXPECT_THAT(refusal(GetParam().arguments), HasSubstr(GetParam().reason));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, RunOptionsRefusalTest,
+    testing::Values(
+        Refusal{{"--nnodes", "0"}, "--nnodes must be a number or MIN:MAX with 1 <= MIN <= MAX: '0'"},
+        Refusal{{"--nnodes", "3:2"}, "MIN:MAX with 1 <= MIN <= MAX: '3:2'"},
+        Refusal{{"--nnodes", "1:2:3"}, "'1:2:3'"}, Refusal{{"--nnodes", "two"}, "'two'"},
+        Refusal{{"-n", "0"}, "--nproc-per-node must be a number from 1 on, gpu, cpu or auto: '0'"},
+        Refusal{{"-n", "2.0"}, "'2.0'"}, Refusal{{"-n", "gpu"}, "no GPU is visible here"},
+        Refusal{{"--node-rank", "1"}, "--node-rank 1 of one node"},
+        Refusal{{"--nnodes", "2", "--node-rank", "2"}, "--node-rank 2 is not one of 2 nodes"},
+        Refusal{{"--standalone", "--rdzv-endpoint", "h:1"},
+                "--standalone leaves no room for --rdzv_endpoint"},
+        Refusal{{"--standalone", "--nnodes", "2"}, "--standalone is one node"},
+        Refusal{{"--nnodes", "2", "--rdzv-backend", "c10d"}, "needs --rdzv-endpoint"},
+        Refusal{{"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h", "--master-port", "1"},
+                "--master_port is for --rdzv-backend static"},
+        Refusal{{"--nnodes", "1:2"}, "needs --rdzv-backend c10d"},
+        Refusal{{"--nnodes", "2", "--rdzv-endpoint", "h:port"}, "must be HOST[:PORT]: 'h:port'"},
+        Refusal{{"--nnodes", "2", "--rdzv-endpoint", ":1"}, "names no host"},
+        Refusal{{"--nnodes", "2", "--rdzv-endpoint", "[::1"}, "no ']'"},
+        Refusal{{"--nnodes", "2", "--master-port", "65536"}, "port from 0 to 65535: 65536"},
+        Refusal{{"--nnodes", "2", "--master-port", "0"}, "it must not be 0"},
+        Refusal{{"--rdzv-backend", "etcd"}, "must be one of static, c10d: 'etcd'"},
+        Refusal{{"--nnodes", "2", "--rdzv-conf", "speed=1"}, "unknown key: 'speed'"},
+        Refusal{{"--nnodes", "2", "--rdzv-conf", "join_timeout"}, "must be KEY=VALUE"},
+        Refusal{{"--nnodes", "2", "--rdzv-conf", "join_timeout=long"}, "must be seconds: 'long'"},
+        Refusal{{"--nnodes", "2", "--rdzv-conf", "is_host=maybe"}, "must be 0 or 1: 'maybe'"},
+        Refusal{{"--max-restarts", "-1"}, "max_restarts"},
+        Refusal{{"--shutdown-timeout", "nan"}, "--shutdown-timeout must be seconds"},
+        Refusal{{"--signals-to-handle", "SIGKILL"}, "'SIGKILL'"},
+        Refusal{{"--notify-signals", "SIGFOO"}, "'SIGFOO'"},
+        Refusal{{"--local-ranks-filter", "0,x"}, "--local-ranks-filter must be local ranks"},
+        Refusal{{"-n", "2", "--local-ranks-filter", "2"}, "this node has ranks 0 to 1"},
+        Refusal{{"-n", "2", "--tee", "5:1"}, "--tee names local rank 5"},
+        Refusal{{"-m", "--no-python"}, "exclude each other"},
+        Refusal{{"--start-method", "fork"}, "--start-method is for Python functions"},
+        Refusal{{"--logs-specs", "x"}, "--logs-specs names a Python plug-in"},
+        Refusal{{"--token-file", "/nonexistent"}, "--token-file cannot be read"},
+        Refusal{{"--numa-binding", "moon"}, "numa_binding must be one of"},
+        Refusal{{"--nproc", "2"}, "--nproc"}));
+
+TEST(RunOptionsTest, WithoutAProgramItSaysWhereToWriteIt) {
+  EXPECT_THROW(parse_run_options({"-n", "2"}, {}, {}), ConfigError);
+}
+
+}  // namespace
+}  // namespace lockstep::launcher
