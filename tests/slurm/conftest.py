@@ -10,6 +10,8 @@ import pytest
 TIMEOUT = 120
 NODES = ("127.0.0.11", "127.0.0.12")
 
+FINAL_STATES = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+
 
 def wait_until(condition, what, timeout=TIMEOUT):
     """Polls until the condition gives something true, and returns that."""
@@ -58,8 +60,15 @@ class Slurm:
         return self.field(job, "JobState")
 
     def wait_for(self, job, state):
-        wait_until(lambda: self.state(job) == state,
-                   lambda: f"job {job} is {state}: {self.run('scontrol', 'show', 'job', job).stdout}{self.log(job)}")
+        def report():
+            return f"job {job} is {state}: {self.run('scontrol', 'show', 'job', job).stdout}{self.log(job)}"
+
+        def there():
+            now = self.state(job)
+            assert now in (state, "PREEMPTED") or now not in FINAL_STATES, f"waited in vain until {report()}"
+            return now == state
+
+        wait_until(there, report)
 
     def log(self, job):
         path = self.folder / f"log-{job}.out"

@@ -2,6 +2,7 @@
 
 import base64
 import os
+import re
 import subprocess
 
 import pytest
@@ -11,12 +12,17 @@ from test_placement import rank_lines, together
 
 # Style: the launcher that its ranks report, and how many processes it starts of a
 # program that knows nothing of Lockstep, on two nodes with two ranks each.
-STYLES = {"srun": ("slurm", 4), "spawn": ("torchrun", 2)}
+STYLES = {"srun": ("slurm", 4), "spawn": ("lockstep", 2), "torchrun": ("lockstep", 4)}
 
 
 @pytest.fixture(params=STYLES)
 def style(request):
     return request.param
+
+
+def lines(done):
+    """The log, without the ranks that `lockstep run` writes before each line."""
+    return [re.sub(r"^\[default\d+\]:", "", line) for line in done.stdout.splitlines()]
 
 
 def flags(style):
@@ -34,7 +40,6 @@ def test_script_runs(slurm, style):
     assert (slurm.folder / f"ranks-{job}.out").exists()
 
 
-@pytest.mark.parametrize("style", ["torchrun", *STYLES])
 def test_sbatch_accepts_the_script(slurm, style):
     done = slurm.lockstep(*flags(style), "--gpus-per-node", "2", "--mem", "100M", "--partition", "low", "--array",
                           "0-3%2", "--module", "gcc/12", "--requeue", "--signal", "USR1@60", "--container", "a b.sif",
@@ -42,7 +47,6 @@ def test_sbatch_accepts_the_script(slurm, style):
     assert "to start at" in done.stdout
 
 
-@pytest.mark.parametrize("style", ["torchrun", *STYLES])
 def test_printed_script_is_clean(slurm, style):
     script = slurm.lockstep(*flags(style), "--requeue", "--container", "a b.sif", "--module", "gcc/12", "--", "./sine",
                             "it's $HOME", "a\nb").stdout
@@ -52,7 +56,7 @@ def test_printed_script_is_clean(slurm, style):
 def test_all_ranks_see_all_gpus(slurm, style):
     done = slurm.lockstep(*flags(style), "--gpus-per-node", "2", "--submit", "--wait", "--", "printenv",
                           "CUDA_VISIBLE_DEVICES")
-    assert done.stdout.splitlines()[2:] == ["0,1"] * STYLES[style][1]
+    assert lines(done)[2:] == ["0,1"] * STYLES[style][1]
 
 
 def test_inherited_gpu_binding_is_turned_off(slurm):
@@ -95,7 +99,7 @@ def test_values_stay_data(slurm, style):
     done = slurm.lockstep(*flags(style), "--job-name", name, "--output", slurm.folder / "a log # 'x' $HOME.out",
                           "--submit", "--wait", "--", "bash", "-c", show, "bash", *words)
     expected = base64.b64encode("".join(f"<{word}>" for word in words).encode()).decode()
-    assert done.stdout.splitlines().count(expected) == STYLES[style][1]
+    assert lines(done).count(expected) == STYLES[style][1]
     assert (slurm.folder / "a log # 'x' $HOME.out").exists()
     record = slurm.run("scontrol", "show", "job", done.stdout.splitlines()[0]).stdout
     assert f"JobName={name}\n" in record
@@ -106,6 +110,15 @@ def test_ranks_of_the_submitting_shell_stay_there(slurm, style):
     done = slurm.lockstep(*flags(style), "--submit", "--wait", "--", slurm.bin / "ranks", "--compute_setup", "cpu",
                           env={**os.environ, **left})
     assert len(rank_lines(done.stdout)) == 4
+
+
+def test_submitting_from_inside_a_job(slurm):
+    """The outer job's GPUs and CPUs are not taken for the inner one's."""
+    inner = f"{slurm.bin}/lockstep slurm --style srun --submit --wait -- bash -c 'echo inner'"
+    job = slurm.batch(f"cd {slurm.folder}; srun --overlap --ntasks=1 {inner}", f"--nodelist={NODES[0]}", "--ntasks=1",
+                      "--cpus-per-task=4", "--gpus-per-node=1", "--gpu-bind=single:1", "--time=5")
+    slurm.wait_for(job, "COMPLETED")
+    assert "inner" in slurm.log(job).splitlines()
 
 
 def test_array_waits_for_all_its_tasks(slurm):

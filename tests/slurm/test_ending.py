@@ -5,12 +5,16 @@ import pytest
 from conftest import NODES, wait_until
 
 
-@pytest.mark.parametrize("tasks, nprocs", [(2, []), (1, ["--nprocs", "4"])], ids=["srun", "spawn"])
-def test_scancel_leaves_no_process(slurm, tasks, nprocs):
-    program = [slurm.bin / "sine", "--compute_setup", "cpu", "--root_folder", slurm.folder, "--max_iter", "1000000000",
-               "--print_every", "10", *nprocs]
-    job = slurm.batch(f"srun --unbuffered {' '.join(map(str, program))}", "--nodes=2", f"--ntasks-per-node={tasks}",
-                      "--time=5")
+# Who can ask a program to stop that knows nothing of lockstep::launch.
+STYLES = ["srun", "torchrun"]
+
+
+@pytest.mark.parametrize("style", [*STYLES, "spawn"])
+def test_scancel_leaves_no_process(slurm, style):
+    job = slurm.lockstep("slurm", "--style", style, "--nodes", "2", "--ntasks-per-node", "2", "--time", "5", "--output",
+                         slurm.folder / "log-%j.out", "--submit", "--", slurm.bin / "sine", "--compute_setup", "cpu",
+                         "--root_folder", slurm.folder, "--max_iter", "1000000000", "--print_every", "1000"
+                         ).stdout.strip()
     wait_until(lambda: "Iteration" in slurm.log(job), lambda: f"it trains: {slurm.log(job)}")
     assert len(slurm.processes_of(job)) >= 4
     slurm.run("scancel", job)
@@ -42,8 +46,8 @@ def test_node_drained_during_a_run(slurm):
     slurm.wait_for(waiting, "COMPLETED")
 
 
-def submit_worker(slurm, *flags, time="5", arguments=()):
-    return slurm.lockstep("slurm", "--style", "srun", "--time", time, "--requeue", "--output",
+def submit_worker(slurm, *flags, style="srun", time="5", arguments=()):
+    return slurm.lockstep("slurm", "--style", style, "--time", time, "--requeue", "--output",
                           slurm.folder / ("log-%A_%a.out" if "--array" in flags else "log-%j.out"), *flags, "--submit",
                           "--", slurm.worker, slurm.folder, *arguments).stdout.strip()
 
@@ -62,9 +66,24 @@ def test_signal_before_the_time_is_up(slurm):
     assert "rank 3 starts, restart 1, saved before: True" in log
 
 
-def test_one_rank_that_saves_takes_the_others_along(slurm):
-    """The first one to leave makes srun send TERM, at which the others save too."""
-    job = submit_worker(slurm, "--nodes", "2", "--ntasks-per-node", "2", arguments=["--preempt-rank-0"])
+@pytest.mark.parametrize("style", STYLES)
+def test_signal_from_a_person(slurm, style):
+    """The same with a signal from outside, through a launcher too."""
+    job = submit_worker(slurm, "--nodes", "2", "--ntasks-per-node", "2", style=style)
+    slurm.wait_for_files("started.*.0", 4)
+    slurm.run("scancel", "--signal=USR1", job)
+    slurm.wait_for_files("started.*.1", 4)
+    (slurm.folder / "finish").touch()
+    slurm.wait_for(job, "COMPLETED")
+    assert len(list(slurm.folder.glob("saved.*"))) == 4
+    assert f"the job has saved and is queued again: {job}" in slurm.log(job)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_one_rank_that_saves_takes_the_others_along(slurm, style):
+    """The first one to leave makes srun or the launcher send TERM, at which the others save too."""
+    job = submit_worker(slurm, "--nodes", "2", "--ntasks-per-node", "2", style=style,
+                        arguments=["--preempt-rank-0", "4"])
     slurm.wait_for_files("started.*.1", 4)
     (slurm.folder / "finish").touch()
     slurm.wait_for(job, "COMPLETED")
@@ -73,16 +92,17 @@ def test_one_rank_that_saves_takes_the_others_along(slurm):
 
 
 def test_array_task_is_queued_again_by_its_own_name(slurm):
-    job = submit_worker(slurm, "--array", "5", arguments=["--preempt-rank-0"])
+    job = submit_worker(slurm, "--array", "5", arguments=["--preempt-rank-0", "1"])
     slurm.wait_for_files("started.0.1", 1)
     (slurm.folder / "finish").touch()
     slurm.wait_for(f"{job}_5", "COMPLETED")
     assert f"queued again: {job}_5" in slurm.log(f"{job}_5")
 
 
-def test_preemption_by_a_higher_priority(slurm):
+@pytest.mark.parametrize("style", STYLES)
+def test_preemption_by_a_higher_priority(slurm, style):
     """TERM and a grace time: the job saves, makes room, and goes on afterwards."""
-    low = submit_worker(slurm, "--partition", "low", "--nodes", "2", "--ntasks-per-node", "4")
+    low = submit_worker(slurm, "--partition", "low", "--nodes", "2", "--ntasks-per-node", "4", style=style)
     slurm.wait_for_files("started.*.0", 8)
     high = slurm.batch(f"srun {slurm.bin}/ranks --compute_setup cpu", "--partition=high", "--nodes=2",
                        "--ntasks-per-node=4", "--time=5")

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
+#include <lockstep/exit_status.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -99,7 +100,10 @@ void Agent::on_stall(const std::vector<int>& missing) {
 
 void Agent::on_worker_exit(int local_rank) {
   const int generation = workers_->generation().number;
-  if (!workers_->exit_state(local_rank).success() && !failure_told_ && !ending_) {
+  const base::ExitState& state = workers_->exit_state(local_rank);
+  // After a signal to this launcher, one thing is news: that a worker has saved.
+  const bool saved = stop_signal_ != 0 && !state.signaled && state.code == kExitPreempted;
+  if (!state.success() && !failure_told_ && (!ending_ || saved)) {
     failure_told_ = true;
     membership_->worker_failed(workers_->failure_of(local_rank));
     // Not waiting for the job's word: nobody runs on after this.

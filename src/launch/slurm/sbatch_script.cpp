@@ -119,7 +119,8 @@ std::string environment(const SbatchRequest& request) {
   std::string text =
       "\n# sbatch brings the submitting shell's environment along; the ranks and ports of another job\n"
       "# must not come with it. The ranks agree on a port of their own.\n"
-      "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_NPROCS\n";
+      "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_NPROCS "
+      "SRUN_CPUS_PER_TASK\n";
   if (tell_cpus(request)) {
     text +=
         "\n# srun of Slurm 22.05 to 23.02 forgets --cpus-per-task, and every rank would sit on one core.\n"

@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <optional>
+#include <string_view>
 #include <thread>
 
 #include "base/log.h"
@@ -62,6 +64,7 @@ base::ProgramResult run_sbatch(const std::string& flag, const std::string& scrip
                                const base::Environment& environment) {
   base::ProcessOptions options = slurm_program("sbatch", environment);
   const base::UniqueFd file = script_file(script);
+  options.environment = without_job(environment);
   options.inherited_fds = {file.get()};
   options.arguments.push_back(flag);
   options.arguments.push_back(fmt::format("/proc/self/fd/{}", file.get()));
@@ -123,6 +126,19 @@ void copy_log(std::optional<LogFollower>& log) {
 }
 
 }  // namespace
+
+base::Environment without_job(const base::Environment& environment) {
+  constexpr std::array<std::string_view, 6> kOfTheCluster{"SLURM_CONF",        "SLURM_CONF_SERVER",
+                                                          "SLURM_CLUSTERS",    "SLURM_JWT",
+                                                          "SLURM_TIME_FORMAT", "SLURM_DEBUG_FLAGS"};
+  base::Environment result;
+  for (const auto& [name, value] : environment.values()) {
+    const bool of_a_job = name.rfind("SLURM", 0) == 0 || name.rfind("SRUN_", 0) == 0;
+    const bool keeps = std::find(kOfTheCluster.begin(), kOfTheCluster.end(), name) != kOfTheCluster.end();
+    if (!of_a_job || keeps) result.set(name, value);
+  }
+  return result;
+}
 
 std::string test_script(const std::string& script, const base::Environment& environment) {
   // sbatch answers on standard error.

@@ -6,6 +6,11 @@
 
 namespace lockstep::launcher {
 
+// The environment without the variables of the job that this process may be part of:
+// sbatch would pass them on, and srun in the new job take them for its own. Those that
+// tell Slurm's commands where their cluster is stay. Both functions below do this.
+base::Environment without_job(const base::Environment& environment);
+
 // What sbatch says of a script without running it: when and where it would start.
 // Throws ConfigError with sbatch's own words where it refuses the script, or where
 // there is no sbatch.
