@@ -96,8 +96,8 @@ class Command:
         self._command = [str(part) for part in command]
 
     def start(self, arguments, environment, folder, out, err):
-        with open(out, "wb") as out_file, open(err, "wb") as err_file:
-            process = subprocess.Popen(self._command + arguments, env=environment, cwd=folder, stdin=subprocess.DEVNULL,
+        with open(folder / "file", "rb") as in_file, open(out, "wb") as out_file, open(err, "wb") as err_file:
+            process = subprocess.Popen(self._command + arguments, env=environment, cwd=folder, stdin=in_file,
                                        stdout=out_file, stderr=err_file, start_new_session=True)
         return Launched(process.pid, process.poll)
 
@@ -251,7 +251,7 @@ class Run:
             # torchrun's nodes race at the end, and sometimes complain of it.
             facts[f"launcher on std{stream}"] = bool(own) if len(statuses) == 1 else None
             facts[f"text on std{stream}"] = "\n".join(own)
-        for name in ("arguments", "program", "folder", "session", "unbuffered", "python"):
+        for name in sorted(set().union(*reports.values()) - {"environment", "pid"}):
             facts[name] = PerWorker((rank, self._plain(str(report[name]))) for rank, report in reports.items())
         variables = {rank: self._variables(report["environment"]) for rank, report in reports.items()}
         for name in sorted(set().union(*variables.values())):

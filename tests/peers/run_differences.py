@@ -62,7 +62,7 @@ ALL = [
     difference("detection", RAN,
                "a program that is not `.py` is given to Python unless `--no-python` is set", "it is executed",
                "C++ programs need no flag."),
-    difference("run-path", {"unbuffered"},
+    difference("run-path", {"unbuffered", "descriptors"},
                "`--run-path` runs the script in a Python process that has torch loaded",
                "it runs in a Python of its own, unbuffered", "A launcher without Python starts in milliseconds."),
     difference("macros", {"arguments"},

@@ -30,6 +30,17 @@ def publish(name, value):
     os.rename(path + ".part", path)
 
 
+def inherited():
+    """What a process gets from the one that starts it, besides arguments and environment."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        status = dict(line.rstrip("\n").split(":\t") for line in file if line.startswith(("SigBlk", "SigIgn", "Umask")))
+    opened = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+              if int(fd) > 2 and os.path.exists(f"/proc/self/fd/{fd}")]
+    return {"stdin": os.readlink("/proc/self/fd/0"), "descriptors": opened, "blocked signals": status["SigBlk"],
+            "ignored signals": status["SigIgn"], "umask": status["Umask"], "cpus": sorted(os.sched_getaffinity(0)),
+            "priority": os.getpriority(os.PRIO_PROCESS, 0)}
+
+
 def report():
     # One write for one line: ranks share the console under torchrun.
     for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
@@ -38,7 +49,7 @@ def report():
     publish(f"{NAME}.start", {
         "environment": dict(os.environ), "arguments": sys.argv[1:], "program": os.path.basename(sys.argv[0]),
         "folder": os.getcwd(), "pid": os.getpid(), "session": os.getsid(0) == os.getpid(),
-        "unbuffered": sys.stdout.write_through, "python": sys.executable})
+        "unbuffered": sys.stdout.write_through, "python": sys.executable, **inherited()})
 
 
 def poll(condition):
