@@ -124,6 +124,8 @@ class Run:
         for name in ("reports", "tmp", "logs", "work"):
             (self._folder / name).mkdir(parents=True)
         (self._folder / "work" / "file").touch()
+        (self._folder / "work" / "plain").write_text("exit 0\n")
+        (self._folder / "work" / "plain").chmod(0o755)
         (self._folder / "work" / "report.py").symlink_to(PROGRAMS / "report.py")
 
     # --- running ---
@@ -145,6 +147,9 @@ class Run:
 
     def _workers(self):
         return [json.loads(path.read_text()) for path in self._files("*.start")]
+
+    def _children(self):
+        return [json.loads(path.read_text()) for path in self._files("*.child")]
 
     def _signal(self, launched):
         waiting = self._case.waiting
@@ -178,18 +183,19 @@ class Run:
                 raise AssertionError(f"{self._case.id}: {self._launcher.name} does not end:\n{self._text('err', 0)}")
             left_running = not wait_until(lambda: not self._running(launched), NODES_END_S)
             orphans = not left_running and not wait_until(lambda: not any(alive(one["pid"]) for one in self._workers()), ORPHAN_GRACE_S)
+            children_left = not wait_until(lambda: not any(map(alive, self._children())), ORPHAN_GRACE_S)
         finally:
             self._clean_up(launched)
-        return {"left running": left_running, **self._facts([one.status() for one in launched], orphans)}
+        return {"children left": children_left, "left running": left_running, **self._facts([one.status() for one in launched], orphans)}
 
     def _clean_up(self, launched):
         (self._reports / "stop").touch()
         for one in self._running(launched):
             one.send("SIGKILL")
-        wait_until(lambda: not any(alive(one["pid"]) for one in self._workers()), 1)
-        for worker in self._workers():
-            if alive(worker["pid"]):
-                os.kill(worker["pid"], signal.SIGKILL)
+        wait_until(lambda: not any(map(alive, [*(worker["pid"] for worker in self._workers()), *self._children()])), 1)
+        for pid in [*(worker["pid"] for worker in self._workers()), *self._children()]:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not self._running(launched))
 
     # --- what was seen ---
@@ -217,7 +223,7 @@ class Run:
 
     def _tree(self, folder):
         """[path below the folder, its lines sorted, because ranks write at the same time]."""
-        return sorted([self._plain(str(path.relative_to(folder))), sorted(path.read_text().splitlines())]
+        return sorted([self._plain(str(path.relative_to(folder))), sorted(path.read_text(errors="backslashreplace").splitlines())]
                       for path in folder.rglob("*") if path.is_file())
 
     def _console(self, stream):

@@ -91,6 +91,10 @@ NODES = [
          RANKS),
     Case("two-nodes-tee", tuple((*TWO, *LOGS, "-t", "3", "--nnodes", "2", "--node-rank", str(node), REPORT)
                                 for node in (0, 1)), (*WORKERS, "meeting-port", "rank-in-prefix")),
+    Case("unequal-nodes", tuple((*PORT, "--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", str(node + 1),
+                                 REPORT) for node in (0, 1)), (*RANKS, "meeting-port")),
+    Case("two-roles", tuple((*TWO, "--nnodes", "2", "--node-rank", str(node), "--role", f"role{node}", REPORT)
+                            for node in (0, 1)), (*RANKS, "meeting-port")),
     one("elastic-range-of-one", "--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:{port}",
         "--rdzv-conf", "last_call_timeout=1,join_timeout=20", REPORT, differences=(*ONE_RANK, "prefix", "address")),
     Case("one-node-fails", tuple((*PORT, "--nnodes", "2", "--node-rank", str(node), REPORT) for node in (0, 1)),
@@ -113,6 +117,8 @@ PROGRAMS = [
     two("ambiguous-argument", REPORT, "--n", "3", differences=("ambiguous-arguments",)),
     two("dollar-arguments", REPORT, "${local_rank}", "$$", "$HOME", differences=(*RANKS, "macros")),
     refused("module-and-no-python", *PORT, "-m", "--no-python", "report"),
+    refused("no-interpreter", *PORT, "--no-python", "./plain"),
+    refused("program-is-a-folder", *PORT, "--no-python", "{programs}"),
     refused("missing-script", *PORT, "{case}/missing.py", differences=("missing-program",)),
     refused("missing-binary", *PORT, "--no-python", "{case}/missing"),
     refused("missing-module", *PORT, "-m", "no_such_module_of_ours", differences=("temporary-logs",)),
@@ -162,6 +168,10 @@ STREAMS = [
         differences=(*KEPT, "absolute-error-file")),
     one("log-dir-null", *PORT, "--log-dir", "/dev/null", REPORT, differences=WORKERS),
     refused("log-dir-file", *PORT, "--log-dir", "file", REPORT, differences=("usage-status",)),
+    two("raw-bytes-redirect", *LOGS, "-r", "3", REPORT, worker="bytes", differences=KEPT),
+    one("raw-bytes-tee", *PORT, *LOGS, "-t", "3", REPORT, worker="bytes", differences=(*KEPT, "no-prefix-alone")),
+    two("many-lines", *LOGS, "-t", "3", REPORT, worker="lines:3000", differences=KEPT),
+    one("run-id-with-slash", *PORT, *LOGS, "--rdzv-id", "a/b", REPORT, differences=("any-run-id",)),
     one("log-dir-id", *PORT, *LOGS, "--rdzv-id", "job-7", "-r", "3", REPORT, differences=KEPT),
 ]
 
@@ -185,6 +195,11 @@ FAILURES = [
     two("error-file-missing", *LOGS, REPORT, worker="meet 1=exit:5",
         environment={"TORCHELASTIC_ERROR_FILE": "{case}/launcher-error.json"},
         differences=(*WORKERS, "prefix", "worker-status", "error-copy-always")),
+    one("error-file-broken", *PORT, *LOGS, REPORT, worker="error:broken exit:5",
+        differences=(*WORKERS, "broken-error-file")),
+    one("process-left-behind", *PORT, REPORT, worker="leave", differences=(*ONE_RANK, "no-leftovers")),
+    one("process-left-behind-failing", *PORT, REPORT, worker="leave exit:1",
+        differences=(*ONE_RANK, "no-leftovers")),
     one("error-file-of-signal", *PORT, *LOGS, REPORT, worker="error:nested kill:SIGSEGV",
         environment={"TORCHELASTIC_ERROR_FILE": "{case}/launcher-error.json"},
         differences=(*WORKERS, "worker-status")),
@@ -230,6 +245,11 @@ VARIABLES = [
     one("pet-start-method", *PORT, REPORT, differences=("moot-flags",), environment={"PET_START_METHOD": "fork"}),
     one("pet-event-log-handler", *PORT, REPORT, differences=("moot-flags",),
         environment={"PET_EVENT_LOG_HANDLER": "console"}),
+    one("pet-empty", *PORT, REPORT, differences=(*ONE_RANK, "empty-variables"), environment={
+        "PET_RDZV_ENDPOINT": "", "PET_LOG_DIR": "", "PET_ROLE": "",
+        "PET_LOCAL_RANKS_FILTER": "", "PET_RDZV_CONF": ""}),
+    one("pet-empty-number", *PORT, REPORT, environment={"PET_MAX_RESTARTS": ""}, differences=("empty-variables",)),
+    one("pet-switch-word", REPORT, environment={"PET_STANDALONE": "true"}, differences=("switch-words",)),
     one("pet-no-such-count", *PORT, REPORT, differences=("usage-status",),
         environment={"PET_NPROC_PER_NODE": "many"}),
 ]

@@ -6,6 +6,8 @@ what CONFORMANCE_DO asks: words separated by spaces, each for all ranks or RANK=
   meet        until every rank of this attempt has come so far
   met:N       until N ranks of this attempt wait
   error:text  leaves an error file, its message a string   error:nested  as Python's @record does
+  error:broken  one that is no JSON               lines:N     N more lines on each stream
+  bytes       bytes that are no text and no line  leave       starts a process that outlives it
   wait        until a signal or the file `stop` in CONFORMANCE_OUT, or half a minute at most
 """
 
@@ -41,11 +43,15 @@ def inherited():
             "priority": os.getpriority(os.PRIO_PROCESS, 0)}
 
 
-def report():
+def say():
     # One write for one line: ranks share the console under torchrun.
     for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
         stream.write(f"{name} of rank {RANK}, attempt {ATTEMPT}\n")
         stream.flush()
+
+
+def report():
+    say()
     publish(f"{NAME}.start", {
         "environment": dict(os.environ), "arguments": sys.argv[1:], "program": os.path.basename(sys.argv[0]),
         "folder": os.getcwd(), "pid": os.getpid(), "session": os.getsid(0) == os.getpid(),
@@ -67,7 +73,15 @@ def leave_error(shape):
     content = {"message": text, "timestamp": "1700000000"} if shape == "text" else {
         "message": {"message": text, "extraInfo": {"py_callstack": f"Traceback: {text}", "timestamp": "1700000000"}}}
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w", encoding="utf-8") as file:
-        json.dump(content, file)
+        file.write("{" if shape == "broken" else json.dumps(content))
+
+
+def leave_process():
+    if os.fork() == 0:
+        publish(f"{NAME}.child", os.getpid())
+        poll(lambda: os.path.exists(os.path.join(OUT, "stop")))
+        os._exit(0)
+    poll(lambda: count("child"))
 
 
 def wait():
@@ -96,6 +110,13 @@ def act(word):
         os.kill(os.getpid(), getattr(signal, value))
     elif what == "error":
         leave_error(value)
+    elif what == "lines":
+        for _ in range(int(value)):
+            say()
+    elif what == "bytes":
+        os.write(1, b"\xff\xfe\x00 \r \x1b[1m no end of line")
+    elif what == "leave":
+        leave_process()
     elif what == "wait":
         wait()
     elif what == "meet":
