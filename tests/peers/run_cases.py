@@ -25,6 +25,8 @@ class Case:
     worker: str = ""  # what programs/report.py does
     signal: str = ""  # sent to the first launcher once `waiting` workers wait
     waiting: int = 0
+    cpus: int = 0  # that the launcher may use; 0: all
+    ours: dict = dataclasses.field(default_factory=dict)  # what some facts are under lockstep run
 
 
 def one(id, *arguments, differences=ONE_RANK, **rest):
@@ -48,8 +50,9 @@ COUNTS = [
     one("underscores", "--nnodes", "1:1", "--nproc_per_node", "2", "--node_rank", "0", "--master_addr", "127.0.0.1",
         "--master_port", "{port}", "--max_restarts", "1", "--monitor_interval", "0.05", "--rdzv_id", "job-7", REPORT,
         differences=RANKS),
-    one("every-cpu", *PORT, "--nproc-per-node", "cpu", REPORT, differences=RANKS),
-    one("auto", *PORT, "--nproc-per-node", "auto", REPORT, differences=RANKS, environment={"CUDA_VISIBLE_DEVICES": ""}),
+    one("every-cpu", *PORT, "--nproc-per-node", "cpu", REPORT, differences=("usable-cores",), cpus=1),
+    one("auto", *PORT, "--nproc-per-node", "auto", REPORT, differences=("usable-cores",), cpus=1,
+        environment={"CUDA_VISIBLE_DEVICES": ""}),
     one("last-flag-wins", *PORT, "--nproc-per-node", "3", "--nproc-per-node", "1", REPORT),
     one("abbreviation", "--stand", REPORT, differences=("abbreviations",)),
     refused("no-such-count", *PORT, "--nproc-per-node", "many", REPORT),
@@ -98,7 +101,8 @@ NODES = [
     one("elastic-range-of-one", "--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:{port}",
         "--rdzv-conf", "last_call_timeout=1,join_timeout=20", REPORT, differences=(*ONE_RANK, "prefix", "address")),
     Case("one-node-fails", tuple((*PORT, "--nnodes", "2", "--node-rank", str(node), REPORT) for node in (0, 1)),
-         (*RANKS, "meeting-port", "whole-job"), worker="0=wait 1=met:1 1=exit:7"),
+         (*RANKS, "meeting-port", "whole-job"), worker="0=wait 1=met:1 1=exit:7",
+         ours={"status": 7, "signals": {"0.0": ["SIGTERM"]}}),
 ]
 
 PROGRAMS = [
@@ -182,13 +186,14 @@ FAILURES = [
         differences=(*RANKS, "worker-status")),
     two("restart-others-stopped", "--max-restarts", "1", REPORT, worker="1=met:1 1=exit:5 0=wait",
         differences=(*RANKS, "worker-status")),
-    *(one(f"exit-{code}", *PORT, REPORT, worker=f"exit:{code}", differences=(*ONE_RANK, "worker-status"))
+    *(one(f"exit-{code}", *PORT, REPORT, worker=f"exit:{code}", differences=(*ONE_RANK, "worker-status"),
+          ours={"status": code})
       for code in (2, 7, 255)),
     one("exit-1", *PORT, REPORT, worker="exit:1"),
     two("one-of-two-fails", REPORT, worker="meet 1=exit:7", differences=(*RANKS, "worker-status")),
     two("others-are-stopped", REPORT, worker="0=wait 1=met:1 1=exit:7", differences=(*RANKS, "worker-status")),
-    *(one(f"killed-{name}", *PORT, REPORT, worker=f"kill:SIG{name}", differences=(*ONE_RANK, "worker-status"))
-      for name in ("KILL", "SEGV", "TERM")),
+    *(one(f"killed-{name}", *PORT, REPORT, worker=f"kill:SIG{name}", differences=(*ONE_RANK, "worker-status"),
+          ours={"status": 128 + number}) for name, number in (("KILL", 9), ("SEGV", 11), ("TERM", 15))),
     *(two(f"error-file-{shape}", *LOGS, REPORT, worker=f"meet 1=error:{shape} 1=exit:5",
           environment={"TORCHELASTIC_ERROR_FILE": "{case}/launcher-error.json"},
           differences=(*WORKERS, "prefix", "worker-status")) for shape in ("text", "nested")),
@@ -270,8 +275,10 @@ PLUGINS = [
 
 SIGNALS = [
     *(two(f"signal-{name}", REPORT, worker="wait", waiting=2, signal=f"SIG{name}",
-          differences=(*RANKS, "stop-status")) for name in ("TERM", "INT", "HUP", "QUIT")),
-    two("signal-USR1", REPORT, worker="wait", waiting=2, signal="SIGUSR1", differences=(*RANKS, "notify-signals")),
+          differences=(*RANKS, "stop-status"), ours={"status": 128 + number})
+      for name, number in (("TERM", 15), ("INT", 2), ("HUP", 1), ("QUIT", 3))),
+    two("signal-USR1", REPORT, worker="wait", waiting=2, signal="SIGUSR1", differences=(*RANKS, "notify-signals"),
+        ours={"signals": {"0.0": ["SIGUSR1"], "1.0": ["SIGUSR1"]}}),
     two("signal-USR1-handled", "--signals-to-handle", "SIGTERM,SIGUSR1", REPORT, worker="wait", waiting=2,
         signal="SIGUSR1", differences=(*RANKS, "stop-status")),
     two("signal-USR2-handled", REPORT, worker="wait", waiting=2, signal="SIGUSR2",

@@ -2,7 +2,7 @@
 every request is a fork that becomes one torchrun process.
 
 Requests and answers are lines of JSON on standard input and output:
-  {"id", "arguments", "environment", "folder", "stdout", "stderr"} -> {"id", "pid"}, later {"id", "status"}
+  {"id", "arguments", "environment", "folder", "stdout", "stderr", "cpus"} -> {"id", "pid"}, later {"id", "status"}
 A negative status is minus the signal that ended it. The first line out describes torchrun's flags.
 """
 
@@ -32,6 +32,7 @@ def become(request, imported_environment):
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.sched_setaffinity(0, request["cpus"])
     os.chdir(request["folder"])
     for fd, path, flags in ((0, "file", os.O_RDONLY), (1, request["stdout"], os.O_WRONLY | os.O_CREAT),
                             (2, request["stderr"], os.O_WRONLY | os.O_CREAT)):
