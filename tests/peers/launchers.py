@@ -72,12 +72,13 @@ class Torchrun:
                 self._answers[answer["id"]].update(answer)
                 self._lock.notify_all()
 
-    def start(self, arguments, environment, folder, out, err, cpus):
+    def start(self, arguments, environment, folder, out, err, cpus, closed):
         number = f"{threading.get_ident()}.{time.monotonic_ns()}"
         with self._lock:
             self._server.stdin.write(json.dumps({
                 "id": number, "arguments": arguments, "environment": environment, "folder": str(folder),
-                "stdout": str(out), "stderr": str(err), "cpus": cpus}) + "\n")
+                "stdout": str(out), "stderr": str(err), "cpus": cpus,
+                "closed": closed}) + "\n")
             self._server.stdin.flush()
             if not self._lock.wait_for(lambda: "pid" in self._answers[number], DEADLINE_S):
                 raise RuntimeError("the torchrun server does not answer")
@@ -95,8 +96,10 @@ class Command:
         self.name = name
         self._command = [str(part) for part in command]
 
-    def start(self, arguments, environment, folder, out, err, cpus):
+    def start(self, arguments, environment, folder, out, err, cpus, closed):
         command = ["taskset", "--cpu-list", ",".join(map(str, cpus)), *self._command, *arguments]
+        for fd in closed:
+            command = ["sh", "-c", f'exec "$@" {fd}>&-', "sh", *command]
         with open(folder / "file", "rb") as in_file, open(out, "wb") as out_file, open(err, "wb") as err_file:
             process = subprocess.Popen(command, env=environment, cwd=folder, stdin=in_file,
                                        stdout=out_file, stderr=err_file, start_new_session=True)
@@ -176,7 +179,8 @@ class Run:
             for node, arguments in enumerate(self._case.nodes):
                 launched.append(self._launcher.start([self._fill(one) for one in arguments], environment,
                                                      self._folder / "work", self._folder / f"out.{node}",
-                                                     self._folder / f"err.{node}", cpus))
+                                                     self._folder / f"err.{node}", cpus,
+                                                     self._case.closed))
             if self._case.signal:
                 self._signal(launched)
                 if len(self._files("*.signals")) == self._case.waiting:

@@ -26,6 +26,7 @@ class Case:
     signal: str = ""  # sent to the first launcher once `waiting` workers wait
     waiting: int = 0
     cpus: int = 0  # that the launcher may use; 0: all
+    closed: tuple = ()  # descriptors that the launcher does not get
     ours: dict = dataclasses.field(default_factory=dict)  # what some facts are under lockstep run
 
 
@@ -167,6 +168,7 @@ STREAMS = [
         "--duplicate_stderr_filters=nothing", REPORT, differences=KEPT),
     two("copy-lines-part-tee", *LOGS, "-t", "0:1", "--duplicate-stdout-filters", "rank", REPORT,
         differences=(*KEPT_PREFIX, "copied-lines")),
+    one("stdout-closed", *PORT, REPORT, closed=(1,)),
     one("log-dir-nested", *PORT, "--log-dir", "{case}/logs/a/b", "-r", "3", REPORT, differences=KEPT),
     one("log-dir-relative", *PORT, "--log-dir", "../logs", "-r", "3", REPORT,
         differences=(*KEPT, "absolute-error-file")),

@@ -46,8 +46,9 @@ def inherited():
 def say():
     # One write for one line: ranks share the console under torchrun.
     for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
-        stream.write(f"{name} of rank {RANK}, attempt {ATTEMPT}\n")
-        stream.flush()
+        if stream is not None:  # it may be closed
+            stream.write(f"{name} of rank {RANK}, attempt {ATTEMPT}\n")
+            stream.flush()
 
 
 def report():
@@ -55,7 +56,7 @@ def report():
     publish(f"{NAME}.start", {
         "environment": dict(os.environ), "arguments": sys.argv[1:], "program": os.path.basename(sys.argv[0]),
         "folder": os.getcwd(), "pid": os.getpid(), "session": os.getsid(0) == os.getpid(),
-        "unbuffered": sys.stdout.write_through, "python": sys.executable, **inherited()})
+        "unbuffered": sys.stderr.write_through, "python": sys.executable, **inherited()})
 
 
 def poll(condition):

@@ -2,7 +2,8 @@
 every request is a fork that becomes one torchrun process.
 
 Requests and answers are lines of JSON on standard input and output:
-  {"id", "arguments", "environment", "folder", "stdout", "stderr", "cpus"} -> {"id", "pid"}, later {"id", "status"}
+  {"id", "arguments", "environment", "folder", "stdout", "stderr", "cpus",
+   "closed"} -> {"id", "pid"}, later {"id", "status"}
 A negative status is minus the signal that ended it. The first line out describes torchrun's flags.
 """
 
@@ -39,6 +40,8 @@ def become(request, imported_environment):
         opened = os.open(path, flags, 0o644)
         os.dup2(opened, fd)
         os.close(opened)
+    for fd in request["closed"]:
+        os.close(fd)
     os.environ.clear()
     os.environ.update({**imported_environment, **request["environment"]})
     sys.argv[1:] = request["arguments"]
