@@ -188,11 +188,17 @@ class Run:
             if not wait_until(lambda: len(self._running(launched)) < len(launched)):
                 raise AssertionError(f"{self._case.id}: {self._launcher.name} does not end:\n{self._text('err', 0)}")
             left_running = not wait_until(lambda: not self._running(launched), NODES_END_S)
-            orphans = not left_running and not wait_until(lambda: not any(alive(one["pid"]) for one in self._workers()), ORPHAN_GRACE_S)
-            children_left = not wait_until(lambda: not any(map(alive, self._children())), ORPHAN_GRACE_S)
+            orphans = not left_running and self._outlive(one["pid"] for one in self._workers())
+            children_left = self._outlive(self._children())
         finally:
             self._clean_up(launched)
-        return {"children left": children_left, "left running": left_running, **self._facts([one.status() for one in launched], orphans)}
+        return {"left running": left_running, "orphans": orphans, "children left": children_left,
+                **self._facts([one.status() for one in launched])}
+
+    def _outlive(self, pids):
+        """Whether any of them goes on after its launcher."""
+        pids = list(pids)
+        return not wait_until(lambda: not any(map(alive, pids)), ORPHAN_GRACE_S)
 
     def _clean_up(self, launched):
         (self._reports / "stop").touch()
@@ -229,7 +235,9 @@ class Run:
 
     def _tree(self, folder):
         """[path below the folder, its lines sorted, because ranks write at the same time]."""
-        return sorted([self._plain(str(path.relative_to(folder))), sorted(path.read_text(errors="backslashreplace").splitlines())]
+        def lines(path):
+            return sorted(path.read_text(errors="backslashreplace").splitlines())
+        return sorted([self._plain(str(path.relative_to(folder))), lines(path)]
                       for path in folder.rglob("*") if path.is_file())
 
     def _console(self, stream):
@@ -249,9 +257,9 @@ class Run:
         path = self._folder / "launcher-error.json"
         return json.loads(path.read_text()) if path.exists() else None
 
-    def _facts(self, statuses, orphans):
+    def _facts(self, statuses):
         reports = {path.stem: json.loads(path.read_text()) for path in self._files("*.start")}
-        facts = {"status": statuses, "class": [exit_class(status) for status in statuses], "orphans": orphans,
+        facts = {"status": statuses, "class": [exit_class(status) for status in statuses],
                  "signals": {path.stem: json.loads(path.read_text()) for path in self._files("*.signals")},
                  "workers": sorted(reports), "log files": [path for path, _ in self._tree(self._folder / "logs")],
                  "log contents": self._tree(self._folder / "logs"), "error copy": self._error_copy(),

@@ -14,6 +14,7 @@ ONE_RANK = (*WORKERS, "temporary-logs")
 RANKS = (*ONE_RANK, "prefix")
 KEPT = (*WORKERS, "log-place")
 KEPT_PREFIX = (*KEPT, "prefix")
+RUN_PATH = ("agent-store", "signal-list", "launcher-name", "temporary-logs", "run-path")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +77,8 @@ MEETING = [
     one("static-endpoint-name", "--rdzv-endpoint", "localhost:{port}", "--rdzv-conf", "timeout=60", REPORT),
     one("master-addr", *PORT, "--master-addr", "localhost", REPORT),
     one("local-addr", "--standalone", "--local-addr", "127.0.0.1", REPORT),
-    one("local-addr-underscore", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--local_addr", "127.0.0.1",
-        REPORT),
+    one("local-addr-underscore", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
+        "--local_addr", "127.0.0.1", REPORT),
     one("standalone-over-endpoint", "--standalone", "--rdzv-endpoint", "127.0.0.1:{port}", REPORT,
         differences=("moot-flags",)),
     one("c10d-node-rank", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--node-rank", "1", REPORT,
@@ -112,8 +113,8 @@ PROGRAMS = [
     two("shell-script", "--no-python", "{programs}/report.sh", "x"),
     two("binary-of-path", "--no_python", "env", "EXTRA=1", "python3", "-u", REPORT, "x"),
     one("shell-script-detected", *PORT, "{programs}/report.sh", "x", differences=("detection",)),
-    one("run-path", *PORT, "--run-path", REPORT, "x", differences=(*WORKERS[:3], "temporary-logs", "run-path")),
-    one("run-path-underscore", *PORT, "--run_path", "--no-python", REPORT, "x", differences=(*WORKERS[:3], "temporary-logs", "run-path")),
+    one("run-path", *PORT, "--run-path", REPORT, "x", differences=RUN_PATH),
+    one("run-path-underscore", *PORT, "--run_path", "--no-python", REPORT, "x", differences=RUN_PATH),
     one("python-given", *PORT, REPORT, environment={"PYTHON_EXEC": "{bin}/python3.11"}),
     one("relative-program", *PORT, "report.py", "x"),
     two("flags-after-program", REPORT, "--nproc-per-node", "9", "-m", "--help", "-r3", "--", "--standalone", "-n"),
@@ -242,7 +243,7 @@ VARIABLES = [
         environment={"PET_MAX_RESTARTS": "1", "PET_MONITOR_INTERVAL": "0.05"}),
     two("pet-module", "report", environment={"PYTHONPATH": "{programs}", "PET_MODULE": "1"}),
     one("pet-no-python", *PORT, "{programs}/report.sh", environment={"PET_NO_PYTHON": "1"}),
-    one("pet-run-path", *PORT, REPORT, environment={"PET_RUN_PATH": "1"}, differences=(*WORKERS[:3], "temporary-logs", "run-path")),
+    one("pet-run-path", *PORT, REPORT, environment={"PET_RUN_PATH": "1"}, differences=RUN_PATH),
     two("pet-redirects", REPORT, differences=KEPT,
         environment={"PET_LOG_DIR": "{case}/logs", "PET_REDIRECTS": "3"}),
     two("pet-tee", REPORT, differences=KEPT, environment={

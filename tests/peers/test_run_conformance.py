@@ -90,7 +90,7 @@ def test_same_as_torchrun(case, results):
 
 
 @needs("torchrun", "lockstep run")
-@pytest.mark.parametrize("case", [case for case in CASES if "worker-status" in case.differences], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [one for one in CASES if "worker-status" in one.differences], ids=lambda case: case.id)
 def test_status_is_that_of_the_root_cause(case, results):
     _, code, _ = results.facts(case, "torchrun")["root cause"]
     assert results.facts(case, "lockstep run")["status"] == [code if code > 0 else 128 - code]
