@@ -9,12 +9,12 @@ TWO = (*PORT, "--nproc-per-node", "2")
 LOGS = ("--log-dir", "{case}/logs")
 
 # What is different whenever a worker reports; then by what the console and the temporary folder show.
-WORKERS = ("agent-store", "signal-list", "launcher-name", "process-group")
+WORKERS = ("agent-store", "signal-list", "launcher-name", "progress-page", "process-group")
 ONE_RANK = (*WORKERS, "temporary-logs")
 RANKS = (*ONE_RANK, "prefix")
 KEPT = (*WORKERS, "log-place")
 KEPT_PREFIX = (*KEPT, "prefix")
-RUN_PATH = ("agent-store", "signal-list", "launcher-name", "temporary-logs", "run-path")
+RUN_PATH = ("agent-store", "signal-list", "launcher-name", "progress-page", "temporary-logs", "run-path")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ import concurrent.futures
 import os
 import pathlib
 import re
+import subprocess
 
 import pytest
 from launchers import PYTHON, Command, PerWorker, Run, Torchrun, differing
@@ -145,7 +146,10 @@ def test_doc_lists_the_differences():
     assert rows[1:] == [(f"`{one.id}`", one.torchrun, one.lockstep, one.reason) for one in ALL]
 
 
-def test_doc_lists_every_flag(torchrun):
+def test_doc_lists_every_flag(torchrun, bin_dir):
     text = section("Flags")
+    told = subprocess.run([str(bin_dir / "lockstep"), "run", "--help"], text=True, capture_output=True, check=True)
+    ours = [line.split()[0].split(",")[-1] for line in told.stdout.splitlines() if re.match(r"  -", line)]
+    assert [flag for flag in ours if flag != "--help" and f"`{flag.partition('{')[0]}" not in text] == []
     assert [entry["flags"][-1] for entry in torchrun.flags
             if not any(f"`{flag}" in text for flag in entry["flags"])] == []
