@@ -154,6 +154,8 @@ STREAMS = [
     two("tee-role", *LOGS, "-t", "3", "--role", "trainer", REPORT, differences=KEPT),
     two("tee-template", *LOGS, "-t", "3", REPORT, differences=KEPT, environment={
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name}/${rank}/${local_rank}> "}),
+    one("tee-template-one-rank", *PORT, *LOGS, "-t", "3", REPORT, differences=KEPT, environment={
+        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${local_rank}> "}),
     one("eleven-ranks-map", *PORT, *LOGS, "--nproc-per-node", "11", "-r", "10:3", REPORT, differences=("rank-maps",)),
     two("map-of-missing-rank", *LOGS, "-r", "7:3", REPORT, differences=("moot-flags",)),
     refused("redirect-4", *PORT, "-r", "4", REPORT),
