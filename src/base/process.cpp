@@ -161,6 +161,10 @@ void ChildProcess::send_signal(int signal) const {
   if (!reaped_) ::kill(-pid_, signal);
 }
 
+void ChildProcess::notify(int signal) const {
+  if (!reaped_) ::kill(pid_, signal);
+}
+
 bool ChildProcess::poll_exit() {
   if (reaped_) return true;
   siginfo_t info{};

@@ -58,6 +58,8 @@ class ChildProcess {
   int exit_fd() const { return pidfd_.get(); }
   // Sends a signal to the child's process group. No-op once it is reaped.
   void send_signal(int signal) const;
+  // Sends a signal to the child alone, not to what it has started.
+  void notify(int signal) const;
   // Reaps without blocking; true once the child has ended.
   bool poll_exit();
   // Whether poll_exit() has returned true.

@@ -30,7 +30,8 @@ void check_rules(const std::string& name, const nlohmann::json& value, const Opt
           "config", fmt::format("{} must be one of {}: '{}'", name, fmt::join(rules.choices, ", "), text));
     }
   }
-  if (rules.minimum && value.is_number_integer() && value.get<int64_t>() < *rules.minimum) {
+  // Not a number is not at least anything.
+  if (rules.minimum && value.is_number() && !(value.get<double>() >= static_cast<double>(*rules.minimum))) {
     throw ConfigError("config",
                       fmt::format("{} must be at least {}: {}", name, *rules.minimum, value.dump()));
   }
@@ -61,6 +62,7 @@ void OptionTable::declare_all(CLI::App& app) const {
   for (const Entry& entry : entries_) {
     CLI::Option* option = entry.declare(app, flag_names(entry));
     option->description(help_of(entry.help, entry.rules));
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     if (entry.rules.has_variable) option->envname(variable_name(entry));
   }
 }

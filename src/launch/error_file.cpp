@@ -51,7 +51,10 @@ std::optional<WorkerError> read_error_file(const std::string& path) {
   file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   bytes.resize(static_cast<size_t>(file.gcount()));
   const json content = json::parse(bytes, nullptr, /*allow_exceptions=*/false);
-  return content.is_discarded() ? std::nullopt : parse(content);
+  if (content.is_discarded()) return std::nullopt;
+  std::optional<WorkerError> error = parse(content);
+  if (error) error->text = std::move(bytes);
+  return error;
 }
 
 void write_error_file(const std::string& path, const WorkerError& error) {
@@ -60,6 +63,16 @@ void write_error_file(const std::string& path, const WorkerError& error) {
                           {"extraInfo",
                            {{"py_callstack", error.callstack.empty() ? error.message : error.callstack},
                             {"timestamp", std::to_string(error.timestamp_s)}}}}}};
+  base::publish_file(path, content.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+void pass_error_file_on(const std::string& path, const std::string& text, int exit_code) {
+  json content = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!content.is_object() || !content.contains("message") || !content["message"].is_object()) {
+    base::publish_file(path, text);
+    return;
+  }
+  content["message"]["errorCode"] = exit_code;
   base::publish_file(path, content.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 

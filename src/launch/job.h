@@ -17,6 +17,7 @@ struct NodeInfo {
   std::string address;  // where the others reach it; "": as the coordinator sees it
   int local_world_size = 1;
   int64_t pid = 0;
+  std::string role = "default";  // of its workers; nodes may have different ones
 };
 
 // One life of the job's workers. Every start of workers is a new generation, on all
@@ -33,6 +34,9 @@ struct Generation {
   int world_size() const;
   int first_rank() const;  // of this node
   int local_world_size() const { return nodes[node_rank].local_world_size; }
+  // The same among the workers of this node's role.
+  int role_world_size() const;
+  int role_first_rank() const;
 };
 
 // Why a generation ended badly: one worker that failed, or one node that was lost.
@@ -45,6 +49,7 @@ struct JobFailure {
   int64_t time_us = 0;  // since the epoch, by the clock of the node that saw it
   // kNode: what happened to it. kWorker: the message of its error file, or "".
   std::string message;
+  std::string error_file;  // kWorker: the whole text of that file where it is JSON, or ""
 
   // kWorker only.
   int rank = 0;

@@ -61,8 +61,12 @@ class Supervisor {
   }
 
   void handle_signal(int signal) {
+    if (!is_stop_signal(signal)) {
+      for (const base::ChildProcess& worker : workers_) worker.notify(signal);
+      return;
+    }
     for (const base::ChildProcess& worker : workers_) worker.send_signal(signal);
-    if (!is_stop_signal(signal) || stop_signal_ != 0) return;
+    if (stop_signal_ != 0) return;
     stop_signal_ = signal;
     terminate_at_.reset();
     kill_at_ = Clock::now() + options_.termination_grace;

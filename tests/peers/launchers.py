@@ -99,7 +99,7 @@ class Command:
     def start(self, arguments, environment, folder, out, err, cpus, closed):
         command = ["taskset", "--cpu-list", ",".join(map(str, cpus)), *self._command, *arguments]
         for fd in closed:
-            command = ["sh", "-c", f'exec "$@" {fd}>&-', "sh", *command]
+            command = ["sh", "-c", f'unset PWD; exec "$@" {fd}>&-', "sh", *command]
         with open(folder / "file", "rb") as in_file, open(out, "wb") as out_file, open(err, "wb") as err_file:
             process = subprocess.Popen(command, env=environment, cwd=folder, stdin=in_file,
                                        stdout=out_file, stderr=err_file, start_new_session=True)
@@ -277,6 +277,7 @@ class Run:
         for name in sorted(set().union(*variables.values())):
             facts[name] = PerWorker((rank, seen.get(name)) for rank, seen in variables.items())
         facts["root cause"] = root_cause(facts["text on stderr"])
+        facts["said of threads"] = said_of_threads(facts["text on stderr"])
         shutil.rmtree(self._folder / "tmp")
         return facts
 
@@ -297,6 +298,12 @@ def exit_class(status):
     if status == 0:
         return "success"
     return "usage" if status == 2 else "failure"
+
+
+def said_of_threads(text):
+    """What the launcher says when it chooses OMP_NUM_THREADS, or None."""
+    found = re.search(r"^.*(?:Setting OMP_NUM_THREADS|OMP_NUM_THREADS=\d+ for each).*$", text, re.MULTILINE)
+    return re.sub(r"\d+", "N", found[0]) if found else None
 
 
 def root_cause(text):

@@ -175,7 +175,7 @@ STREAMS = [
     one("log-dir-nested", *PORT, "--log-dir", "{case}/logs/a/b", "-r", "3", REPORT, differences=KEPT),
     one("log-dir-relative", *PORT, "--log-dir", "../logs", "-r", "3", REPORT,
         differences=(*KEPT, "absolute-error-file")),
-    one("log-dir-null", *PORT, "--log-dir", "/dev/null", REPORT, differences=WORKERS),
+    one("log-dir-null", *PORT, "--log-dir", "/dev/null", REPORT, differences=(*WORKERS, "error-file-always")),
     refused("log-dir-file", *PORT, "--log-dir", "file", REPORT, differences=("usage-status",)),
     two("raw-bytes-redirect", *LOGS, "-r", "3", REPORT, worker="bytes", differences=KEPT),
     one("raw-bytes-tee", *PORT, *LOGS, "-t", "3", REPORT, worker="bytes", differences=(*KEPT, "no-prefix-alone")),

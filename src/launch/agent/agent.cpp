@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 
+#include "cluster/topology.h"
 #include "launch/agent/stall_watch.h"
 
 namespace lockstep::launcher {
@@ -19,7 +21,12 @@ std::vector<int> all_signals(const RunOptions& options) {
   return signals;
 }
 
+std::string counted(int number, const char* what) {
+  return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
+}
+
 bool keeps_logs(const RunOptions& options) {
+  if (options.log_dir == "/dev/null") return false;
   return options.redirects.any() || options.tee.any() || !options.stdout_filters.empty() ||
          !options.stderr_filters.empty();
 }
@@ -54,10 +61,14 @@ void Agent::start(const Generation& generation) {
   stopping_ = ending_ = failure_told_ = false;
   workers_.reset();
   if (generation.number > 0) {
-    say(fmt::format("[run] life number {} of the job: {} ranks on {} nodes, restart {} of {}\n",
-                    generation.number, generation.world_size(), generation.nodes.size(),
-                    generation.restart_count, options_.max_restarts));
+    say(fmt::format("[run] life number {} of the job: {} on {}, restart {} of {}{}\n", generation.number,
+                    counted(generation.world_size(), "rank"),
+                    counted(static_cast<int>(generation.nodes.size()), "node"), generation.restart_count,
+                    options_.max_restarts, unsaid_reason_.empty() ? "" : ": " + unsaid_reason_));
+  } else {
+    say_threads(generation.local_world_size());
   }
+  unsaid_reason_.clear();
   workers_ = std::make_unique<WorkerGroup>(loop_, keeper_, consoles_, logs_, options_, generation,
                                            [this](int local_rank) { on_worker_exit(local_rank); });
   stall_told_ = false;
@@ -121,6 +132,7 @@ void Agent::on_worker_exit(int local_rank) {
 
 void Agent::stop(int generation, const std::string& reason) {
   if (!workers_ || workers_->running() == 0) {
+    unsaid_reason_ = reason;
     membership_->stopped(generation);
     return;
   }
@@ -151,7 +163,7 @@ void Agent::on_signals() {
   while (const std::optional<int> signal = signals_.next()) {
     const auto& notify = options_.notify_signals;
     if (std::find(notify.begin(), notify.end(), *signal) != notify.end()) {
-      if (workers_) workers_->send_signal(*signal);
+      if (workers_) workers_->notify(*signal);
     } else {
       on_stop_signal(*signal);
     }
@@ -167,6 +179,12 @@ void Agent::on_stop_signal(int signal) {
   stop_signal_ = signal;
   if (workers_ && workers_->running() > 0) end_workers(signal);
   membership_->leave(signal);
+}
+
+void Agent::say_threads(int ranks) {
+  if (ranks == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  say(fmt::format("[run] OMP_NUM_THREADS={} for each of {} ranks here\n",
+                  cluster::threads_of_this_process(base::Environment::of_process(), ranks), ranks));
 }
 
 void Agent::say(const std::string& line) {

@@ -44,6 +44,7 @@ class Agent final : public MembershipListener {
   // SIGTERM now, SIGKILL when the grace is over.
   void end_workers(int signal);
   void say(const std::string& line);
+  void say_threads(int ranks);
 
   base::EventLoop& loop_;
   const RunOptions& options_;
@@ -58,6 +59,7 @@ class Agent final : public MembershipListener {
   bool ending_ = false;    // the workers were told to end
   bool failure_told_ = false;
   int stop_signal_ = 0;
+  std::string unsaid_reason_;  // why the last generation stopped, where nobody was told
   base::EventLoop::Timer kill_timer_;
   base::EventLoop::Timer stall_timer_;
   bool stall_told_ = false;

@@ -40,9 +40,11 @@ std::string folder_name(std::string run_id) {
 
 LogFolder::LogFolder(const std::string& base, const std::string& run_id, bool keep) {
   fs::path root = base;
-  if (base.empty()) {
+  // torchrun's way to say that no file is wanted.
+  const bool unwanted = base == "/dev/null";
+  if (base.empty() || unwanted) {
     root = make_random(fs::temp_directory_path(), "lockstep");
-    if (!keep) remove_ = root;
+    if (!keep || unwanted) remove_ = root;
   } else {
     make(root);
     root = fs::absolute(root);

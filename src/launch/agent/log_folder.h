@@ -11,7 +11,7 @@ namespace lockstep::launcher {
 //   BASE/RUN-ID_RANDOM/attempt_0/filtered_{stdout,stderr}.log
 //
 // Without a base it is a temporary folder, which is removed in the end unless it is
-// to be kept.
+// to be kept; with the base /dev/null it is never kept.
 class LogFolder {
  public:
   // base "": temporary. keep: also a temporary one stays. Throws ConfigError when

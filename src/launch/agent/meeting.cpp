@@ -36,6 +36,7 @@ NodeInfo node_info(const RunOptions& options) {
   node.address = options.max_nodes == 1 ? options.store_addr : options.local_addr;
   node.local_world_size = options.local_world_size;
   node.pid = ::getpid();
+  node.role = options.role;
   return node;
 }
 

@@ -36,7 +36,7 @@ config::OptionTable run_flag_table(RunFlags& flags) {
            {.negatable = false})
       .add("max_restarts", flags.max_restarts, "failures that the whole job survives", {.minimum = 0})
       .add("monitor_interval", flags.monitor_interval,
-           "seconds; taken for torchrun's sake, an end is noticed at once")
+           "seconds; taken for torchrun's sake, an end is noticed at once", {.minimum = 0})
       .add("shutdown_timeout", flags.shutdown_timeout, "seconds from SIGTERM to SIGKILL")
       .add("stall_timeout", flags.stall_timeout,
            "seconds without progress until a job that hangs in a collective is reported; 0: never")

@@ -30,12 +30,18 @@ void keep_lease(base::EventLoop& loop, Keeper& keeper) {
 }
 
 // Whoever started us may want to know as we do: torchrun's launchers nest.
-void pass_error_file_on(const JobFailure& failure) {
+void tell_failure(const JobFailure& failure) {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (path == nullptr || *path == '\0') return;
-  const std::string message = failure.message.empty() ? failure.state.to_string() : failure.message;
   try {
-    write_error_file(path, {.message = message, .timestamp_s = failure.time_us / 1'000'000});
+    if (failure.error_file.empty()) {
+      const std::string message =
+          failure.kind == JobFailure::Kind::kNode ? failure.message : failure.state.to_string();
+      write_error_file(path, {.message = message, .timestamp_s = failure.time_us / 1'000'000});
+    } else {
+      pass_error_file_on(path, failure.error_file,
+                         failure.state.signaled ? -failure.state.code : failure.state.code);
+    }
   } catch (const Error& error) {
     base::log_warning("run", "the error file was not written: {}", error.what());
   }
@@ -47,7 +53,7 @@ int report(const Agent& agent, const RunOptions& options, Console& err) {
   }
   if (!agent.outcome()) return kExitInternal;
   err.write(format_outcome(*agent.outcome()));
-  if (agent.outcome()->failure) pass_error_file_on(*agent.outcome()->failure);
+  if (agent.outcome()->failure) tell_failure(*agent.outcome()->failure);
   return agent.outcome()->status();
 }
 

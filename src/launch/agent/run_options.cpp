@@ -152,7 +152,7 @@ void decide_alone(const RunFlags& flags, const config::OptionTable& table, RunOp
   if (!flags.rdzv_endpoint.empty()) {
     MeetingOptions endpoint;
     parse_endpoint(flags.rdzv_endpoint, 0, endpoint);
-    options.store_addr = endpoint.host;
+    options.store_addr = flags.local_addr.empty() ? endpoint.host : flags.local_addr;
     // An open meeting's port is the launchers', not the store's.
     options.store_port = flags.rdzv_backend == "static" ? endpoint.port : 0;
     return;
@@ -314,11 +314,10 @@ void decide_output(const RunFlags& flags, const base::Environment& environment, 
   options.stdout_filters = parse_filters(flags.duplicate_stdout_filters);
   options.stderr_filters = parse_filters(flags.duplicate_stderr_filters);
   options.quiet = flags.quiet;
+  if (!flags.prefix) return;
   const bool several = options.local_world_size > 1 || options.max_nodes > 1;
-  if (flags.prefix && several) {
-    options.prefix_template =
-        environment.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("[${role_name}${rank}]:");
-  }
+  options.prefix_template = environment.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+                                .value_or(several ? "[${role_name}${rank}]:" : "");
 }
 
 }  // namespace

@@ -45,8 +45,8 @@ base::Environment worker_environment(const base::Environment& ours, const RunOpt
   set("GROUP_RANK", generation.node_rank);
   set("GROUP_WORLD_SIZE", static_cast<int>(generation.nodes.size()));
   environment.set("ROLE_NAME", options.role);
-  set("ROLE_RANK", rank);
-  set("ROLE_WORLD_SIZE", generation.world_size());
+  set("ROLE_RANK", generation.role_first_rank() + local_rank);
+  set("ROLE_WORLD_SIZE", generation.role_world_size());
   environment.set("MASTER_ADDR", generation.master_addr);
   set("MASTER_PORT", generation.master_port);
   set("TORCHELASTIC_RESTART_COUNT", generation.restart_count);

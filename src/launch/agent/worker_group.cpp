@@ -176,6 +176,10 @@ void WorkerGroup::send_signal(int signal) {
   for (const std::unique_ptr<Worker>& worker : workers_) worker->process->send_signal(signal);
 }
 
+void WorkerGroup::notify(int signal) {
+  for (const std::unique_ptr<Worker>& worker : workers_) worker->process->notify(signal);
+}
+
 JobFailure WorkerGroup::failure_of(int local_rank) const {
   const Worker& worker = *workers_[local_rank];
   JobFailure failure;
@@ -191,6 +195,7 @@ JobFailure WorkerGroup::failure_of(int local_rank) const {
       failure.state.signaled && failure.state.code == SIGKILL && count_memory_kills() > memory_kills_before_;
   if (const std::optional<WorkerError> error = read_error_file(worker.error_file)) {
     failure.message = error->callstack.empty() ? error->message : error->callstack;
+    failure.error_file = error->text;
   }
   if (worker.err) {
     failure.last_lines.assign(worker.err->last_lines().begin(), worker.err->last_lines().end());

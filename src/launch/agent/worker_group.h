@@ -42,6 +42,8 @@ class WorkerGroup {
   const Generation& generation() const { return generation_; }
   // To every worker that still runs, and to what it has started.
   void send_signal(int signal);
+  // To every worker itself, not to what it has started: those know nothing of it.
+  void notify(int signal);
   size_t running() const { return running_; }
   bool ended(int local_rank) const { return workers_[local_rank]->process->ended(); }
   const base::ExitState& exit_state(int local_rank) const {

@@ -49,7 +49,8 @@ json to_json(const NodeInfo& node) {
   json result{{"host", cut(node.host, kMaxName)},
               {"address", cut(node.address, kMaxName)},
               {"local_world_size", node.local_world_size},
-              {"pid", node.pid}};
+              {"pid", node.pid},
+              {"role", cut(node.role, kMaxName)}};
   if (node.node_rank) result["node_rank"] = *node.node_rank;
   return result;
 }
@@ -61,6 +62,7 @@ NodeInfo node_from(const json& object) {
   node.address = fields.word("address", kMaxName);
   node.local_world_size = static_cast<int>(fields.integer("local_world_size", 1, kMaxRanks));
   node.pid = fields.integer("pid", 0, kMaxPid);
+  node.role = fields.word("role", kMaxName);
   if (fields.has("node_rank"))
     node.node_rank = static_cast<int>(fields.integer("node_rank", 0, kMaxNodes - 1));
   return node;
@@ -77,7 +79,7 @@ json to_json(const Generation& generation) {
 std::string node_table(const std::vector<NodeInfo>& nodes) {
   std::string table;
   for (const NodeInfo& node : nodes) {
-    fmt::format_to(std::back_inserter(table), "{}\t{}\t{}\t{}\n", node.host, node.address,
+    fmt::format_to(std::back_inserter(table), "{}\t{}\t{}\t{}\t{}\n", node.host, node.address, node.role,
                    node.local_world_size, node.pid);
   }
   return table;
@@ -97,6 +99,7 @@ Generation generation_from(const json& object, std::string_view table) {
     node.node_rank = static_cast<int>(i);
     node.host = take_name(table);
     node.address = take_name(table);
+    node.role = take_name(table);
     node.local_world_size = static_cast<int>(take_integer(table, '\t', 1, kMaxRanks));
     node.pid = take_integer(table, '\n', 0, kMaxPid);
   }
@@ -115,6 +118,7 @@ json to_json(const JobFailure& failure) {
           {"host", cut(failure.host, kMaxName)},
           {"time_us", failure.time_us},
           {"message", cut(failure.message, kMaxMessage)},
+          {"error_file", failure.error_file.size() <= kMaxMessage ? failure.error_file : ""},
           {"rank", failure.rank},
           {"local_rank", failure.local_rank},
           {"pid", failure.pid},
@@ -136,6 +140,7 @@ JobFailure failure_from(const json& object) {
   failure.time_us = fields.integer("time_us", 0, INT64_MAX);
   // Invalid bytes were replaced by three valid ones each.
   failure.message = fields.text("message", 3 * kMaxMessage);
+  failure.error_file = fields.text("error_file", 3 * kMaxMessage);
   failure.rank = static_cast<int>(fields.integer("rank", 0, INT32_MAX));
   failure.local_rank = static_cast<int>(fields.integer("local_rank", 0, kMaxRanks));
   failure.pid = fields.integer("pid", 0, kMaxPid);

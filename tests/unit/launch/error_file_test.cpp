@@ -59,5 +59,12 @@ TEST_F(ErrorFileTest, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(error->timestamp_s, 56);
 }
 
+TEST_F(ErrorFileTest, IsPassedOnAsItIsWithTheExitCodeWhereThereIsRoom) {
+  pass_error_file_on(path_, R"({"message": "m",  "timestamp": 1})", 5);
+  EXPECT_EQ(read_error_file(path_)->text, R"({"message": "m",  "timestamp": 1})");
+  pass_error_file_on(path_, R"({"message": {"message": "m"}})", -11);
+  EXPECT_EQ(read_error_file(path_)->text, R"({"message":{"errorCode":-11,"message":"m"}})");
+}
+
 }  // namespace
 }  // namespace lockstep::launcher

@@ -178,7 +178,7 @@ TEST(WireTest, RefusesWhatMakesNoSense) {
 
 TEST(WireTest, RefusesNodesThatCouldNotBe) {
   const auto join = [](const std::string& field, const nlohmann::json& value) {
-    nlohmann::json node{{"host", "a"}, {"address", "b"}, {"local_world_size", 1}, {"pid", 1}};
+    nlohmann::json node{{"host", "a"}, {"address", "b"}, {"local_world_size", 1}, {"pid", 1}, {"role", "r"}};
     node[field] = value;
     const nlohmann::json message{
         {"type", "join"}, {"run_id", ""}, {"instance", ""}, {"hosts_coordinator", false}, {"node", node}};
@@ -201,17 +201,17 @@ TEST(WireTest, RefusesMapsThatContradictThemselves) {
                                {"nodes", nodes}};
     return nlohmann::json{{"type", "map"}, {"map", inner}}.dump() + "\n" + table;
   };
-  const std::string two = "a\t10.0.0.1\t4\t1\nb\t\t4\t2\n";
+  const std::string two = "a\t10.0.0.1\tr\t4\t1\nb\t\tr\t4\t2\n";
   EXPECT_NO_THROW(wire::decode(map(2, two)));
   expect_refused(map(1, two), "more than its nodes");
   expect_refused(map(3, two), "less than its nodes");
   expect_refused(map(2, ""), "less than its nodes");
   expect_refused(map(1 << 20, two), "out of range");
-  expect_refused(map(1, "a\tb\t1\tx\n"), "a number that is none");
-  expect_refused(map(1, "a\tb\t0\t1\n"), "out of range");
-  expect_refused(map(1, "a\tb\t1 \t1\n"), "a number that is none");
-  expect_refused(map(1, "a\rb\tb\t1\t1\n"), "malformed name");
-  expect_refused(map(1, std::string(300, 'a') + "\tb\t1\t1\n"), "malformed name");
+  expect_refused(map(1, "a\tb\tr\t1\tx\n"), "a number that is none");
+  expect_refused(map(1, "a\tb\tr\t0\t1\n"), "out of range");
+  expect_refused(map(1, "a\tb\tr\t1 \t1\n"), "a number that is none");
+  expect_refused(map(1, "a\rb\tb\tr\t1\t1\n"), "malformed name");
+  expect_refused(map(1, std::string(300, 'a') + "\tb\tr\t1\t1\n"), "malformed name");
   expect_refused(map(2, two, 0), "out of range");
   expect_refused("{\"type\":\"stopped\",\"generation\":0}\nmore", "something behind it");
 }
