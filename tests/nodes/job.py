@@ -57,6 +57,9 @@ class Launcher:
         self.job = job
         self.node = node
         self.output = output
+        if node != 0:
+            self._link_to_host = job.network.switch.links[node, 0]
+            self._segments_before = self._link_to_host.segments
         with open(output, "wb") as file:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                                             env=environment, start_new_session=True)
@@ -86,16 +89,42 @@ class Launcher:
             raise AssertionError(f"node {self.node} does not end\n{self.job.story()}") from None
 
     def is_in_meeting(self):
-        """The host listens, another one has a connection to it. Both come before joining."""
+        """The host listens. Another one has said hello, what it is, and that it lives."""
         assert not self.ended, f"node {self.node} has ended already: {self.text}"
-        host, port = address(0), self.job.port
-        return any((state == LISTEN and local == port) if self.node == 0 else
-                   (state == ESTABLISHED and (where, remote) == (host, port))
-                   for state, local, where, remote in _tcp_sockets(self.pid))
+        if self.node == 0:
+            return any(state == LISTEN and local == self.job.port for state, local, *_ in _tcp_sockets(self.pid))
+        return self._link_to_host.segments - self._segments_before >= 3
 
     def wait_in_meeting(self):
         wait_until(self.is_in_meeting, lambda: f"node {self.node} is in the meeting\n{self.job.story()}")
         return self
+
+    def kill_keeper(self):
+        for pid in marked_processes(self.job.mark):
+            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+            name, _, rest = stat.partition(" (")[2].rpartition(") ")
+            if name == "lockstep-keeper" and int(rest.split()[1]) == self.pid:
+                os.kill(pid, signal.SIGKILL)
+                return
+        raise AssertionError(f"node {self.node} has no keeper")
+
+    def wait_to_say(self, words):
+        wait_until(lambda: words in self.text, lambda: f"node {self.node} says '{words}'\n{self.job.story()}")
+
+    def wait_to_take(self, number):
+        """Until a signal that was sent is not pending any more: a second one would be one with it."""
+        def taken():
+            status = pathlib.Path(f"/proc/{self.pid}/status").read_text()
+            return not int(re.search(r"^ShdPnd:\s*(\w+)", status, re.MULTILINE)[1], 16) >> (number - 1) & 1
+        wait_until(taken, lambda: f"node {self.node} has taken signal {number}")
+
+    def sees(self, node):
+        """Whether the host still has a connection from a node."""
+        return any(state == ESTABLISHED and local == self.job.port and where == address(node)
+                   for state, local, where, _ in _tcp_sockets(self.pid))
+
+    def wait_to_lose(self, node):
+        wait_until(lambda: not self.sees(node), lambda: f"the host gives node {node} up\n{self.job.story()}")
 
     def root_cause(self):
         """Who failed first and how, as this launcher reports it."""
@@ -161,6 +190,14 @@ class Job:
             events = self.generation(number)
             return len(events) == world and events
         return wait_until(complete, lambda: f"generation {number} has {world} ranks\n{self.story()}")
+
+    def generations(self):
+        return sorted({e["generation"] for e in self.events()})
+
+    def wait_until_gone(self, events):
+        """Waits until the processes of these events have ended."""
+        pids = {e["pid"] for e in events}
+        wait_until(lambda: not pids & set(self.left_over()), lambda: f"{pids} have ended\n{self.story()}")
 
     # --- what is told to the workers
 
@@ -254,6 +291,11 @@ def one_root_cause(launchers):
     causes = {launcher.root_cause() for launcher in launchers}
     assert len(causes) == 1, f"{causes}\n{launchers[0].job.story()}"
     return causes.pop()
+
+
+def fault_lasts(seconds):
+    """For faults that are defined by their length; nothing is waited for by this."""
+    time.sleep(seconds)
 
 
 def print_time(what, since):

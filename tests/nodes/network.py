@@ -34,6 +34,7 @@ class Link:
     reorder_delay: float = 0.03  # how long those are held back
     rate: float = 0.0            # bytes a second; 0: unlimited
     cut: bool = False
+    segments: int = 0            # that held data of TCP, and came through
     free_at: float = 0.0         # when the last packet has gone through, with a rate
 
 
@@ -45,7 +46,7 @@ class Switch(threading.Thread):
         self.devices = devices  # node -> file descriptor
         self.random = random.Random(seed)
         self.links = {(a, b): Link() for a in devices for b in devices if a != b}
-        self.carried = self.dropped = self.overtaken = 0
+        self.dropped = self.overtaken = 0
         self._node_of = {socket.inet_aton(address(node)): node for node in devices}
         self._waiting = []
         self._number = 0
@@ -83,20 +84,25 @@ class Switch(threading.Thread):
         if link.rate:
             due = link.free_at = max(due, link.free_at) + len(packet) / link.rate
         self._number += 1
-        heapq.heappush(self._waiting, (due, self._number, target, packet))
+        heapq.heappush(self._waiting, (due, self._number, source, target, packet))
 
     def _deliver(self):
         while self._waiting and self._waiting[0][0] <= time.monotonic():
-            _, _, target, packet = heapq.heappop(self._waiting)
+            _, _, source, target, packet = heapq.heappop(self._waiting)
             with contextlib.suppress(OSError):  # the device is down
                 os.write(self.devices[target], packet)
-                self.carried += 1
+                self.links[source, target].segments += holds_tcp_data(packet)
 
     def stop(self):
         os.write(self._waker, b"x")
         self.join()
         os.close(self._wake)
         os.close(self._waker)
+
+
+def holds_tcp_data(packet):
+    header = (packet[0] & 15) * 4
+    return packet[9] == socket.IPPROTO_TCP and len(packet) > header + (packet[header + 12] >> 4) * 4
 
 
 def address(node):
