@@ -12,6 +12,15 @@ from network import Network
 NUM_NODES = 4
 
 
+def pytest_addoption(parser):
+    parser.addoption("--schedules", type=int, default=4, help="random schedules of faults: 0, 1, ... N - 1")
+
+
+def pytest_generate_tests(metafunc):
+    if "schedule" in metafunc.fixturenames:
+        metafunc.parametrize("schedule", range(metafunc.config.getoption("--schedules")))
+
+
 @pytest.fixture
 def network():
     """Four nodes, connected by a switch that can be told to misbehave."""

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -60,6 +61,7 @@ class Launcher:
         if node != 0:
             self._link_to_host = job.network.switch.links[node, 0]
             self._segments_before = self._link_to_host.segments
+        self.started = time.monotonic()
         with open(output, "wb") as file:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                                             env=environment, start_new_session=True)
@@ -236,16 +238,18 @@ class Job:
         generations = collections.defaultdict(list)
         for event in self.events():
             generations[event["generation"]].append(event)
-        restarts = []
+        restarts = {}
         for number in sorted(generations):
             events = sorted(generations[number], key=lambda e: e["rank"])
             self._check_generation(events)
-            restarts.append(events[0]["restart"])
-        # A restart after a failure counts one, every other one counts nothing.
-        assert all(0 <= b - a <= 1 for a, b in zip(restarts, restarts[1:])), f"{restarts}\n{self.story()}"
-        assert all(count <= self.max_restarts for count in restarts), f"{restarts}\n{self.story()}"
+            restarts[number] = events[0]["restart"]
+        # A restart after a failure counts one, every other one nothing. Of a generation
+        # that ends at once there may be no event.
+        for (a, before), (b, after) in itertools.pairwise(restarts.items()):
+            assert 0 <= after - before <= b - a, f"{restarts}\n{self.story()}"
+        assert all(count <= self.max_restarts for count in restarts.values()), f"{restarts}\n{self.story()}"
         if failures is not None:
-            assert restarts and restarts[-1] == failures, f"{restarts}\n{self.story()}"
+            assert restarts and max(restarts.values()) == failures, f"{restarts}\n{self.story()}"
 
     def _check_generation(self, events):
         story = self.story
