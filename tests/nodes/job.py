@@ -211,7 +211,7 @@ class Job:
 
     def kill_worker(self, generation, *ranks):
         pids = {e["rank"]: e["pid"] for e in self.generation(generation)}
-        for rank in ranks:
+        for rank in set(ranks) & set(pids):
             with contextlib.suppress(ProcessLookupError):  # the first one's end was its own
                 os.kill(pids[rank], signal.SIGKILL)
         return time.monotonic()

@@ -30,10 +30,12 @@ class Link:
 
     delay: float = 0.0           # seconds
     loss: float = 0.0            # share of packets
+    drop_every: int = 0          # every so many-th packet is lost, never two in a row; 0: none
     reorder: float = 0.0         # share of packets that are overtaken
     reorder_delay: float = 0.03  # how long those are held back
     rate: float = 0.0            # bytes a second; 0: unlimited
     cut: bool = False
+    packets: int = 0             # that came from the sender
     segments: int = 0            # that held data of TCP, and came through
     free_at: float = 0.0         # when the last packet has gone through, with a rate
 
@@ -74,7 +76,9 @@ class Switch(threading.Thread):
         link = self.links.get((source, target))
         if link is None:
             return
-        if link.cut or self.random.random() < link.loss:
+        link.packets += 1
+        is_its_turn = link.drop_every and link.packets % link.drop_every == 0
+        if link.cut or is_its_turn or self.random.random() < link.loss:
             self.dropped += 1
             return
         due = time.monotonic() + link.delay

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from job import fault_lasts, one_root_cause, print_time
+from job import fault_lasts, one_root_cause, print_time, wait_until
 
 LOST, NOT_TOGETHER = 69, 76
 TERMINATED = 128 + signal.SIGTERM
@@ -225,6 +225,49 @@ def test_terminated_launcher_ends_a_job_of_fixed_size(make_job, leaver):
     print_time("SIGTERM to the end of all launchers", since)
     assert job.generations() == [0]
     job.check(failures=0)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
+def test_node_that_has_succeeded_is_not_needed(make_job, how):
+    """Its launcher may go; the job ends well when the others do."""
+    job, launchers = _node_1_has_succeeded(make_job, max_restarts=0)
+    launchers[1].kill(how)
+    assert launchers[1].wait() == (TERMINATED if how == signal.SIGTERM else -signal.SIGKILL)
+    launchers[0].wait_to_lose(1)
+    job.succeed([launchers[0], launchers[2]])
+    job.check(failures=0)
+
+
+def test_node_that_has_succeeded_starts_again_with_the_others(make_job):
+    job, _ = _node_1_has_succeeded(make_job, max_restarts=1)
+    job.kill_worker(0, 0)
+    job.wait_for_generation(1)
+    job.succeed()
+    job.check(failures=1)
+
+
+def test_node_that_has_succeeded_is_missed_by_a_restart(make_job):
+    """A job of fixed size cannot start again without it."""
+    job, launchers = _node_1_has_succeeded(make_job, max_restarts=1)
+    launchers[1].kill()
+    launchers[0].wait_to_lose(1)
+    job.kill_worker(0, 0)
+    assert job.wait([launchers[0], launchers[2]]) == [LOST] * 2, job.story()
+    assert one_root_cause([launchers[0], launchers[2]]) == ("rank 0", "signal 9 (SIGKILL)")
+    job.check(failures=0)
+
+
+def _node_1_has_succeeded(make_job, max_restarts):
+    job = make_job(3, max_restarts=max_restarts)
+    launchers = job.start_all()
+    events = job.wait_for_generation(0)
+    link = job.network.switch.links[1, 0]
+    for rank in (2, 3):
+        job.order_failure(0, rank, 0)
+    job.wait_until_gone(_of_node(events, 1))
+    before = link.segments
+    wait_until(lambda: link.segments >= before + 2, "the host has been told")
+    return job, launchers
 
 
 # --- while workers are being stopped

@@ -29,7 +29,7 @@ def _wait_for_talk(network, node):
     links = [link for pair, link in network.switch.links.items() if node in pair and 0 in pair] if node else \
         [link for pair, link in network.switch.links.items() if 0 in pair and max(pair) < 3]
     before = [link.segments for link in links]
-    wait_until(lambda: all(link.segments >= count + 5 for link, count in zip(links, before)), "heartbeats are answered")
+    wait_until(lambda: all(link.segments >= count + 3 for link, count in zip(links, before)), "heartbeats are answered")
 
 
 @pytest.mark.parametrize("how", ["down", "cut", "mute", "deaf"])
@@ -153,11 +153,12 @@ def test_cable_plugged_in_after_the_start(make_job, network):
 
 BAD_LINKS = {
     "slow": {"delay": 0.05},
-    "very_slow": {"delay": 0.3},
-    "lossy": {"loss": 0.05},
+    "very_slow": {"delay": 0.2},
+    "every_20th_lost": {"drop_every": 20},
+    "every_5th_lost": {"drop_every": 5},
     "reordered": {"reorder": 0.3},
     "throttled": {"rate": 4000},
-    "all_of_it": {"delay": 0.02, "loss": 0.03, "reorder": 0.2, "rate": 20000},
+    "all_of_it": {"delay": 0.02, "drop_every": 30, "reorder": 0.2, "rate": 20000},
 }
 
 
@@ -190,18 +191,23 @@ def test_job_on_bad_links_ends_with_its_failure(make_job, network):
     job.check(failures=0)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_every_fifth_packet_lost(make_job, network, seed):
-    """A node may be lost to it, but then the job ends, and everywhere."""
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("loss", [0.05, 0.2])
+def test_packets_lost_at_random(make_job, network, loss, seed):
+    """A node may be lost to an unlucky row of them, but then the job ends, and everywhere."""
     network.switch.random.seed(seed)
-    network.set_links(loss=0.2)
-    job = make_job(3)
+    network.set_links(loss=loss)
+    job = make_job(3, max_restarts=1)
     launchers = job.start_all()
-    wait_until(lambda: len(job.generation(0)) == 6 or any(launcher.ended for launcher in launchers),
-               lambda: f"the job starts\n{job.story()}")
-    if not any(launcher.ended for launcher in launchers):
-        job.finish()
+
+    def started_or_ended(generation):
+        wait_until(lambda: len(job.generation(generation)) == 6 or any(launcher.ended for launcher in launchers),
+                   lambda: f"generation {generation} runs, or the job ends\n{job.story()}")
+    started_or_ended(0)
+    job.kill_worker(0, 5)
+    started_or_ended(1)
+    job.finish()
     statuses = job.wait()
     print(f"measured: statuses {statuses}, packets lost {network.switch.dropped}")
     assert set(statuses) <= {0, LOST, NOT_TOGETHER}, job.story()
-    job.check(failures=None)
+    job.check()
