@@ -110,6 +110,19 @@ class Launcher:
                 return
         raise AssertionError(f"node {self.node} has no keeper")
 
+    def freeze_node(self):
+        """SIGSTOP to all that runs on this node. Returns what wakes it up again."""
+        def network(pid):
+            return os.readlink(f"/proc/{pid}/ns/net")
+        pids = [pid for pid in marked_processes(self.job.mark) if network(pid) == network(self.pid)]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+
+        def wake():
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+        return wake
+
     def wait_to_say(self, words):
         wait_until(lambda: words in self.text, lambda: f"node {self.node} says '{words}'\n{self.job.story()}")
 
@@ -230,8 +243,11 @@ class Job:
         statuses = self.wait(launchers)
         assert statuses == [0] * len(statuses), self.story()
 
-    def check(self, failures=None):
-        """The rules that hold whatever happened. All launchers have ended."""
+    def check(self, failures=None, frozen=()):
+        """The rules that hold whatever happened. All launchers have ended.
+
+        frozen: pids that could not be ended while they were stopped, and did not run.
+        """
         for launcher in self.launchers:
             assert launcher.ended, self.story()
         wait_until(lambda: not self.left_over(), lambda: f"no process is left: {self.left_over()}\n{self.story()}", 10)
@@ -241,7 +257,7 @@ class Job:
         restarts = {}
         for number in sorted(generations):
             events = sorted(generations[number], key=lambda e: e["rank"])
-            self._check_generation(events)
+            self._check_generation(events, frozen)
             restarts[number] = events[0]["restart"]
         # A restart after a failure counts one, every other one nothing. Of a generation
         # that ends at once there may be no event.
@@ -251,9 +267,9 @@ class Job:
         if failures is not None:
             assert restarts and max(restarts.values()) == failures, f"{restarts}\n{self.story()}"
 
-    def _check_generation(self, events):
+    def _check_generation(self, events, frozen):
         story = self.story
-        assert not [e for e in events if e["overlaps"]], f"two generations at once\n{story()}"
+        assert not [e for e in events if e["overlaps"] not in (0, *frozen)], f"two generations at once\n{story()}"
         ranks = [e["rank"] for e in events]
         assert len(set(ranks)) == len(ranks), f"a rank runs twice\n{story()}"
         for name in ("world", "restart", "num_nodes", "master"):

@@ -154,8 +154,8 @@ class Network:
         return f"{self.name}-{node}"
 
     def inside(self, node):
-        """The words before a command that runs on a node, under the node's name."""
-        return ["nsenter", f"--net=/run/netns/{self.namespace(node)}", "unshare", "--uts",
+        """The words before a command that runs on a node, under the node's name, and not longer than we do."""
+        return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/run/netns/{self.namespace(node)}", "unshare", "--uts",
                 "sh", "-c", 'hostname "$0" && exec "$@"', f"node{node}"]
 
     def set_links(self, *, node=None, **how):

@@ -188,6 +188,22 @@ def test_stopped_host_ends_the_job(make_job):
     job.check(failures=0)
 
 
+def test_frozen_node_ends_when_it_wakes_up(make_job):
+    """As a machine that was suspended: nobody there can end anything, until then."""
+    job = make_job("2:3", max_restarts=1)
+    launchers = job.start_all()
+    frozen = _of_node(job.wait_for_generation(0), 2)
+    wake = launchers[2].freeze_node()
+    job.wait_for_generation(1, num_nodes=2)
+    wake()
+    since = time.monotonic()
+    job.wait_until_gone(frozen)
+    print_time("a node wakes up to the end of its workers", since)
+    assert launchers[2].wait() == LOST, job.story()
+    job.succeed(launchers[:2])
+    job.check(failures=1, frozen=[e["pid"] for e in frozen])
+
+
 def test_briefly_stopped_launchers_change_nothing(make_job):
     """Shorter than the lease: 0.3 s, which no lease runs out in."""
     job = make_job(3)
