@@ -6,6 +6,7 @@ import time
 import pytest
 
 from job import fault_lasts, one_root_cause, print_time, wait_until
+from tracing import ForkTrap
 
 LOST, NOT_TOGETHER = 69, 76
 TERMINATED = 128 + signal.SIGTERM
@@ -170,6 +171,35 @@ def test_stopped_launcher_restarts_an_open_job_without_it(make_job, ignore_term)
     launchers[2].kill(signal.SIGCONT)
     assert launchers[2].wait() == LOST, job.story()
     job.succeed(launchers[:2])
+    job.check(failures=1)
+
+
+def _caught_at_its_first_worker(make_job):
+    """A job whose node 1 has just forked its first worker, and is stopped there."""
+    job = make_job("2:3", max_restarts=1, flags=["--rdzv-conf", "last_call_timeout=60"])
+    host = job.start(0).wait_in_meeting()
+    victim = job.start(1).wait_in_meeting()
+    trap = ForkTrap(victim.pid)
+    other = job.start(2)
+    trap.stop_after_fork()
+    return job, victim, [host, other]
+
+
+def test_stopped_while_it_starts_its_workers(make_job):
+    """A worker that has just been started is killed like any other when the lease is over."""
+    job, victim, others = _caught_at_its_first_worker(make_job)
+    job.wait_for_generation(1, num_nodes=2)
+    victim.kill(signal.SIGCONT)
+    assert victim.wait() == LOST, job.story()
+    job.succeed(others)
+    job.check(failures=1)
+
+
+def test_killed_while_it_starts_its_workers(make_job):
+    job, victim, others = _caught_at_its_first_worker(make_job)
+    victim.kill()
+    job.wait_for_generation(1, num_nodes=2)
+    job.succeed(others)
     job.check(failures=1)
 
 
