@@ -1,0 +1,97 @@
+"""Workers that fail: the whole job ends or restarts together, with one root cause."""
+
+import random
+import signal
+
+import pytest
+
+from job import one_root_cause, print_time
+
+
+@pytest.mark.parametrize("node", range(3))
+def test_killed_worker_ends_the_job_everywhere(make_job, node):
+    job = make_job(3, worker_flags=["--with-child"])
+    launchers = job.start_all()
+    job.wait_for_generation(0)
+    rank = node * 2 + 1
+    since = job.kill_worker(0, rank)
+    assert job.wait() == [128 + signal.SIGKILL] * 3, job.story()
+    print_time("killed worker to the end of all launchers", since)
+    assert one_root_cause(launchers) == (f"rank {rank}", "signal 9 (SIGKILL)")
+    job.check(failures=0)
+
+
+@pytest.mark.parametrize("node", range(3))
+def test_failed_worker_ends_the_job_everywhere(make_job, node):
+    """Its exit code is everybody's, and its last words are in every report."""
+    job = make_job(3)
+    launchers = job.start_all()
+    job.wait_for_generation(0)
+    rank = node * 2
+    since = job.order_failure(0, rank, 30 + node)
+    assert job.wait() == [30 + node] * 3, job.story()
+    print_time("failed worker to the end of all launchers", since)
+    assert one_root_cause(launchers) == (f"rank {rank}", f"exit code {30 + node}")
+    assert all(f"rank {rank} fails as ordered" in launcher.text for launcher in launchers)
+    job.check(failures=0)
+
+
+@pytest.mark.parametrize("node", range(3))
+def test_killed_worker_restarts_the_job_everywhere(make_job, node):
+    job = make_job(3, max_restarts=1, worker_flags=["--with-child"])
+    job.start_all()
+    job.wait_for_generation(0)
+    since = job.kill_worker(0, node * 2)
+    job.wait_for_generation(1)
+    print_time("killed worker to the last rank of the next generation", since)
+    job.succeed()
+    job.check(failures=1)
+
+
+def test_workers_that_ignore_term_are_killed(make_job):
+    """The next generation waits for the last of them."""
+    job = make_job(3, max_restarts=1, flags=["--shutdown-timeout", "0.5"], worker_flags=["--ignore-term"])
+    job.start_all()
+    job.wait_for_generation(0)
+    since = job.kill_worker(0, 3)
+    job.wait_for_generation(1)
+    print_time("killed worker to the next generation, with 0.5 s of grace", since)
+    job.succeed()
+    job.check(failures=1)
+
+
+def test_failures_at_once_cost_one_restart(make_job):
+    """Workers of all nodes are killed together: one generation, one failure."""
+    job = make_job(3, max_restarts=2)
+    job.start_all()
+    job.wait_for_generation(0)
+    job.kill_worker(0, 0, 3, 5)
+    job.wait_for_generation(1)
+    job.succeed()
+    job.check(failures=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_budget_is_never_exceeded(make_job, seed):
+    """A random worker is killed again and again, on any node, by a seeded choice."""
+    choice = random.Random(seed)
+    budget = choice.randint(2, 5)
+    job = make_job(3, max_restarts=budget)
+    launchers = job.start_all()
+    for generation in range(budget + 1):
+        job.wait_for_generation(generation)
+        rank = choice.randrange(6)
+        job.kill_worker(generation, rank)
+    assert job.wait() == [128 + signal.SIGKILL] * 3, job.story()
+    assert one_root_cause(launchers) == (f"rank {rank}", "signal 9 (SIGKILL)")
+    assert {e["generation"] for e in job.events()} == set(range(budget + 1))
+    job.check(failures=budget)
+
+
+def test_preempted_worker_ends_the_job_without_a_restart(make_job):
+    job = make_job(3, max_restarts=3)
+    job.start_all()
+    job.wait_for_generation(0)
+    job.order_failure(0, 4, 75)
+    assert job.wait() == [75] * 3, job.story()
+    job.check(failures=0)
