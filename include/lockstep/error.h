@@ -49,6 +49,12 @@ class InternalError : public Error {
   using Error::Error;
 };
 
+// The job was asked to stop and has saved its state: start it again. Not a failure.
+class Preempted : public Error {
+ public:
+  using Error::Error;
+};
+
 // The user asked for --help. Not a failure: the text is what to print.
 class HelpRequested : public std::runtime_error {
  public:

@@ -10,6 +10,7 @@
 #include <lockstep/loader.h>
 #include <lockstep/loss.h>
 #include <lockstep/model.h>
+#include <lockstep/preemption.h>
 #include <lockstep/rank_map.h>
 #include <lockstep/sampler.h>
 #include <lockstep/train_config.h>

@@ -54,7 +54,10 @@ struct RankMap {
 
   std::string host;       // this machine's name
   std::string job_id;     // launcher's identity of the job, "" where it has none
-  int restart_count = 0;  // how often the launcher restarted the job
+  int restart_count = 0;  // failures that the job has survived
+  // Which life of the job's ranks this is. Above restart_count where nodes came or went:
+  // those lives cost no restart.
+  int generation = 0;
   Rendezvous rendezvous;
 
   // Several lines for a person: launcher, ranks, nodes, rendezvous.

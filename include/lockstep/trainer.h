@@ -6,6 +6,7 @@
 #include <lockstep/train_config.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -43,6 +44,11 @@ class Trainer {
   // each rank draws its share, reshuffled every epoch, and all ranks make the same
   // number of steps. Blocks.
   FitResult fit(const Loader& loader);
+
+  // From now on a signal to any rank, or the job's time limit coming near, ends fit()
+  // on all ranks after the same step: each calls `save`, waits for the others, and
+  // throws Preempted (see preemption.h).
+  void on_preemption(std::function<void()> save);
 
  private:
   struct Impl;

@@ -26,8 +26,9 @@ class World {
   const RankMap& map() const { return map_; }
   const Communicator& communicator() const { return communicator_; }
   c10::Device device() const { return device_; }
-  // How often the launcher has restarted the job: 0 in its first life.
-  int generation() const { return map_.restart_count; }
+  // Which life of the job's ranks this is: 0, 1, ... after a failure, or when nodes came
+  // or went. World size and ranks may have changed.
+  int generation() const { return map_.generation; }
 
  private:
   RankMap map_;

@@ -43,6 +43,7 @@ struct ExecPlan {
   int stdout_fd;
   int stderr_fd;
   int error_fd;
+  int go_fd;  // the child reads one byte from it before it goes on; -1: it need not
   pid_t parent;
   const cpu_set_t* cpus;
   size_t cpus_bytes;
@@ -59,6 +60,7 @@ struct ExecPlan {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) report_and_exit(plan);
   // The parent may have died before the request above took effect.
   if (::getppid() != plan.parent) ::_exit(127);
+  if (char go = 0; plan.go_fd >= 0 && ::read(plan.go_fd, &go, 1) != 1) ::_exit(127);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -124,6 +126,11 @@ ChildProcess ChildProcess::start(const ProcessOptions& options) {
   }
   const UniqueFd read_end(ends[0]);
   UniqueFd write_end(ends[1]);
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw ConfigError("process", fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  }
+  const UniqueFd go_read_end(ends[0]);
+  UniqueFd go_write_end(ends[1]);
   const ExecPlan plan{options.program.c_str(),
                       argument_pointers.data(),
                       entry_pointers.data(),
@@ -132,16 +139,25 @@ ChildProcess ChildProcess::start(const ProcessOptions& options) {
                       options.stdout_fd,
                       options.stderr_fd,
                       write_end.get(),
+                      options.before_exec ? go_read_end.get() : -1,
                       ::getpid(),
                       mask.data(),
                       mask.size() * sizeof(cpu_set_t)};
   const pid_t pid = ::fork();
   if (pid < 0) throw ConfigError("process", fmt::format("cannot fork: {}", std::strerror(errno)));
-  if (pid == 0) become(plan);
+  if (pid == 0) {
+    // Its own copy would keep it waiting for a parent that is gone.
+    go_write_end.reset();
+    become(plan);
+  }
 
   // Also here: whoever comes first, the group exists before anyone signals it.
   ::setpgid(pid, pid);
   write_end.reset();
+  if (options.before_exec) {
+    options.before_exec(pid);
+    [[maybe_unused]] const ssize_t written = ::write(go_write_end.get(), "g", 1);
+  }
   ChildProcess child(pid, UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))));
   if (const int error = read_exec_error(read_end.get()); error != 0) {
     throw ConfigError("process",

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,9 @@ struct ProcessOptions {
   int stderr_fd = -1;
   // The CPUs that the child may run on; empty: those of the parent.
   std::vector<int> cpus;
+  // Called in the parent when the child exists, with its pid, which is its group's too,
+  // and before it becomes the program.
+  std::function<void(pid_t)> before_exec;
 };
 
 // How a process ended.

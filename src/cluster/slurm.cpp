@@ -112,6 +112,7 @@ RankMap read_task(const Variables& variables, const Task& task) {
   map.launcher = Launcher::kSlurm;
   map.job_id = fmt::format("{}.{}", task.identity.job, task.identity.step);
   map.restart_count = variables.number("SLURM_RESTART_COUNT", 0, 1 << 30).value_or(0);
+  map.generation = map.restart_count;
   map.rank = require(variables.rank("SLURM_PROCID"), "SLURM_PROCID");
   map.world_size = require(variables.count(task.scope.tasks), task.scope.tasks);
   check_rank_in_world(map, variables, task.names);

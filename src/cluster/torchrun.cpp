@@ -68,6 +68,7 @@ Placement place_by_rank_variables(const Evidence& evidence) {
   map.job_id = variables.text("TORCHELASTIC_RUN_ID").value_or("");
   if (map.job_id == "none") map.job_id.clear();  // torchrun's word for no --rdzv-id
   map.restart_count = variables.number("TORCHELASTIC_RESTART_COUNT", 0, 1 << 30).value_or(0);
+  map.generation = variables.number("LOCKSTEP_GENERATION", 0, 1 << 30).value_or(map.restart_count);
   map.rendezvous = torchrun_rendezvous(evidence, map);
   std::string warning = read_local_ranks(variables, map);
   if (!warning.empty()) placement.warnings.push_back(std::move(warning));

@@ -77,7 +77,7 @@ Communicator comm::connect_job(const RankMap& map, const CommunicatorOptions& op
     request.store = c10::make_intrusive<c10d::HashStore>();
   } else if (options.backend != "fake") {
     // A restarted job must not find the keys of its earlier life.
-    request.store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("lockstep/{}", map.restart_count),
+    request.store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("lockstep/{}", map.generation),
                                                            open_store(map, options.connect_timeout));
     lifeline = join_lifeline(*request.store, map, options);
     claim_device(*request.store, map, options);

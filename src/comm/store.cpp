@@ -73,7 +73,7 @@ c10::intrusive_ptr<c10d::Store> open_file_store(const RankMap& map, std::chrono:
     store = c10::make_intrusive<c10d::FileStore>(path, map.world_size);
     store->setTimeout(timeout);
     // A file that an earlier job left behind would hand out that job's addresses.
-    if (const int64_t joined = store->add(fmt::format("lockstep/joined/{}", map.restart_count), 1);
+    if (const int64_t joined = store->add(fmt::format("lockstep/joined/{}", map.generation), 1);
         joined > map.world_size) {
       throw ConfigError("store",
                         fmt::format("rendezvous file was used by another job, remove it: {} ranks joined "

@@ -44,6 +44,10 @@ int run_main(const std::function<int()>& body) noexcept {
     return kExitSuccess;
   } catch (const ConfigError& error) {
     return report(error.what(), kExitUsage);
+  } catch (const Preempted& preempted) {
+    // All ranks leave, one of them says so. No error file: nothing has failed.
+    base::log_info("launch", "{}", preempted.what());
+    return kExitPreempted;
   } catch (const CommError& error) {
     return report(error.what(), kExitCommunication);
   } catch (const InternalError& error) {

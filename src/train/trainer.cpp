@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <lockstep/data_parallel.h>
 #include <lockstep/loader.h>
+#include <lockstep/preemption.h>
 #include <lockstep/trainer.h>
 #include <lockstep/world.h>
 #include <torch/torch.h>
@@ -66,6 +67,7 @@ struct Trainer::Impl {
     loader.load_state({.seed = loader.options().seed + seed});
     // The weights are equal by now; dropout and the like differ from rank to rank.
     torch::manual_seed(config.seed + static_cast<uint64_t>(world.rank()));
+    if (save) preemption.emplace(world);
     FitResult result;
     result.run_folder = folder.path().string();
     const Clock::time_point start = Clock::now();
@@ -74,6 +76,7 @@ struct Trainer::Impl {
       train_epoch(loader, epoch, result);
       folder.write_metrics(epoch, result.steps, result.train_loss);
     }
+    preemption.reset();
     if (config.verbose && world.is_main()) print_summary(result, Clock::now() - start);
     return result;
   }
@@ -85,6 +88,10 @@ struct Trainer::Impl {
       const at::Tensor batch_loss = train_step(to_device(batch, world.device(), dtype));
       epoch_loss.add(batch_loss, batch.size());
       base::Progress::of_process().set_step(++result.steps);
+      if (preemption && preemption->requested()) {
+        save();
+        preemption->leave();
+      }
     }
     result.epochs = epoch;
     const bool prints = config.verbose && config.print_every > 0 && epoch % config.print_every == 0;
@@ -122,9 +129,13 @@ struct Trainer::Impl {
   const c10::ScalarType dtype;
   Model model;
   torch::optim::Optimizer& optimizer;
+  std::function<void()> save;
+  std::optional<Preemption> preemption;
   Loss loss;
   GradientSync gradients;
 };
+
+void Trainer::on_preemption(std::function<void()> save) { impl_->save = std::move(save); }
 
 Trainer::Trainer(World& world, Model model, torch::optim::Optimizer& optimizer, TrainConfig config, Loss loss)
     : impl_(std::make_unique<Impl>(world, std::move(model), optimizer, std::move(config), std::move(loss))) {}

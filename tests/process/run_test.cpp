@@ -340,6 +340,71 @@ TEST_F(StallTest, AbortEndsTheJob) {
   EXPECT_EQ(status_, ExitStatus{.code = 128 + SIGABRT}) << job.output();
 }
 
+class PreemptionTest : public RunTest {
+ protected:
+  Process start_stepping(Process::EnvironmentChanges changes = {}) {
+    return start(
+        {"-n", "2", "--no-prefix", "--max-restarts", "3", program_path("test/preempted_rank"), file("saved")},
+        std::move(changes));
+  }
+
+  static std::vector<pid_t> read_pids(Process& job) {
+    std::vector<pid_t> pids;
+    for (int i = 0; i < 2; ++i) {
+      const auto line = job.read_line(seconds(60));
+      if (line) pids.push_back(std::stoi(line->substr(4)));
+    }
+    return pids;
+  }
+
+  // Both ranks saved, after the same step, and for the same reason.
+  void expect_saved_together(const std::string& reason) {
+    std::istringstream lines(read("saved"));
+    std::set<int> ranks, steps;
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      int rank = 0, step = 0;
+      words >> rank >> step;
+      ranks.insert(rank);
+      steps.insert(step);
+      EXPECT_THAT(line, HasSubstr(reason));
+    }
+    EXPECT_EQ(ranks, (std::set<int>{0, 1}));
+    EXPECT_EQ(steps.size(), 1u) << read("saved");
+  }
+};
+
+TEST_F(PreemptionTest, ASignalToOneRankStopsAllAtTheSameStep) {
+  Process job = start_stepping();
+  const std::vector<pid_t> pids = read_pids(job);
+  ASSERT_EQ(pids.size(), 2u);
+  ::kill(pids[1], SIGUSR1);
+  finish(job);
+  EXPECT_EQ(status_, ExitStatus{.code = 75}) << job.errors();
+  expect_saved_together("got SIGUSR1");
+}
+
+TEST_F(PreemptionTest, ASignalToTheLauncherDoesToo) {
+  for (const int signal : {SIGUSR2, SIGTERM}) {
+    std::filesystem::remove(file("saved"));
+    Process job = start_stepping();
+    ASSERT_EQ(read_pids(job).size(), 2u);
+    job.signal(signal);
+    finish(job);
+    EXPECT_EQ(status_, ExitStatus{.code = 75}) << job.errors();
+    expect_saved_together(signal == SIGTERM ? "got SIGTERM" : "got SIGUSR2");
+  }
+}
+
+TEST_F(PreemptionTest, TheTimeLimitDoesToo) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto end = std::chrono::duration_cast<seconds>(now).count() + 60;
+  Process job = start_stepping({{"SLURM_JOB_END_TIME", std::to_string(end)}});
+  finish(job);
+  EXPECT_EQ(status_, ExitStatus{.code = 75}) << job.errors();
+  expect_saved_together("time limit");
+}
+
 TEST_F(RunTest, BindingKeepsToTheMaskOfTheLauncher) {
   Process bound({"taskset", "-c", "0", program_path("lockstep"), "run", "--numa-binding", "exclusive", "sh",
                  "-c", "grep Cpus_allowed_list /proc/self/status"},

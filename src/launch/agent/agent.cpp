@@ -15,6 +15,11 @@
 namespace lockstep::launcher {
 namespace {
 
+// The keeper ends the workers of a launcher that has not run for this long: before the
+// others, who wait for heartbeat_timeout since they last heard of it, go on without it.
+constexpr std::chrono::milliseconds kLease{1000};
+constexpr std::chrono::milliseconds kLeaseRenewal{100};
+
 std::vector<int> all_signals(const RunOptions& options) {
   std::vector<int> signals = options.stop_signals;
   signals.insert(signals.end(), options.notify_signals.begin(), options.notify_signals.end());
@@ -44,6 +49,7 @@ Agent::Agent(base::EventLoop& loop, const RunOptions& options, Keeper& keeper, C
 }
 
 Agent::~Agent() {
+  loop_.cancel(lease_timer_);
   loop_.cancel(stall_timer_);
   loop_.cancel(kill_timer_);
   loop_.forget(signals_.fd());
@@ -116,7 +122,7 @@ void Agent::on_worker_exit(int local_rank) {
   const bool saved = stop_signal_ != 0 && !state.signaled && state.code == kExitPreempted;
   if (!state.success() && !failure_told_ && (!ending_ || saved)) {
     failure_told_ = true;
-    membership_->worker_failed(workers_->failure_of(local_rank));
+    membership_->worker_failed(explain_failure(local_rank));
     // Not waiting for the job's word: nobody runs on after this.
     end_workers(SIGTERM);
   }
@@ -128,6 +134,26 @@ void Agent::on_worker_exit(int local_rank) {
   } else if (!failure_told_) {
     membership_->succeeded(generation);
   }
+}
+
+void Agent::keep_lease() {
+  keeper_.renew(kLease);
+  last_renewal_ = base::EventLoop::Clock::now();
+  lease_timer_ = loop_.after(kLeaseRenewal, [this] { keep_lease(); });
+}
+
+// A worker that the keeper has killed did nothing wrong.
+JobFailure Agent::explain_failure(int local_rank) const {
+  JobFailure failure = workers_->failure_of(local_rank);
+  if (!last_renewal_ || !failure.state.signaled || failure.state.code != SIGKILL) return failure;
+  const std::chrono::duration<double> silent = base::EventLoop::Clock::now() - *last_renewal_;
+  if (silent >= kLease) {
+    failure.message = fmt::format(
+        "its launcher did not run for {:.1f} s, so it was killed: the node was stopped "
+        "or overloaded",
+        silent.count());
+  }
+  return failure;
 }
 
 void Agent::stop(int generation, const std::string& reason) {

@@ -25,6 +25,9 @@ class Agent final : public MembershipListener {
 
   // Before the loop runs. The membership outlives the agent's use of it.
   void join(Membership& membership) { membership_ = &membership; }
+  // In a job of several nodes: from now on the keeper ends the workers when this launcher
+  // does not run.
+  void keep_lease();
   // How the job ended; set when the loop stops.
   const std::optional<JobOutcome>& outcome() const { return outcome_; }
   // Where the log files are that stay, or "".
@@ -37,6 +40,7 @@ class Agent final : public MembershipListener {
 
  private:
   void on_worker_exit(int local_rank);
+  JobFailure explain_failure(int local_rank) const;
   void on_signals();
   void on_stop_signal(int signal);
   void look_for_stall();
@@ -62,6 +66,8 @@ class Agent final : public MembershipListener {
   std::string unsaid_reason_;  // why the last generation stopped, where nobody was told
   base::EventLoop::Timer kill_timer_;
   base::EventLoop::Timer stall_timer_;
+  base::EventLoop::Timer lease_timer_;
+  std::optional<base::EventLoop::Clock::time_point> last_renewal_;
   bool stall_told_ = false;
   std::vector<std::unique_ptr<StackDump>> stacks_;
   std::optional<JobOutcome> outcome_;

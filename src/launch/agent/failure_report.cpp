@@ -42,7 +42,7 @@ void append_details(std::string& report, const JobFailure& failure) {
       fmt::format("  at {}, in the job's life number {}\n", time_text(failure.time_us), failure.generation);
   if (failure.kind == JobFailure::Kind::kNode) return;
   if (!failure.message.empty()) {
-    report += "  its error file says:\n";
+    report += failure.error_file.empty() ? "" : "  its error file says:\n";
     append_indented(report, failure.message);
   } else if (!failure.last_lines.empty()) {
     report += "  the last lines of its standard error:\n";

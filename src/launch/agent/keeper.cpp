@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Message {
-  char what;  // g: guard, r: release, l: lease
+  char what;  // b: begin, g: guard, r: release, l: lease
   int64_t value;
 };
 
@@ -42,19 +42,24 @@ void kill_all(const std::set<pid_t>& groups) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
   std::set<pid_t> groups;
   std::optional<Clock::time_point> deadline;
+  bool expired = false;
   while (true) {
     pollfd ready{fd, POLLIN, 0};
-    if (::poll(&ready, 1, wait_ms(deadline)) == 0 && deadline && Clock::now() >= *deadline) {
+    ::poll(&ready, 1, wait_ms(deadline));
+    if (deadline && Clock::now() >= *deadline) {
       kill_all(groups);
       deadline.reset();
-      continue;
+      expired = true;
     }
+    if ((ready.revents & (POLLIN | POLLHUP)) == 0) continue;
     Message message{};
     const ssize_t got = ::read(fd, &message, sizeof message);
     if (got < 0 && errno == EINTR) continue;
     if (got != sizeof message) break;
     const auto group = static_cast<pid_t>(message.value);
+    if (message.what == 'b') expired = false;
     if (message.what == 'g') groups.insert(group);
+    if (message.what == 'g' && expired) ::kill(-group, SIGKILL);
     if (message.what == 'r') groups.erase(group);
     if (message.what == 'l') deadline = Clock::now() + std::chrono::milliseconds(message.value);
   }
@@ -85,6 +90,7 @@ Keeper::~Keeper() {
   }
 }
 
+void Keeper::begin() { send('b', 0); }
 void Keeper::guard(pid_t group) { send('g', group); }
 void Keeper::release(pid_t group) { send('r', group); }
 void Keeper::renew(std::chrono::milliseconds lease) { send('l', lease.count()); }

@@ -22,7 +22,10 @@ class Keeper {
   // Kills what is still guarded, as if the launcher had died, and waits for the end.
   ~Keeper();
 
-  // From the moment a worker runs to the moment its group is known to be gone.
+  // New workers follow: a lease that has run out does not concern them.
+  void begin();
+  // From before a worker runs to the moment its group is known to be gone. Where the
+  // lease has run out since begin() it is killed at once.
   void guard(pid_t group);
   void release(pid_t group);
   // Unless this is called again within the lease, everything guarded is killed. A

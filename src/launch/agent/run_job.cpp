@@ -19,16 +19,6 @@
 namespace lockstep::launcher {
 namespace {
 
-// The keeper ends the workers of a launcher that has not run for this long: before the
-// others, who wait for heartbeat_timeout since they last heard of it, go on without it.
-constexpr std::chrono::milliseconds kLease{1000};
-constexpr std::chrono::milliseconds kLeaseRenewal{100};
-
-void keep_lease(base::EventLoop& loop, Keeper& keeper) {
-  keeper.renew(kLease);
-  loop.after(kLeaseRenewal, [&] { keep_lease(loop, keeper); });
-}
-
 // Whoever started us may want to know as we do: torchrun's launchers nest.
 void tell_failure(const JobFailure& failure) {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
@@ -68,7 +58,7 @@ int run_job(const RunOptions& options) {
   Agent agent(loop, options, keeper, {out, err});
   const std::unique_ptr<Membership> membership = join_job(loop, options, agent);
   agent.join(*membership);
-  if (options.max_nodes > 1) keep_lease(loop, keeper);
+  if (options.max_nodes > 1) agent.keep_lease();
   loop.run();
   return report(agent, options, err);
 }

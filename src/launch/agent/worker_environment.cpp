@@ -38,6 +38,7 @@ base::Environment worker_environment(const base::Environment& ours, const RunOpt
   const auto set = [&](const char* name, int value) { environment.set(name, std::to_string(value)); };
   const int rank = generation.first_rank() + local_rank;
   environment.set("LOCKSTEP_LAUNCHER", "lockstep");
+  set("LOCKSTEP_GENERATION", generation.number);
   set("RANK", rank);
   set("LOCAL_RANK", local_rank);
   set("WORLD_SIZE", generation.world_size());

@@ -73,6 +73,7 @@ WorkerGroup::WorkerGroup(base::EventLoop& loop, Keeper& keeper, Consoles console
       environment_(base::Environment::of_process()),
       memory_kills_before_(count_memory_kills()),
       cpus_(bound_cpus(options, generation_.local_world_size(), environment_)) {
+  keeper_.begin();
   logs_.make_attempt(generation_.number, generation_.local_world_size());
   for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) start(local_rank);
   for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) watch(local_rank);
@@ -142,9 +143,9 @@ void WorkerGroup::start(int local_rank) {
   process.stderr_fd = connect(/*is_out=*/false, worker.err, err_file);
   if (err_file) worker.err_file = folder / "stderr.log";
 
+  process.before_exec = [this](pid_t pid) { keeper_.guard(pid); };
   worker.process = std::make_unique<base::ChildProcess>(base::ChildProcess::start(process));
   ++running_;
-  keeper_.guard(worker.process->pid());
   if (worker.out) worker.out->release_worker_fd();
   if (worker.err) worker.err->release_worker_fd();
 }

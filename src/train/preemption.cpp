@@ -1,0 +1,128 @@
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/preemption.h>
+#include <lockstep/world.h>
+#include <signal.h>
+#include <string.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/environment.h"
+#include "base/log.h"
+#include "cluster/job_deadline.h"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A handler can reach nothing else.
+std::atomic<int> received_signal{0};
+std::atomic<bool> in_use{false};
+
+extern "C" void remember_signal(int signal) { received_signal = signal; }
+
+std::vector<int> signals_or_default(const std::vector<int>& signals) {
+  return signals.empty() ? std::vector<int>{SIGTERM, SIGUSR1, SIGUSR2} : signals;
+}
+
+}  // namespace
+
+struct Preemption::Impl {
+  Impl(const World& world_, const PreemptionOptions& options_)
+      : world(world_), options(options_), signals(signals_or_default(options_.signals)) {
+    if (in_use.exchange(true)) throw ConfigError("train", "one Preemption at a time in a process");
+    received_signal = 0;
+    for (const int signal : signals) {
+      struct sigaction action {};
+      action.sa_handler = remember_signal;
+      // Collectives and files go on where they were.
+      action.sa_flags = SA_RESTART;
+      previous.emplace_back();
+      ::sigaction(signal, &action, &previous.back());
+    }
+    if (world.is_main()) find_deadline();
+    last_asked = Clock::now();
+  }
+
+  ~Impl() {
+    for (size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &previous[i], nullptr);
+    in_use = false;
+  }
+
+  // On rank 0 alone: one clock decides, and squeue is asked once.
+  void find_deadline() {
+    const base::Environment environment = base::Environment::of_process();
+    const auto found =
+        cluster::job_deadline(environment, options.time_limit, std::chrono::system_clock::now(),
+                              [&] { return cluster::ask_squeue_for_end(environment); });
+    if (!found) return;
+    deadline = found->time - options.margin;
+    base::log_info("train", "the job is left {} s before its end, which {} tells", options.margin.count(),
+                   found->source);
+  }
+
+  bool ask_all() {
+    const double elapsed = std::chrono::duration<double>(Clock::now() - last_asked).count();
+    const int signal = received_signal;
+    const bool late = deadline && std::chrono::system_clock::now() >= *deadline;
+    const at::Tensor votes =
+        torch::tensor({signal != 0 ? world.rank() + 1.0 : 0.0, static_cast<double>(signal), late ? 1.0 : 0.0,
+                       elapsed / static_cast<double>(interval)},
+                      torch::kFloat64)
+            .to(world.device());
+    world.communicator().all_reduce(votes, ReduceOp::kMax).wait();
+    const at::Tensor result = votes.cpu();
+    const auto* vote = result.const_data_ptr<double>();
+    if (vote[0] > 0) {
+      const char* name = ::sigabbrev_np(static_cast<int>(vote[1]));
+      reason = fmt::format("rank {} got SIG{}", vote[0] - 1, name != nullptr ? name : "?");
+    } else if (vote[2] > 0) {
+      reason = "the job's time limit comes near";
+    }
+    choose_interval(vote[3]);
+    return !reason.empty();
+  }
+
+  // The slowest rank's step decides, so that all ask after the same step. It grows slowly,
+  // because steps may become slower again.
+  void choose_interval(double seconds_per_step) {
+    const double period = std::chrono::duration<double>(options.period).count();
+    const double wanted = seconds_per_step > 0 ? period / seconds_per_step : 1;
+    interval = std::clamp<int64_t>(static_cast<int64_t>(wanted), 1, 2 * interval);
+    steps = 0;
+    last_asked = Clock::now();
+  }
+
+  const World& world;
+  const PreemptionOptions options;
+  const std::vector<int> signals;
+  std::vector<struct sigaction> previous;
+  std::optional<cluster::WallTime> deadline;
+  int64_t steps = 0;
+  int64_t interval = 1;  // steps between two questions; the same on all ranks
+  Clock::time_point last_asked;
+  std::string reason;
+};
+
+Preemption::Preemption(const World& world, PreemptionOptions options)
+    : impl_(std::make_unique<Impl>(world, options)) {}
+
+Preemption::~Preemption() = default;
+
+bool Preemption::requested() {
+  if (!impl_->reason.empty()) return true;
+  if (++impl_->steps < impl_->interval) return false;
+  return impl_->ask_all();
+}
+
+const std::string& Preemption::reason() const { return impl_->reason; }
+
+void Preemption::leave() {
+  impl_->world.communicator().barrier();
+  throw Preempted("train", fmt::format("asked to stop, and saved: {}", impl_->reason));
+}
+
+}  // namespace lockstep
