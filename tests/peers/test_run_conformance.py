@@ -48,7 +48,7 @@ def results(torchrun, tmp_path_factory, request):
                  "executable": Command("torchrun", [PYTHON, "-m", "torch.distributed.run"])}
     wanted = {}
     for item in request.session.items:
-        if "results" in getattr(item, "fixturenames", ()):
+        if hasattr(item.function, "runs"):
             wanted |= {(case.id, name): (case, name) for case, name in item.function.runs(item.callspec.params["case"])}
     all_results = Results(launchers, tmp_path_factory.mktemp("run"), wanted.values())
     yield all_results
