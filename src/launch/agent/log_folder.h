@@ -24,9 +24,9 @@ class LogFolder {
   const std::filesystem::path& path() const { return path_; }
   // Makes the folders of one generation's workers; what an earlier attempt of the
   // same number left is removed.
-  void make_attempt(int attempt, int local_world_size);
-  std::filesystem::path attempt(int attempt) const;
-  std::filesystem::path worker(int attempt, int local_rank) const;
+  void make_attempt(int number, int local_world_size);
+  std::filesystem::path attempt(int number) const;
+  std::filesystem::path worker(int number, int local_rank) const;
 
  private:
   std::filesystem::path path_;
