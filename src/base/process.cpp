@@ -16,6 +16,8 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/pipe.h"
+
 namespace lockstep::base {
 namespace {
 
@@ -120,17 +122,9 @@ ChildProcess ChildProcess::start(const ProcessOptions& options) {
 
   const std::vector<cpu_set_t> mask = mask_of(options.cpus);
 
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw ConfigError("process", fmt::format("cannot make a pipe: {}", std::strerror(errno)));
-  }
-  const UniqueFd read_end(ends[0]);
-  UniqueFd write_end(ends[1]);
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw ConfigError("process", fmt::format("cannot make a pipe: {}", std::strerror(errno)));
-  }
-  const UniqueFd go_read_end(ends[0]);
-  UniqueFd go_write_end(ends[1]);
+  Pipe error = make_pipe();
+  Pipe go;
+  if (options.before_exec) go = make_pipe();
   const ExecPlan plan{options.program.c_str(),
                       argument_pointers.data(),
                       entry_pointers.data(),
@@ -138,8 +132,8 @@ ChildProcess ChildProcess::start(const ProcessOptions& options) {
                       options.inherited_fds.size(),
                       options.stdout_fd,
                       options.stderr_fd,
-                      write_end.get(),
-                      options.before_exec ? go_read_end.get() : -1,
+                      error.write_end.get(),
+                      go.read_end.get(),
                       ::getpid(),
                       mask.data(),
                       mask.size() * sizeof(cpu_set_t)};
@@ -147,21 +141,21 @@ ChildProcess ChildProcess::start(const ProcessOptions& options) {
   if (pid < 0) throw ConfigError("process", fmt::format("cannot fork: {}", std::strerror(errno)));
   if (pid == 0) {
     // Its own copy would keep it waiting for a parent that is gone.
-    go_write_end.reset();
+    go.write_end.reset();
     become(plan);
   }
 
   // Also here: whoever comes first, the group exists before anyone signals it.
   ::setpgid(pid, pid);
-  write_end.reset();
+  error.write_end.reset();
   if (options.before_exec) {
     options.before_exec(pid);
-    [[maybe_unused]] const ssize_t written = ::write(go_write_end.get(), "g", 1);
+    [[maybe_unused]] const ssize_t written = ::write(go.write_end.get(), "g", 1);
   }
   ChildProcess child(pid, UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))));
-  if (const int error = read_exec_error(read_end.get()); error != 0) {
+  if (const int number = read_exec_error(error.read_end.get()); number != 0) {
     throw ConfigError("process",
-                      fmt::format("cannot execute '{}': {}", options.program, std::strerror(error)));
+                      fmt::format("cannot execute '{}': {}", options.program, std::strerror(number)));
   }
   return child;
 }

@@ -10,23 +10,12 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/pipe.h"
+
 namespace lockstep::base {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-struct Pipe {
-  UniqueFd read_end;
-  UniqueFd write_end;
-};
-
-Pipe make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw ConfigError("process", fmt::format("cannot make a pipe: {}", std::strerror(errno)));
-  }
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
 
 // Appends what there is; false at the end of the stream.
 bool read_some(int fd, std::string& text) {

@@ -1,6 +1,5 @@
 #include "launch/agent/keeper.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <poll.h>
@@ -13,6 +12,9 @@
 #include <cstring>
 #include <optional>
 #include <set>
+#include <utility>
+
+#include "base/pipe.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -70,17 +72,13 @@ void kill_all(const std::set<pid_t>& groups) {
 }  // namespace
 
 Keeper::Keeper() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw ConfigError("run", fmt::format("cannot make a pipe: {}", std::strerror(errno)));
-  }
-  const base::UniqueFd read_end(ends[0]);
-  pipe_.reset(ends[1]);
+  base::Pipe pipe = base::make_pipe();
+  pipe_ = std::move(pipe.write_end);
   pid_ = ::fork();
   if (pid_ < 0) throw ConfigError("run", fmt::format("cannot fork: {}", std::strerror(errno)));
   if (pid_ == 0) {
     pipe_.reset();
-    keep(read_end.get());
+    keep(pipe.read_end.get());
   }
 }
 

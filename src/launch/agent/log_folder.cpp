@@ -1,5 +1,6 @@
 #include "launch/agent/log_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <stdlib.h>
@@ -37,6 +38,13 @@ std::string folder_name(std::string run_id) {
 }
 
 }  // namespace
+
+base::UniqueFd open_log_file(const fs::path& path, int flags) {
+  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0644));
+  if (!fd)
+    throw ConfigError("run", fmt::format("cannot write '{}': {}", path.string(), std::strerror(errno)));
+  return fd;
+}
 
 LogFolder::LogFolder(const std::string& base, const std::string& run_id, bool keep) {
   fs::path root = base;

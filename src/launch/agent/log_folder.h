@@ -3,7 +3,13 @@
 #include <filesystem>
 #include <string>
 
+#include "base/unique_fd.h"
+
 namespace lockstep::launcher {
+
+// Opens a worker's log file for writing. flags: O_TRUNC to make it anew, O_APPEND to
+// share it. Throws ConfigError when that is impossible.
+base::UniqueFd open_log_file(const std::filesystem::path& path, int flags);
 
 // torchrun's layout of a node's log files:
 //

@@ -1,14 +1,10 @@
 #include "launch/agent/worker_group.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <lockstep/error.h>
 #include <sys/epoll.h>
 
-#include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <fstream>
 
 #include "cluster/cpu_binding.h"
@@ -23,13 +19,6 @@ namespace {
 // Where the kernel has no pidfd to wait on.
 constexpr std::chrono::milliseconds kPollPeriod{20};
 constexpr std::streamoff kTailBytes = 1 << 16;
-
-base::UniqueFd open_log(const std::filesystem::path& path) {
-  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!fd)
-    throw ConfigError("run", fmt::format("cannot write '{}': {}", path.string(), std::strerror(errno)));
-  return fd;
-}
 
 base::UniqueFd open_null() { return base::UniqueFd(::open("/dev/null", O_WRONLY | O_CLOEXEC)); }
 
@@ -126,7 +115,7 @@ void WorkerGroup::start(int local_rank) {
     const Streams redirected = options_.redirects.of(local_rank), teed = options_.tee.of(local_rank);
     const bool to_file = is_out ? redirected.out && !teed.out : redirected.err && !teed.err;
     if (to_file) {
-      file = open_log(folder / (is_out ? "stdout.log" : "stderr.log"));
+      file = open_log_file(folder / (is_out ? "stdout.log" : "stderr.log"), O_TRUNC);
       return file.get();
     }
     StreamSinks sinks = sinks_of(local_rank, is_out);

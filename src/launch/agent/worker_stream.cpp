@@ -15,6 +15,8 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/pipe.h"
+#include "launch/agent/log_folder.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -25,18 +27,11 @@ constexpr std::chrono::milliseconds kCongestionPause{20};
 // More than a pipe holds; a daemon that never stops writing is not waited for.
 constexpr int kMaxDrainReads = 256;
 
-base::UniqueFd open_file(const std::string& path, int flags) {
-  if (path.empty()) return {};
-  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0644));
-  if (!fd) throw ConfigError("run", fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
-  return fd;
-}
-
 }  // namespace
 
 WorkerStream::WorkerStream(base::EventLoop& loop, StreamSinks sinks) : loop_(loop), sinks_(std::move(sinks)) {
-  file_ = open_file(sinks_.file, O_TRUNC);
-  if (!sinks_.filters.empty()) filtered_file_ = open_file(sinks_.filtered_file, O_APPEND);
+  if (!sinks_.file.empty()) file_ = open_log_file(sinks_.file, O_TRUNC);
+  if (!sinks_.filters.empty()) filtered_file_ = open_log_file(sinks_.filtered_file, O_APPEND);
   open_ends(sinks_.console != nullptr && sinks_.console->is_terminal());
   ::fcntl(our_end_.get(), F_SETFL, O_NONBLOCK);
   loop_.watch(our_end_.get(), EPOLLIN, [this](uint32_t) { on_readable(); });
@@ -45,8 +40,8 @@ WorkerStream::WorkerStream(base::EventLoop& loop, StreamSinks sinks) : loop_(loo
 WorkerStream::~WorkerStream() { close(); }
 
 void WorkerStream::open_ends(bool terminal) {
-  int ends[2];
   if (terminal) {
+    int ends[2];
     winsize size{};
     ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
     termios raw{};
@@ -58,11 +53,9 @@ void WorkerStream::open_ends(bool terminal) {
       return;
     }
   }
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw ConfigError("run", fmt::format("cannot make a pipe for a worker: {}", std::strerror(errno)));
-  }
-  our_end_.reset(ends[0]);
-  worker_end_.reset(ends[1]);
+  base::Pipe pipe = base::make_pipe();
+  our_end_ = std::move(pipe.read_end);
+  worker_end_ = std::move(pipe.write_end);
 }
 
 void WorkerStream::on_readable() {
