@@ -120,7 +120,9 @@ class Launcher:
 
         def wake():
             for pid in pids:
-                os.kill(pid, signal.SIGCONT)
+                # Those that woke up first may have ended it by now.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
         return wake
 
     def wait_to_say(self, words):
