@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-CORE = ("base", "config", "cluster", "launch")
+CORE = ("base", "config", "cluster", "launch", "track")
 
 # Folder of src -> folders that it may include. An edge that is not here is an error.
 LAYERS = {
@@ -17,6 +17,8 @@ LAYERS = {
     "config": ("base",),
     "cluster": ("base", "config"),
     "launch": ("base", "config", "cluster"),
+    # What a run measures, as files or to a server.
+    "track": ("base", "config"),
     "comm": CORE,
     "grad": (*CORE, "comm"),
     "shard": (*CORE, "comm", "grad"),
