@@ -109,6 +109,8 @@ struct TrackerOptions {
 
 // tensorboard, mlflow, csv, jsonl.
 std::span<const std::string_view> tracker_names();
+// ConfigError, with all names, unless it is one of them.
+void check_tracker_name(std::string_view name);
 
 // Opens a tracker; docs/tracking.md says what each one writes where. ConfigError: an
 // unknown name, a folder that cannot be written, a variable that is wrong. A server is

@@ -4,7 +4,8 @@
 #include <lockstep/error.h>
 
 #include <algorithm>
-#include <exception>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -87,7 +88,7 @@ class CsvTracker final : public Tracker {
  public:
   explicit CsvTracker(const TrackerOptions& options) : path_(options.folder / "metrics.csv") {
     if (const auto table = options.resume_step ? table_to_resume(*options.resume_step) : std::nullopt) {
-      columns_ = table->columns;
+      for (const std::string& column : table->columns) add_column(column);
       base::publish_file(path_, table->content);
     } else {
       set_aside(path_);
@@ -107,7 +108,8 @@ class CsvTracker final : public Tracker {
       written_row_.clear();
       row_offset_ = file_->size();
     }
-    for (const Scalar& scalar : scalars) row_[column_of(scalar.name)] = fmt::format("{}", scalar.value);
+    for (const Scalar& scalar : scalars)
+      row_[index_.find(scalar.name)->second] = fmt::format("{}", scalar.value);
     write_row();
   }
 
@@ -126,21 +128,26 @@ class CsvTracker final : public Tracker {
     return table;
   }
 
-  size_t column_of(std::string_view name) const {
-    return static_cast<size_t>(std::find(columns_.begin(), columns_.end(), name) - columns_.begin());
+  void add_column(const std::string& name) {
+    index_.emplace(name, columns_.size());
+    columns_.push_back(name);
   }
 
   void add_columns(std::span<const Scalar> scalars) {
-    std::vector<std::string> columns = columns_;
+    std::vector<std::string> added;
     for (const Scalar& scalar : scalars) {
-      if (std::find(columns.begin(), columns.end(), scalar.name) != columns.end()) continue;
+      if (index_.contains(scalar.name)) continue;
       check_name(scalar.name);
-      columns.emplace_back(scalar.name);
+      if (std::find(added.begin(), added.end(), scalar.name) == added.end()) added.emplace_back(scalar.name);
     }
-    if (columns.size() == columns_.size()) return;
+    if (!added.empty()) rewrite_with(added);
+  }
 
+  void rewrite_with(const std::vector<std::string>& added) {
+    std::vector<std::string> columns = columns_;
+    columns.insert(columns.end(), added.begin(), added.end());
     const std::string old = read_file(path_);
-    const std::string more(columns.size() - columns_.size(), ',');
+    const std::string more(added.size(), ',');
     std::string content = header_of(columns);
     size_t row_offset = content.size();
     size_t begin = std::min(old.size(), old.find('\n')) + 1;
@@ -150,7 +157,7 @@ class CsvTracker final : public Tracker {
     }
     base::publish_file(path_, content);
     file_ = OutputFile::append_to(path_);
-    columns_ = std::move(columns);
+    for (const std::string& name : added) add_column(name);
     row_.resize(columns_.size());
     if (!written_row_.empty()) written_row_.insert(written_row_.size() - 1, more);
     row_offset_ = static_cast<int64_t>(written_row_.empty() ? content.size() : row_offset);
@@ -180,6 +187,7 @@ class CsvTracker final : public Tracker {
   std::filesystem::path path_;
   std::optional<OutputFile> file_;
   std::vector<std::string> columns_;
+  std::map<std::string, size_t, std::less<>> index_;  // of columns_
   // The last row: what it holds, what of it is in the file, and where.
   std::optional<int64_t> row_step_;
   std::vector<std::string> row_;

@@ -92,6 +92,10 @@ HttpResponse HttpClient::send(const HttpRequest& request) {
   handle.set(CURLOPT_ERRORBUFFER, handle.reason.data());
   handle.set(CURLOPT_URL, request.url.c_str());
   handle.set(CURLOPT_NOSIGNAL, 1L);
+#if LIBCURL_VERSION_NUM >= 0x075700
+  // A name server that does not answer must not hold up the end of the program.
+  handle.set(CURLOPT_QUICK_EXIT, 1L);
+#endif
   handle.set(CURLOPT_USERAGENT, "lockstep");
   handle.set(CURLOPT_CONNECTTIMEOUT, kConnectTimeout_s);
   handle.set(CURLOPT_LOW_SPEED_LIMIT, 1L);

@@ -13,13 +13,15 @@ namespace lockstep {
 TrackerSet::~TrackerSet() { close(RunStatus::kFailed); }
 
 TrackerSet TrackerSet::open(std::span<const std::string> names, const TrackerOptions& options) {
-  TrackerSet set;
+  // All names before the first tracker: one that is opened for nothing is a failed run.
   for (auto name = names.begin(); name != names.end(); ++name) {
+    check_tracker_name(*name);
     if (std::find(names.begin(), name, *name) != name) {
       throw ConfigError("track", fmt::format("a tracker is named twice: '{}'", *name));
     }
-    set.add(make_tracker(*name, options));
   }
+  TrackerSet set;
+  for (const std::string& name : names) set.add(make_tracker(name, options));
   return set;
 }
 

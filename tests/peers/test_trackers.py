@@ -29,16 +29,20 @@ from torch.utils.tensorboard import SummaryWriter
 
 
 class Server:
-    """A server of a peer on a port that it takes itself, ready once it says its address."""
+    """A server of a peer, ready once it says its address: on a port that it takes itself."""
 
     def __init__(self, command, folder, says):
+        self.command, self.folder, self.says = command, folder, says
+        self.start(port=0)
+
+    def start(self, port):
         self.process = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+            [*self.command, "--port", str(port)], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
             env=os.environ | {"PYTHONUNBUFFERED": "1", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"})
         said = []
         for line in self.process.stdout:
             said.append(line)
-            if found := re.search(says, line):
+            if found := re.search(self.says, line):
                 break
         else:
             raise AssertionError("the server did not start:\n" + "".join(said))
@@ -53,6 +57,10 @@ class Server:
             self.process.wait()
             self.reader.join()
             self.process.stdout.close()
+
+    def start_again(self):
+        """On the same port."""
+        self.start(self.url.rpartition(":")[2])
 
     def __enter__(self):
         return self
@@ -243,7 +251,7 @@ def test_the_tab_hparams_shows_the_runs(bin_dir, tmp_path):
         demo.end()
     # It reads the folder before it listens, and never again.
     with Server([sys.executable, "-m", "tensorboard.main", "--logdir", str(tmp_path), "--host", "127.0.0.1",
-                 "--port", "0", "--load_fast", "false", "--reload_interval", "0",
+                 "--load_fast", "false", "--reload_interval", "0",
                  "--reload_task", "blocking"], tmp_path,
                 r"at (http://\S+)") as server:
         data = server.url + "/data/plugin/hparams/"
@@ -260,16 +268,13 @@ def test_the_tab_hparams_shows_the_runs(bin_dir, tmp_path):
 # --- MLflow ---
 
 
-def start_mlflow(folder, port=0):
-    return Server(
-        [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
-         "--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--port", str(port),
-         "--workers", "1"], folder, r"Uvicorn running on (http://\S+)")
-
-
 @pytest.fixture(scope="module")
 def mlflow_server(tmp_path_factory):
-    with start_mlflow(tmp_path_factory.mktemp("mlflow")) as server:
+    """Takes long to start: all tests share it, each with an experiment of its own."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    with Server([sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
+                 "--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--workers", "1"],
+                folder, r"Uvicorn running on (http://\S+)") as server:
         yield server
 
 
@@ -294,6 +299,15 @@ class Run:
 
     def content(self, artifact, tmp_path):
         return pathlib.Path(self.client.download_artifacts(self.id, artifact, str(tmp_path))).read_bytes()
+
+
+def wait_for_metric(url, experiment, key):
+    client = mlflow.MlflowClient(tracking_uri=url)
+    for _ in range(1000):
+        found = client.get_experiment_by_name(experiment)
+        if found and any(key in run.data.metrics for run in client.search_runs([found.experiment_id])):
+            return
+    raise AssertionError(f"MLflow has no {key} of {experiment}")
 
 
 def test_mlflow_holds_the_run(bin_dir, tmp_path, mlflow_server):
@@ -382,20 +396,19 @@ def test_mlflow_run_that_the_server_does_not_have(bin_dir, tmp_path, mlflow_serv
     assert len(warnings(said)) == 1 and "0" * 32 in said and "lost 1 values" in said, said
 
 
-def test_mlflow_server_that_dies_and_comes_back(bin_dir, tmp_path):
-    with start_mlflow(tmp_path) as server:
-        demo = Demo(bin_dir, tmp_path, "mlflow,csv", close_ms=60000, MLFLOW_TRACKING_URI=server.url,
-                    MLFLOW_EXPERIMENT_NAME="back")
-        demo.scalars(1, loss=1)
-        said = demo.process.stderr
-        server.kill()
-        for step in range(2, 1001):
-            demo.scalars(step, loss=step)
-        assert "cannot reach its server" in said.readline()
-    with start_mlflow(tmp_path, port=server.url.rpartition(":")[2]) as server:
-        demo.scalars(1001, loss=1001)
-        assert demo.end() == ""  # it was said above, once
-        assert Run(server.url, "back").history("loss")[1:] == [(step, step) for step in range(2, 1002)]
+def test_mlflow_server_that_dies_and_comes_back(bin_dir, tmp_path, mlflow_server):
+    demo = Demo(bin_dir, tmp_path, "mlflow,csv", close_ms=60000, MLFLOW_TRACKING_URI=mlflow_server.url,
+                MLFLOW_EXPERIMENT_NAME="back")
+    demo.scalars(1, loss=1)
+    wait_for_metric(mlflow_server.url, "back", "loss")
+    mlflow_server.kill()
+    for step in range(2, 1001):
+        demo.scalars(step, loss=step)
+    assert "cannot reach its server" in demo.process.stderr.readline()
+    mlflow_server.start_again()
+    demo.scalars(1001, loss=1001)
+    assert demo.end() == ""  # it was said above, once
+    assert Run(mlflow_server.url, "back").history("loss") == [(step, step) for step in range(1, 1002)]
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 1002
 
 

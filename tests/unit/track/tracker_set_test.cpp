@@ -13,6 +13,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 using testing::ThrowsMessage;
 using track::FileSizeLimit;
@@ -97,6 +98,7 @@ TEST(TrackerSetTest, OpeningTellsTheUserWhatIsWrong) {
       open({"csv", "wandb"}),
       ThrowsMessage<ConfigError>(AllOf(HasSubstr("'wandb'"), HasSubstr("tensorboard, mlflow, csv, jsonl"))));
   EXPECT_THAT(open({"csv", "csv"}), ThrowsMessage<ConfigError>(HasSubstr("twice")));
+  EXPECT_THAT(folder.names(), IsEmpty());  // nothing was opened for that
 }
 
 TEST(MakeTrackerTest, KnowsEveryNameItLists) {
