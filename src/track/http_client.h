@@ -22,7 +22,7 @@ struct HttpRequest {
   std::string content_type;
   std::string body;
   // PUT: the file whose content is sent instead of body.
-  std::filesystem::path file;
+  std::filesystem::path file = {};
 };
 
 struct HttpResponse {

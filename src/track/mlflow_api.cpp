@@ -69,7 +69,7 @@ void copy_to(const std::filesystem::path& target, const MlflowArtifact& artifact
 struct MlflowApi::Answer {
   int status = 0;
   ordered_json body;
-  std::string message;  // what is wrong, when the status is not 200
+  std::string message = {};  // what is wrong, when the status is not 200
 };
 
 MlflowApi::MlflowApi(const MlflowSettings& settings) : settings_(settings), http_(settings.credentials) {}
