@@ -14,7 +14,9 @@ namespace lockstep {
 enum class MetricMode { kMin, kMax };  // "min", "max": which way is better
 enum class ThresholdMode { kRelative, kAbsolute };
 
-// ReduceLROnPlateau of torch.optim.lr_scheduler.
+// ReduceLROnPlateau of torch.optim.lr_scheduler, apart from one thing: a relative
+// threshold also works for a metric below 0, where PyTorch's takes a standstill for an
+// improvement and never reduces.
 struct ReduceOnPlateauOptions {
   std::string monitor = "train_loss";  // for whoever looks the metric up
   int64_t patience = 20;               // misses that are let pass; the next one reduces
