@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -15,22 +16,25 @@ namespace lockstep::checkpoint {
 // is outstanding at most. Used by one thread.
 class AsyncWriter {
  public:
-  // `store` must outlive it and is used by nobody else meanwhile, unless wait() came
-  // back.
+  // Called in the writer's thread with a snapshot in host memory.
+  using Write = std::function<Entry(const Snapshot&)>;
+
+  // Calls store.save. The store must outlive it, and is the thread's while busy().
   explicit AsyncWriter(Store& store);
-  // Waits for the outstanding save; an error that nobody asked for is logged.
+  explicit AsyncWriter(Write write);
+  // Waits for the outstanding save; an error that nobody has taken is logged.
   ~AsyncWriter();
   AsyncWriter(const AsyncWriter&) = delete;
   AsyncWriter& operator=(const AsyncWriter&) = delete;
 
-  // Waits for the save before, copies, and returns while a thread writes. Throws the
-  // error of the save before, if nobody has taken it yet, and then has not begun this
-  // one. Throws its own where it is known at once: too little space, a tensor that the
-  // format cannot hold.
+  // Waits for the save before, copies the tensors, and returns while the thread writes.
+  // Throws the error of the save before, if nobody has taken it; this snapshot is then
+  // not saved.
   void save(const Snapshot& snapshot);
 
-  // What became of the last save: the entry when it is on disk, nullopt while it is
-  // being written or when there was none. Throws its error, once. poll() does not block.
+  // What became of the last save: its entry when it is on disk; nullopt while it is
+  // being written, and when there is nothing that was not taken already. Throws its
+  // error. Each result is given once. poll() does not block.
   std::optional<Entry> poll();
   std::optional<Entry> wait();
 
@@ -38,16 +42,17 @@ class AsyncWriter {
 
  private:
   void run();
-  std::optional<Entry> take_result(std::unique_lock<std::mutex>& lock);
+  void write(const Snapshot& snapshot) noexcept;
+  std::optional<Entry> take_result();
 
-  Store& store_;
+  const Write write_;
   HostCopy copy_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  // Under mutex_. While busy_, the thread alone uses store_ and pending_.
+  // Under mutex_. While busy_, pending_ is the thread's.
   bool busy_ = false;
   bool stop_ = false;
-  std::optional<Snapshot> pending_;
+  Snapshot pending_;
   std::optional<Entry> done_;
   std::exception_ptr error_;
   std::thread thread_;

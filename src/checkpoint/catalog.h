@@ -13,6 +13,8 @@ namespace lockstep::checkpoint {
 
 // "step-0000001234".
 std::string step_name(int64_t step);
+// Where a checkpoint of this name lies while another takes its place.
+std::string replaced_name(const std::string& name);
 
 struct Entry {
   std::filesystem::path path;

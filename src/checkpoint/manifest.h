@@ -65,4 +65,13 @@ struct Manifest {
   static Manifest parse(std::string_view text, const std::filesystem::path& path);
 };
 
+// Parts of the manifest by themselves. Reading throws CheckpointError with the path and
+// the place in the file.
+nlohmann::json to_json(const FileEntry& file);
+nlohmann::json to_json(const TensorEntry& tensor);
+FileEntry file_from_json(const nlohmann::json& value, const std::filesystem::path& path,
+                         const std::string& place);
+TensorEntry tensor_from_json(const nlohmann::json& value, const std::filesystem::path& path,
+                             const std::string& place);
+
 }  // namespace lockstep::checkpoint

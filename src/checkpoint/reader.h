@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "checkpoint/input_file.h"
 #include "checkpoint/manifest.h"
 
 namespace lockstep::checkpoint {
@@ -58,13 +58,14 @@ class Reader {
  private:
   struct PieceRead;
 
-  void open_files();
+  InputFile open_file(size_t index) const;
+  void add_reads(const Target& target, const TensorEntry& saved, char* to,
+                 std::vector<PieceRead>& reads) const;
   void read_piece(const PieceRead& read) const;
   void verify_file(size_t index) const;
 
   std::filesystem::path folder_;
   Manifest manifest_;
-  std::vector<base::UniqueFd> files_;
   mutable std::atomic<int64_t> bytes_read_{0};
 };
 

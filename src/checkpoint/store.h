@@ -9,15 +9,14 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/file_system.h"
 #include "checkpoint/folder_lock.h"
+#include "checkpoint/rotation.h"
 #include "checkpoint/shard.h"
 #include "checkpoint/snapshot.h"
 
 namespace lockstep::checkpoint {
 
 struct StoreOptions {
-  int keep_last = 3;  // newest ones; at least 1
-  int keep_best = 1;  // by Snapshot::metric, beside the newest; 0: none
-  enum class Best { kMin, kMax } best = Best::kMin;
+  RotationRule rotation;
   bool sync = true;  // fsync before publishing; without it a power loss may take what is new
   // Must outlive the store. nullptr: the machine's own.
   FileSystem* files = nullptr;
@@ -54,7 +53,6 @@ class Store {
   // Makes the folder, locks it for the life of the store and removes what dead writers
   // left. ConfigError names the process that holds the lock.
   explicit Store(std::filesystem::path folder, StoreOptions options = {});
-  ~Store();
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
@@ -79,16 +77,16 @@ class Store {
 
  private:
   FileSystem& files() const { return *options_.files; }
+  void check_space(int64_t bytes_needed) const;
   void remove_leftovers();
+  void write_manifest(const std::filesystem::path& folder, const Manifest& manifest);
   void move_into_place(const std::filesystem::path& from, const std::string& name);
   void remove_checkpoint(const std::filesystem::path& path);
   void rotate();
 
-  std::filesystem::path folder_;
-  StoreOptions options_;
-  FolderLock lock_;
-  int64_t next_sequence_ = 0;
-  int64_t next_draft_ = 0;
+  const std::filesystem::path folder_;
+  const StoreOptions options_;
+  const FolderLock lock_;
 };
 
 }  // namespace lockstep::checkpoint
