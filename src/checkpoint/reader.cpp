@@ -5,13 +5,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
+#include <set>
+#include <tuple>
 
 #include "checkpoint/checksum.h"
 #include "checkpoint/error.h"
 #include "checkpoint/input_file.h"
 #include "checkpoint/parallel.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_file.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -162,6 +163,30 @@ void Reader::verify_file(size_t index) const {
         fmt::format("'{}' is damaged: not the bytes that were saved (checksum)", file.path().string()));
   }
   bytes_read_.fetch_add(entry.bytes, std::memory_order_relaxed);
+  check_header(index);
+}
+
+// What opens in Python is what we read: each piece is a tensor of the file, and the other
+// way round.
+void Reader::check_header(size_t index) const {
+  const SafetensorsFile file(folder_ / manifest_.files[index].name);
+  const SafetensorsHeader& header = file.header();
+  std::multiset<std::tuple<int64_t, int64_t, at::ScalarType>> stored;
+  for (const StoredTensor& tensor : header.tensors) {
+    stored.emplace(header.bytes + tensor.begin, header.bytes + tensor.end, tensor.dtype);
+  }
+  std::multiset<std::tuple<int64_t, int64_t, at::ScalarType>> expected;
+  for (const auto& [name, tensor] : manifest_.tensors) {
+    const auto item = static_cast<int64_t>(c10::elementSize(tensor.dtype));
+    for (const Piece& piece : tensor.pieces) {
+      if (piece.file != static_cast<int>(index)) continue;
+      expected.emplace(piece.offset, piece.offset + piece.count * item, tensor.dtype);
+    }
+  }
+  if (stored != expected) {
+    throw CheckpointError(
+        fmt::format("'{}' does not hold the tensors that its manifest says", file.path().string()));
+  }
 }
 
 }  // namespace lockstep::checkpoint

@@ -63,6 +63,7 @@ class Reader {
                  std::vector<PieceRead>& reads) const;
   void read_piece(const PieceRead& read) const;
   void verify_file(size_t index) const;
+  void check_header(size_t index) const;
 
   std::filesystem::path folder_;
   Manifest manifest_;
