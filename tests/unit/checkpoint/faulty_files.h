@@ -60,6 +60,10 @@ class FaultyFiles : public FileSystem {
     enter(path);
     return FileSystem::write(fd, data, short_writes ? some : bytes, offset, path);
   }
+  void start_writing_back(int fd, int64_t offset, int64_t bytes) override {
+    if (fault_ != Fault::kFails) enter("");  // it has no way to fail
+    FileSystem::start_writing_back(fd, offset, bytes);
+  }
   void sync(int fd, const std::filesystem::path& path) override {
     enter(path);
     FileSystem::sync(fd, path);
