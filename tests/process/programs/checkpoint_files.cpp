@@ -29,7 +29,7 @@ void make(const char* folder) {
   const std::vector<TensorPiece> first = {TensorPiece::whole("float", numbers),
                                           TensorPiece::whole("half", numbers.to(at::kHalf)),
                                           TensorPiece::whole("transposed", numbers.t()),
-                                          TensorPiece::whole("scalar", at::tensor(2.5, at::kDouble)),
+                                          TensorPiece::whole("scalar", at::scalar_tensor(2.5, at::kDouble)),
                                           TensorPiece::whole("empty", at::empty({0, 3})),
                                           TensorPiece::part("flat", flat.narrow(0, 0, 6), {2, 5}, 0)};
   const std::vector<TensorPiece> second = {TensorPiece::whole("mask", numbers > 5),

@@ -50,7 +50,7 @@ TEST_F(ShardTest, HoldsScalarsEmptyTensorsAndViews) {
   const at::Tensor base = at::arange(24, at::kFloat).view({2, 3, 4});
   const at::Tensor images = at::rand({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast);
   const std::vector<TensorPiece> pieces = {
-      TensorPiece::whole("scalar", at::tensor(3, at::kInt)),
+      TensorPiece::whole("scalar", at::scalar_tensor(3, at::kInt)),
       TensorPiece::whole("empty", at::empty({0, 7}, at::kDouble)),
       TensorPiece::whole("transposed", base.permute({2, 0, 1})),
       TensorPiece::whole("every second", base.slice(2, 0, 4, 2)),
