@@ -18,9 +18,8 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
 
+namespace lockstep::checkpoint {
 namespace {
-
-using namespace lockstep::checkpoint;
 
 // The state of bench/peers/checkpoint_io.py.
 constexpr int kTensors = 64;
@@ -59,9 +58,7 @@ double load(const std::filesystem::path& folder, bool into_a_model) {
   return now_s() - start;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   try {
     const std::string what = argc == 3 ? argv[1] : "";
     double seconds = 0;
@@ -80,3 +77,8 @@ int main(int argc, char** argv) {
     return 1;
   }
 }
+
+}  // namespace
+}  // namespace lockstep::checkpoint
+
+int main(int argc, char** argv) { return lockstep::checkpoint::run(argc, argv); }

@@ -50,7 +50,9 @@ void check_piece(const TensorPiece& piece) {
 }
 
 StoredTensor stored(const TensorPiece& piece) {
-  StoredTensor result{.name = piece.name, .dtype = piece.data.scalar_type()};
+  StoredTensor result;
+  result.name = piece.name;
+  result.dtype = piece.data.scalar_type();
   if (piece.is_whole()) {
     result.shape = piece.shape;
   } else {

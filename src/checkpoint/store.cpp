@@ -1,6 +1,5 @@
 #include "checkpoint/store.h"
 
-#include <ATen/Version.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <lockstep/version.h>
@@ -63,14 +62,15 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
 }
 
 Manifest make_manifest(const std::vector<ShardIndex>& shards, const Snapshot& snapshot) {
-  Manifest manifest{.step = snapshot.step,
-                    .epoch = snapshot.epoch,
-                    .world_size = snapshot.world_size,
-                    .metric = snapshot.metric,
-                    .time = utc_now(),
-                    .lockstep = kVersion,
-                    .libtorch = TORCH_VERSION,
-                    .metadata = snapshot.metadata};
+  Manifest manifest;
+  manifest.step = snapshot.step;
+  manifest.epoch = snapshot.epoch;
+  manifest.world_size = snapshot.world_size;
+  manifest.metric = snapshot.metric;
+  manifest.time = utc_now();
+  manifest.lockstep = kVersion;
+  manifest.libtorch = TORCH_VERSION;
+  manifest.metadata = snapshot.metadata;
   for (const ShardIndex& shard : shards) {
     const int file = static_cast<int>(manifest.files.size());
     manifest.files.push_back(shard.file);

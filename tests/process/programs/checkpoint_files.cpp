@@ -11,9 +11,8 @@
 #include "checkpoint/safetensors_file.h"
 #include "checkpoint/store.h"
 
+namespace lockstep::checkpoint {
 namespace {
-
-using namespace lockstep::checkpoint;
 
 void copy(const char* file_name, const char* folder) {
   const SafetensorsFile file(file_name);
@@ -41,9 +40,7 @@ void make(const char* folder) {
   store.publish(std::move(draft), shards, {.step = 1, .world_size = 2});
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   try {
     if (what == "copy" && argc == 4) {
@@ -60,3 +57,8 @@ int main(int argc, char** argv) {
   }
   return 0;
 }
+
+}  // namespace
+}  // namespace lockstep::checkpoint
+
+int main(int argc, char** argv) { return lockstep::checkpoint::run(argc, argv); }
