@@ -46,7 +46,7 @@ class FaultyFiles : public FileSystem {
   base::UniqueFd create(const std::filesystem::path& path) override {
     enter(path);
     base::UniqueFd fd = FileSystem::create(path);
-    if (fault_ == Fault::kPowerLoss) unsynced_.emplace_back(::dup(fd.get()), fd.get());
+    if (fault_ == Fault::kPowerLoss) unsynced_.emplace_back(::dup(fd.get()), path);
     return fd;
   }
   bool allocate(int fd, int64_t bytes, const std::filesystem::path& path) override {
@@ -67,7 +67,7 @@ class FaultyFiles : public FileSystem {
   void sync(int fd, const std::filesystem::path& path) override {
     enter(path);
     FileSystem::sync(fd, path);
-    unsynced_.remove_if([&](const auto& file) { return file.second == fd; });
+    unsynced_.remove_if([&](const auto& file) { return file.second == path; });
   }
   void sync_folder(const std::filesystem::path& path) override {
     enter(path);
@@ -119,8 +119,8 @@ class FaultyFiles : public FileSystem {
   }
 
   void lose_power() {
-    for (const auto& [copy, fd] : unsynced_) {
-      if (::ftruncate(copy.get(), 0) != 0) throw std::runtime_error("ftruncate");
+    for (const auto& [fd, path] : unsynced_) {
+      if (::ftruncate(fd.get(), 0) != 0) throw std::runtime_error("ftruncate");
     }
     while (!renames_.empty()) {
       const auto [from, to] = renames_.back();
@@ -134,7 +134,7 @@ class FaultyFiles : public FileSystem {
   const int error_;
   int calls_ = 0;
   bool dead_ = false;
-  std::list<std::pair<base::UniqueFd, int>> unsynced_;  // a copy, and the number it was made of
+  std::list<std::pair<base::UniqueFd, std::filesystem::path>> unsynced_;
   std::vector<std::pair<std::filesystem::path, std::filesystem::path>> renames_;
 };
 
