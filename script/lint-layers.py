@@ -23,11 +23,13 @@ LAYERS = {
     # Knows rank and world size as numbers only.
     "data": ("base", "config"),
     "checkpoint": (*CORE, "comm", "grad", "shard", "data"),
-    "train": (*CORE, "comm", "grad", "shard", "data", "checkpoint"),
+    # Weights of Python's files and scripts.
+    "interop": ("base", "config", "checkpoint"),
+    "train": (*CORE, "comm", "grad", "shard", "data", "checkpoint", "interop"),
     "models": ("base", "config", "grad"),
     "report": (*CORE, "train"),
-    "cli": (*CORE, "comm", "grad", "shard", "data", "checkpoint", "train", "models", "report"),
-    "app": (*CORE, "comm", "grad", "shard", "data", "checkpoint", "train", "models", "report", "cli"),
+    "cli": (*CORE, "comm", "grad", "shard", "data", "checkpoint", "interop", "train", "models", "report"),
+    "app": (*CORE, "comm", "grad", "shard", "data", "checkpoint", "interop", "train", "models", "report", "cli"),
     # The one optional library: nothing includes it, it is loaded.
     "cuda": (*CORE, "comm", "grad", "shard"),
 }
