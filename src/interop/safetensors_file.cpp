@@ -1,0 +1,77 @@
+#include "interop/safetensors_file.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "base/atomic_file.h"
+#include "checkpoint/dtype.h"
+#include "checkpoint/safetensors.h"
+#include "interop/file_bytes.h"
+
+namespace lockstep::interop {
+namespace {
+
+// Largest elements first, so that each tensor lies on a multiple of its element's size:
+// Python maps the file and views it.
+NamedTensors aligned_order(const NamedTensors& tensors) {
+  NamedTensors sorted = tensors;
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return a.second.element_size() > b.second.element_size();
+  });
+  return sorted;
+}
+
+checkpoint::SafetensorsHeader header_of(const NamedTensors& tensors) {
+  checkpoint::SafetensorsHeader header;
+  header.metadata["format"] = "pt";
+  int64_t position = 0;
+  for (const auto& [name, tensor] : tensors) {
+    if (!checkpoint::dtype_name(tensor.scalar_type()) || tensor.layout() != at::kStrided) {
+      throw ConfigError("interop",
+                        fmt::format("safetensors cannot hold tensor '{}': {}", name, tensor.toString()));
+    }
+    const auto bytes = static_cast<int64_t>(tensor.nbytes());
+    header.tensors.push_back({name, tensor.scalar_type(), tensor.sizes().vec(), position, position + bytes});
+    position += bytes;
+  }
+  return header;
+}
+
+}  // namespace
+
+NamedTensors read_safetensors_file(const std::filesystem::path& path) {
+  const FileBytes file(path);
+  const auto file_bytes = static_cast<int64_t>(file.size());
+  const int64_t text_bytes =
+      checkpoint::header_text_bytes(file.read_text(0, checkpoint::kLengthBytes), file_bytes, path);
+  const checkpoint::SafetensorsHeader header = checkpoint::parse_header(
+      file.read_text(checkpoint::kLengthBytes, static_cast<size_t>(text_bytes)), file_bytes, path);
+  NamedTensors result;
+  for (const checkpoint::StoredTensor& stored : header.tensors) {
+    const at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(stored.dtype));
+    const size_t bytes = tensor.nbytes();
+    if (file.read(static_cast<uint64_t>(header.bytes + stored.begin), tensor.data_ptr(), bytes) != bytes) {
+      throw ConfigError("interop",
+                        fmt::format("cannot read '{}': it was cut while it was read", path.string()));
+    }
+    result.emplace_back(stored.name, tensor);
+  }
+  return result;
+}
+
+void write_safetensors_file(const std::filesystem::path& path, const NamedTensors& tensors) {
+  const NamedTensors sorted = aligned_order(tensors);
+  const std::string header = checkpoint::encode_header(header_of(sorted));
+  base::publish_file(path, [&](const base::Append& append) {
+    append(header);
+    for (const auto& entry : sorted) {
+      const at::Tensor tensor = entry.second.detach().cpu().resolve_conj().resolve_neg().contiguous();
+      append({static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()});
+    }
+  });
+}
+
+}  // namespace lockstep::interop
