@@ -20,9 +20,9 @@ LAYERS = {
     "comm": CORE,
     "grad": (*CORE, "comm"),
     "shard": (*CORE, "comm", "grad"),
-    # Knows rank and world size as numbers only.
+    # These two know rank and world size as numbers only.
     "data": ("base", "config"),
-    "checkpoint": (*CORE, "comm", "grad", "shard", "data"),
+    "checkpoint": ("base", "config"),
     # Weights of Python's files and scripts.
     "interop": ("base", "config", "checkpoint"),
     "train": (*CORE, "comm", "grad", "shard", "data", "checkpoint", "interop"),

@@ -6,8 +6,9 @@
 
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/safetensors_file.h"
 #include "interop/file_bytes.h"
-#include "interop/safetensors_file.h"
+#include "interop/safetensors_writer.h"
 #include "interop/torch_file.h"
 
 namespace lockstep::interop {
@@ -47,6 +48,13 @@ NamedTensors read_checkpoint(const std::filesystem::path& folder, WhichTensors w
   return result;
 }
 
+NamedTensors read_safetensors(const std::filesystem::path& path) {
+  const checkpoint::SafetensorsFile file(path);
+  NamedTensors result;
+  for (const std::string& name : file.names()) result.emplace_back(name, file.read(name));
+  return result;
+}
+
 }  // namespace
 
 std::filesystem::path checkpoints_folder(const std::filesystem::path& run) {
@@ -78,7 +86,7 @@ WeightsSource find_weights(const std::filesystem::path& path) {
 NamedTensors read_tensors(const WeightsSource& source, WhichTensors which) {
   switch (source.kind) {
     case Kind::kCheckpoint: return read_checkpoint(source.path, which);
-    case Kind::kSafetensors: return read_safetensors_file(source.path);
+    case Kind::kSafetensors: return read_safetensors(source.path);
     default: return read_torch_file(source.path);
   }
 }

@@ -1,4 +1,4 @@
-#include "interop/safetensors_file.h"
+#include "interop/safetensors_writer.h"
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
@@ -9,7 +9,6 @@
 #include "base/atomic_file.h"
 #include "checkpoint/dtype.h"
 #include "checkpoint/safetensors.h"
-#include "interop/file_bytes.h"
 
 namespace lockstep::interop {
 namespace {
@@ -41,26 +40,6 @@ checkpoint::SafetensorsHeader header_of(const NamedTensors& tensors) {
 }
 
 }  // namespace
-
-NamedTensors read_safetensors_file(const std::filesystem::path& path) {
-  const FileBytes file(path);
-  const auto file_bytes = static_cast<int64_t>(file.size());
-  const int64_t text_bytes =
-      checkpoint::header_text_bytes(file.read_text(0, checkpoint::kLengthBytes), file_bytes, path);
-  const checkpoint::SafetensorsHeader header = checkpoint::parse_header(
-      file.read_text(checkpoint::kLengthBytes, static_cast<size_t>(text_bytes)), file_bytes, path);
-  NamedTensors result;
-  for (const checkpoint::StoredTensor& stored : header.tensors) {
-    const at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(stored.dtype));
-    const size_t bytes = tensor.nbytes();
-    if (file.read(static_cast<uint64_t>(header.bytes + stored.begin), tensor.data_ptr(), bytes) != bytes) {
-      throw ConfigError("interop",
-                        fmt::format("cannot read '{}': it was cut while it was read", path.string()));
-    }
-    result.emplace_back(stored.name, tensor);
-  }
-  return result;
-}
 
 void write_safetensors_file(const std::filesystem::path& path, const NamedTensors& tensors) {
   const NamedTensors sorted = aligned_order(tensors);

@@ -1,0 +1,75 @@
+#include "checkpoint/input_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "checkpoint/checksum.h"
+#include "checkpoint/error.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+// Summed up while it is in the cache.
+constexpr int64_t kChunkBytes = 1 << 20;
+
+[[noreturn]] void fail(const std::filesystem::path& path, const char* reason) {
+  throw CheckpointError(fmt::format("cannot read '{}': {}", path.string(), reason));
+}
+
+}  // namespace
+
+// Not blocking: a pipe in the place of a file must not hang us.
+InputFile::InputFile(std::filesystem::path path)
+    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  struct stat state {};
+  if (!fd_ || ::fstat(fd_.get(), &state) != 0) fail(path_, std::strerror(errno));
+  if (!S_ISREG(state.st_mode)) fail(path_, "not a regular file");
+  bytes_ = state.st_size;
+}
+
+void InputFile::read(void* to, int64_t bytes, int64_t offset) const {
+  char* next = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t got = ::pread(fd_.get(), next, static_cast<size_t>(bytes), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path_, std::strerror(errno));
+    if (got == 0) fail(path_, "it became shorter");
+    next += got;
+    bytes -= got;
+    offset += got;
+  }
+}
+
+std::string InputFile::read_and_sum(void* to, int64_t bytes, int64_t offset) const {
+  Checksum checksum;
+  char* next = static_cast<char*>(to);
+  while (bytes > 0) {
+    const int64_t chunk = std::min(bytes, kChunkBytes);
+    read(next, chunk, offset);
+    checksum.update(next, static_cast<size_t>(chunk));
+    next += chunk;
+    offset += chunk;
+    bytes -= chunk;
+  }
+  return checksum.hex();
+}
+
+std::string InputFile::sum() const {
+  Checksum checksum;
+  std::vector<char> buffer(static_cast<size_t>(std::min(bytes_, kChunkBytes)));
+  for (int64_t offset = 0; offset < bytes_; offset += kChunkBytes) {
+    const int64_t chunk = std::min(bytes_ - offset, kChunkBytes);
+    read(buffer.data(), chunk, offset);
+    checksum.update(buffer.data(), static_cast<size_t>(chunk));
+  }
+  return checksum.hex();
+}
+
+}  // namespace lockstep::checkpoint
