@@ -16,4 +16,5 @@
 #include <lockstep/train_config.h>
 #include <lockstep/trainer.h>
 #include <lockstep/version.h>
+#include <lockstep/weights.h>
 #include <lockstep/world.h>

@@ -28,12 +28,13 @@ void add_looking(CLI::App& ckpt, int* status) {
       ->capture_default_str();
   command->add_flag("--json", list.json, "print JSON");
 
-  auto& inspect = declare(ckpt, &command, "inspect", "what a checkpoint or a file holds", status, ckpt::inspect);
+  auto& inspect =
+      declare(ckpt, &command, "inspect", "what a checkpoint or a file holds", status, ckpt::inspect);
   command->add_option("path", inspect.path, "checkpoint, run, .safetensors or .pt file")->required();
   command->add_flag("--json", inspect.json, "print JSON");
 
-  auto& verify = declare(ckpt, &command, "verify", "compare every byte with the checksums; status 1: broken", status,
-                         ckpt::verify);
+  auto& verify = declare(ckpt, &command, "verify", "compare every byte with the checksums; status 1: broken",
+                         status, ckpt::verify);
   command->add_option("path", verify.path, "checkpoint, run (all of its checkpoints) or file")->required();
 }
 
@@ -49,8 +50,9 @@ void add_moving(CLI::App& ckpt, int* status) {
       ->capture_default_str();
   command->add_option("--script", out.script, "TorchScript file: fill this module and write it");
 
-  auto& in = declare(ckpt, &command, "import", "make a checkpoint of a file's weights, for a trainer to start from",
-                     status, ckpt::import_weights);
+  auto& in =
+      declare(ckpt, &command, "import", "make a checkpoint of a file's weights, for a trainer to start from",
+              status, ckpt::import_weights);
   command->add_option("file", in.file, ".pt or .safetensors file of Python's")->required();
   command->add_option("--to", in.to, "folder of checkpoints to make")->required();
 }
@@ -66,7 +68,9 @@ void add_comparing(CLI::App& ckpt, int* status) {
   command->add_option("--rtol", diff.rtol, "values may differ by this part of b's")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_option("--atol", diff.atol, "and by this much")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--atol", diff.atol, "and by this much")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command->add_flag("--json", diff.json, "print JSON");
 }
 

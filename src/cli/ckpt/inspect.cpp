@@ -31,10 +31,10 @@ Content content_of_checkpoint(const std::filesystem::path& folder) {
   const checkpoint::Reader reader(folder);
   const checkpoint::Manifest& manifest = reader.manifest();
   Content content;
-  content.facts = {{"kind", "checkpoint"},          {"path", folder.string()},
-                   {"step", manifest.step},         {"epoch", manifest.epoch},
-                   {"time", manifest.time},         {"world_size", manifest.world_size},
-                   {"lockstep", manifest.lockstep}, {"libtorch", manifest.libtorch},
+  content.facts = {{"kind", "checkpoint"},           {"path", folder.string()},
+                   {"step", manifest.step},          {"epoch", manifest.epoch},
+                   {"time", manifest.time},          {"world_size", manifest.world_size},
+                   {"lockstep", manifest.lockstep},  {"libtorch", manifest.libtorch},
                    {"files", manifest.files.size()}, {"metadata", manifest.metadata}};
   if (manifest.metric) content.facts["metric"] = *manifest.metric;
   for (const auto& [name, tensor] : manifest.tensors) {
@@ -91,7 +91,8 @@ void print_text(const Content& content) {
   print_facts(content.facts);
   std::vector<std::vector<std::string>> rows = {{"tensor", "dtype", "shape", "size"}};
   for (const TensorRow& tensor : content.tensors) {
-    rows.push_back({tensor.name, dtype_text(tensor.dtype), shape_text(tensor.shape), size_text(tensor.bytes)});
+    rows.push_back(
+        {tensor.name, dtype_text(tensor.dtype), shape_text(tensor.shape), size_text(tensor.bytes)});
   }
   fmt::print("\n{}\n{} tensors, {}\n", table_text(rows, {false, false, false, true}), content.tensors.size(),
              size_text(total_bytes(content)));

@@ -34,7 +34,8 @@ std::vector<Row> rows_of(const std::filesystem::path& folder, const std::string&
     } catch (const Error& error) {  // a run that removes it meanwhile
       row.entry.problem = error.what();
     }
-    row.latest = row.entry.valid() && std::none_of(rows.begin(), rows.end(), [](const Row& r) { return r.latest; });
+    row.latest =
+        row.entry.valid() && std::none_of(rows.begin(), rows.end(), [](const Row& r) { return r.latest; });
     rows.push_back(std::move(row));
     // Newest first, and the newer of two equals is the better one.
     const std::optional<double>& metric = rows.back().entry.metric;
@@ -59,7 +60,8 @@ void print_table(const std::vector<Row>& rows) {
     const auto& manifest = row.manifest;
     const auto number = [&](auto value) { return manifest ? std::to_string(value(*manifest)) : "-"; };
     cells.push_back({std::to_string(row.entry.step), number([](const auto& m) { return m.epoch; }),
-                     row.entry.time.empty() ? "-" : row.entry.time, manifest ? size_text(row.entry.bytes) : "-",
+                     row.entry.time.empty() ? "-" : row.entry.time,
+                     manifest ? size_text(row.entry.bytes) : "-",
                      number([](const auto& m) { return m.tensors.size(); }),
                      number([](const auto& m) { return m.world_size; }),
                      row.entry.metric ? fmt::format("{:.6g}", *row.entry.metric) : "-", marks(row)});
@@ -70,8 +72,11 @@ void print_table(const std::vector<Row>& rows) {
 void print_json(const std::vector<Row>& rows) {
   nlohmann::json result = nlohmann::json::array();
   for (const Row& row : rows) {
-    nlohmann::json item = {{"step", row.entry.step},   {"path", row.entry.path.string()}, {"valid", row.entry.valid()},
-                           {"latest", row.latest},     {"best", row.best}};
+    nlohmann::json item = {{"step", row.entry.step},
+                           {"path", row.entry.path.string()},
+                           {"valid", row.entry.valid()},
+                           {"latest", row.latest},
+                           {"best", row.best}};
     if (!row.entry.valid()) item["problem"] = row.entry.problem;
     if (row.manifest) {
       item.update({{"epoch", row.manifest->epoch},

@@ -17,6 +17,7 @@ std::string shape_text(const std::vector<int64_t>& shape);
 
 // A table whose first row is its head; columns as wide as their widest cell. Numbers of
 // right_aligned columns end at the same place.
-std::string table_text(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right_aligned);
+std::string table_text(const std::vector<std::vector<std::string>>& rows,
+                       const std::vector<bool>& right_aligned);
 
 }  // namespace lockstep::cli::ckpt

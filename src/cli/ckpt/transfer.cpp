@@ -61,9 +61,10 @@ int export_weights(const ExportOptions& options) {
 
 int import_weights(const ImportOptions& options) {
   if (!checkpoint::list(options.to).empty()) {
-    throw ConfigError("ckpt", fmt::format("'{}' has checkpoints already, which a run goes on from: choose another "
-                                          "folder",
-                                          options.to));
+    throw ConfigError("ckpt",
+                      fmt::format("'{}' has checkpoints already, which a run goes on from: choose another "
+                                  "folder",
+                                  options.to));
   }
   const interop::NamedTensors tensors = interop::read_weights(options.file);
   const size_t wrapper = interop::wrapper_prefix(tensors).size();
