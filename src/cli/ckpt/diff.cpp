@@ -2,6 +2,7 @@
 #include <lockstep/exit_status.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
