@@ -222,7 +222,7 @@ TEST_F(CkptTest, BadInputIsSaidAndChangesNothing) {
   expect_refused({"import", data_path("unit/interop/golden/whole_module.pt"), "--to", path("new")},
                  "torch.save(model.state_dict()");
   EXPECT_FALSE(std::filesystem::exists(path("new")));
-  expect_refused({"frobnicate"}, "frobnicate");
+  expect_refused({"frobnicate"}, "subcommand is required");
   EXPECT_EQ(ckpt_json({"ls", path("run")}).size(), 3U);
 }
 

@@ -12,7 +12,7 @@
 namespace lockstep::cli::ckpt {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;  // printed as it was put together
 
 struct TensorRow {
   std::string name;

@@ -53,7 +53,7 @@ bool equal(const torch::nn::Module& a, const torch::nn::Module& b) {
 class LoadWeightsTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(LoadWeightsTest, FitTheSameNetwork) {
-  const auto model = network();
+  auto model = network();
   const LoadedWeights loaded = load_weights(*model, golden(GetParam()));
   EXPECT_TRUE(counts_up(*model));
   EXPECT_THAT(loaded.missing, IsEmpty());
@@ -71,7 +71,7 @@ struct WrapperImpl : torch::nn::Module {
 };
 
 TEST(WeightsTest, AWrappedModelTakesPlainWeights) {
-  const auto model = network();
+  auto model = network();
   WrapperImpl wrapper(model.ptr());
   load_weights(wrapper, golden("network.pt"));
   EXPECT_TRUE(counts_up(*model));
@@ -150,9 +150,9 @@ class SaveWeightsTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(SaveWeightsTest, OpenAgain) {
   const test::TemporaryFolder folder;
-  const auto model = network();
+  auto model = network();
   save_weights(*model, folder.path() / GetParam());
-  const auto other = network();
+  auto other = network();
   {
     const torch::NoGradGuard guard;
     for (auto& parameter : other->parameters()) parameter.zero_();
@@ -176,8 +176,8 @@ TEST(WeightsTest, SafetensorsKeepEveryDtypeAndAlignThem) {
   const interop::NamedTensors again = interop::read_weights(path);
   ASSERT_EQ(again.size(), tensors.size());
   for (const auto& [name, tensor] : tensors) {
-    const auto found =
-        std::find_if(again.begin(), again.end(), [&](const auto& entry) { return entry.first == name; });
+    const auto found = std::find_if(again.begin(), again.end(),
+                                    [&key = name](const auto& entry) { return entry.first == key; });
     ASSERT_NE(found, again.end()) << name;
     EXPECT_EQ(found->second.scalar_type(), tensor.scalar_type());
     EXPECT_TRUE(test::same_bits(found->second, tensor)) << name;
@@ -191,7 +191,7 @@ TEST(WeightsTest, SafetensorsKeepEveryDtypeAndAlignThem) {
 
 TEST(WeightsTest, ACheckpointGivesTheWeightsOfItsModel) {
   const test::TemporaryFolder folder;
-  const auto model = network();
+  auto model = network();
   checkpoint::Snapshot snapshot;
   for (const auto& [name, tensor] : interop::weights_of(*model)) {
     snapshot.pieces.push_back(checkpoint::TensorPiece::whole("model." + name, tensor));
@@ -208,7 +208,7 @@ TEST(WeightsTest, ACheckpointGivesTheWeightsOfItsModel) {
   const checkpoint::Entry newest = store.save(snapshot);
 
   for (const auto& path : {folder.path() / "run", store.folder(), newest.path}) {
-    const auto other = network();
+    auto other = network();
     load_weights(*other, path);
     EXPECT_TRUE(equal(*model, *other)) << path;
   }
@@ -218,7 +218,7 @@ TEST(WeightsTest, ACheckpointGivesTheWeightsOfItsModel) {
 
 TEST(WeightsTest, WhereNoWeightsAreIsSaid) {
   const test::TemporaryFolder folder;
-  const auto model = network();
+  auto model = network();
   EXPECT_THAT([&] { load_weights(*model, folder.path() / "absent"); },
               ThrowsMessage<ConfigError>(HasSubstr("absent")));
   EXPECT_THAT([&] { load_weights(*model, folder.path()); },
