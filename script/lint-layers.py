@@ -20,22 +20,24 @@ LAYERS = {
     "comm": CORE,
     "grad": (*CORE, "comm"),
     "shard": (*CORE, "comm", "grad"),
+    "optim": (*CORE, "comm", "grad"),
     # These two know rank and world size as numbers only.
     "data": ("base", "config"),
     "checkpoint": ("base", "config"),
     # Weights of Python's files and scripts.
     "interop": ("base", "config", "checkpoint"),
-    "train": (*CORE, "comm", "grad", "shard", "data", "checkpoint", "interop"),
+    "train": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop"),
     "models": ("base", "config", "grad"),
     "report": (*CORE, "train"),
-    "cli": (*CORE, "comm", "grad", "shard", "data", "checkpoint", "interop", "train", "models", "report"),
-    "app": (*CORE, "comm", "grad", "shard", "data", "checkpoint", "interop", "train", "models", "report", "cli"),
+    "cli": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models", "report"),
+    "app": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models", "report", "cli"),
     # The one optional library: nothing includes it, it is loaded.
     "cuda": (*CORE, "comm", "grad", "shard"),
 }
 
 # Public headers belong to the layer that has a source of the same name; these have none.
-PUBLIC = {"version": "base", "exit_status": "base", "c10d": "comm", "world": "train", "lockstep": "cli"}
+PUBLIC = {"version": "base", "exit_status": "base", "c10d": "comm", "named_tensors": "optim", "world": "train",
+          "lockstep": "cli"}
 
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)

@@ -21,9 +21,10 @@ struct Entry {
   int64_t step = 0;
   int64_t sequence = -1;
   int64_t bytes = 0;
-  std::optional<double> metric;
-  std::string time;
-  std::string problem;  // why it cannot be used; empty: the manifest and the sizes of the files are right
+  std::optional<double> metric = {};
+  std::string time = {};
+  std::string problem =
+      {};  // why it cannot be used; empty: the manifest and the sizes of the files are right
 
   bool valid() const { return problem.empty(); }
 };

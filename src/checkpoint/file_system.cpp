@@ -50,6 +50,10 @@ size_t FileSystem::write(int fd, const void* data, size_t bytes, int64_t offset,
   return static_cast<size_t>(written);
 }
 
+void FileSystem::start_writing_back(int fd, int64_t offset, int64_t bytes) {
+  ::sync_file_range(fd, offset, bytes, SYNC_FILE_RANGE_WRITE);
+}
+
 void FileSystem::sync(int fd, const std::filesystem::path& path) {
   if (retry([&] { return ::fsync(fd); }) != 0) fail("sync", path);
 }

@@ -24,6 +24,9 @@ class FileSystem {
   // May write less than asked, as pwrite(2) does; never 0.
   virtual size_t write(int fd, const void* data, size_t bytes, int64_t offset,
                        const std::filesystem::path& path);
+  // Lets the disk begin with these bytes, so that a later sync has less to wait for. Only a
+  // hint: never fails.
+  virtual void start_writing_back(int fd, int64_t offset, int64_t bytes);
   virtual void sync(int fd, const std::filesystem::path& path);
   virtual void sync_folder(const std::filesystem::path& path);
   virtual void make_folder(const std::filesystem::path& path);

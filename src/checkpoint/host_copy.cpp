@@ -1,31 +1,25 @@
 #include "checkpoint/host_copy.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <set>
+#include <algorithm>
 
 namespace lockstep::checkpoint {
 
 Snapshot HostCopy::copy(const Snapshot& snapshot) {
   const at::NoGradGuard no_grad;
-  Snapshot result{.step = snapshot.step,
-                  .epoch = snapshot.epoch,
-                  .world_size = snapshot.world_size,
-                  .metric = snapshot.metric,
-                  .metadata = snapshot.metadata};
+  Snapshot result = snapshot;
   buffers_.resize(snapshot.pieces.size());
-  std::set<c10::Device, decltype([](c10::Device a, c10::Device b) {
-             return std::tuple(a.type(), a.index()) < std::tuple(b.type(), b.index());
-           })>
-      devices;
+  std::vector<c10::Device> devices;
   for (size_t i = 0; i < snapshot.pieces.size(); ++i) {
     const TensorPiece& piece = snapshot.pieces[i];
     at::Tensor& buffer = buffer_for(i, piece.data);
     buffer.copy_(piece.data, /*non_blocking=*/true);
-    if (!piece.data.is_cpu()) devices.insert(piece.data.device());
-    result.pieces.push_back(
-        {.name = piece.name, .data = buffer, .shape = piece.shape, .first_element = piece.first_element});
+    const bool known = std::find(devices.begin(), devices.end(), piece.data.device()) != devices.end();
+    if (!piece.data.is_cpu() && !known) devices.push_back(piece.data.device());
+    result.pieces[i].data = buffer;
   }
   for (const c10::Device device : devices) {
     const c10::impl::VirtualGuardImpl guard(device.type());

@@ -20,8 +20,8 @@ class InputFile {
   void read(void* to, int64_t bytes, int64_t offset) const;
   // The same, and the checksum of what came, in one pass.
   std::string read_and_sum(void* to, int64_t bytes, int64_t offset) const;
-  // The checksum of the whole file.
-  std::string sum() const;
+  // The checksum of these bytes.
+  std::string sum(int64_t bytes, int64_t offset) const;
 
  private:
   std::filesystem::path path_;

@@ -127,7 +127,7 @@ int64_t TensorEntry::numel() const {
 }
 
 json to_json(const FileEntry& file) {
-  return {{"name", file.name}, {"bytes", file.bytes}, {"checksum", file.checksum}};
+  return {{"name", file.name}, {"bytes", file.bytes}, {"header_checksum", file.header_checksum}};
 }
 
 json to_json(const TensorEntry& tensor) {
@@ -145,8 +145,9 @@ json to_json(const TensorEntry& tensor) {
 
 FileEntry file_from_json(const json& value, const std::filesystem::path& path, const std::string& place) {
   const JsonObject object(value, path, place);
-  FileEntry file{
-      .name = object.text("name"), .bytes = object.integer("bytes"), .checksum = object.checksum("checksum")};
+  FileEntry file{.name = object.text("name"),
+                 .bytes = object.integer("bytes"),
+                 .header_checksum = object.checksum("header_checksum")};
   if (!is_file_name(file.name)) object.fail("name", "not the name of a file in this folder");
   return file;
 }

@@ -19,7 +19,10 @@ inline constexpr int kFormatVersion = 1;
 struct FileEntry {
   std::string name;  // in the folder of the manifest
   int64_t bytes = 0;
-  std::string checksum;  // xxh3-128 of the whole file, 32 hex digits, as `xxh128sum` prints it
+  // xxh3-128 of the safetensors header, with its length. The rest of a file is pieces, each
+  // with a checksum of its own: every byte is covered once, and in parts that can be
+  // written, read and compared each by itself.
+  std::string header_checksum;
 };
 
 // A run of a tensor's elements that lies in one file.

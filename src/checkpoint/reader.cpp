@@ -1,6 +1,7 @@
 #include "checkpoint/reader.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -44,7 +45,7 @@ void check_target(const Target& target, const TensorEntry& entry) {
 struct Reader::PieceRead {
   int file = 0;
   int64_t offset = 0;
-  char* to = nullptr;
+  char* to = nullptr;  // nullptr: only compared with its checksum
   int64_t bytes = 0;
   const std::string* checksum = nullptr;  // nullptr: not a whole piece, so there is none
   const std::string* name = nullptr;
@@ -101,9 +102,7 @@ void Reader::read(const std::vector<Target>& targets, int threads) const {
     direct.push_back(is_direct(target.out) ? target.out : at::empty(target.out.sizes(), saved.dtype));
     add_reads(target, saved, static_cast<char*>(direct.back().mutable_data_ptr()), reads);
   }
-  std::sort(reads.begin(), reads.end(), [](const PieceRead& a, const PieceRead& b) {
-    return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
-  });
+  sort_by_place(reads);
   for_each_index(reads.size(), threads, [&](size_t i) { read_piece(reads[i]); });
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < targets.size(); ++i) {
@@ -139,31 +138,44 @@ InputFile Reader::open_file(size_t index) const {
   return file;
 }
 
+void Reader::sort_by_place(std::vector<PieceRead>& reads) {
+  std::sort(reads.begin(), reads.end(), [](const PieceRead& a, const PieceRead& b) {
+    return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
+  });
+}
+
 void Reader::read_piece(const PieceRead& read) const {
   const InputFile file = open_file(static_cast<size_t>(read.file));
   if (read.checksum == nullptr) {
     file.read(read.to, read.bytes, read.offset);
-  } else if (file.read_and_sum(read.to, read.bytes, read.offset) != *read.checksum) {
-    throw CheckpointError(
-        fmt::format("'{}' is damaged: the bytes of '{}' are not those that were saved (checksum)",
-                    file.path().string(), *read.name));
+  } else {
+    const std::string checksum = read.to == nullptr ? file.sum(read.bytes, read.offset)
+                                                    : file.read_and_sum(read.to, read.bytes, read.offset);
+    if (checksum != *read.checksum) {
+      throw CheckpointError(
+          fmt::format("'{}' is damaged: the bytes of '{}' are not those that were saved (checksum)",
+                      file.path().string(), *read.name));
+    }
   }
   bytes_read_.fetch_add(read.bytes, std::memory_order_relaxed);
 }
 
 void Reader::verify(int threads) const {
-  for_each_index(manifest_.files.size(), threads, [&](size_t i) { verify_file(i); });
-}
-
-void Reader::verify_file(size_t index) const {
-  const InputFile file = open_file(index);
-  const FileEntry& entry = manifest_.files[index];
-  if (file.sum() != entry.checksum) {
-    throw CheckpointError(
-        fmt::format("'{}' is damaged: not the bytes that were saved (checksum)", file.path().string()));
+  // The headers first: they say that the pieces are all of the files.
+  for_each_index(manifest_.files.size(), threads, [&](size_t i) { check_header(i); });
+  std::vector<PieceRead> pieces;
+  for (const auto& [name, tensor] : manifest_.tensors) {
+    const auto item = static_cast<int64_t>(c10::elementSize(tensor.dtype));
+    for (const Piece& piece : tensor.pieces) {
+      pieces.push_back({.file = piece.file,
+                        .offset = piece.offset,
+                        .bytes = piece.count * item,
+                        .checksum = &piece.checksum,
+                        .name = &name});
+    }
   }
-  bytes_read_.fetch_add(entry.bytes, std::memory_order_relaxed);
-  check_header(index);
+  sort_by_place(pieces);
+  for_each_index(pieces.size(), threads, [&](size_t i) { read_piece(pieces[i]); });
 }
 
 // What opens in Python is what we read: each piece is a tensor of the file, and the other
@@ -171,6 +183,12 @@ void Reader::verify_file(size_t index) const {
 void Reader::check_header(size_t index) const {
   const SafetensorsFile file(folder_ / manifest_.files[index].name);
   const SafetensorsHeader& header = file.header();
+  const InputFile input = open_file(index);
+  bytes_read_.fetch_add(header.bytes, std::memory_order_relaxed);
+  if (input.sum(header.bytes, 0) != manifest_.files[index].header_checksum) {
+    throw CheckpointError(
+        fmt::format("'{}' is damaged: its header is not what was saved (checksum)", file.path().string()));
+  }
   std::multiset<std::tuple<int64_t, int64_t, at::ScalarType>> stored;
   for (const StoredTensor& tensor : header.tensors) {
     stored.emplace(header.bytes + tensor.begin, header.bytes + tensor.end, tensor.dtype);

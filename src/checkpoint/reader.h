@@ -48,8 +48,8 @@ class Reader {
   // All of them, over `threads` threads; 0: one for each CPU of the process, 8 at most.
   void read(const std::vector<Target>& targets, int threads = 0) const;
 
-  // Reads every byte and compares: checksums of files, and the header of each file with
-  // the manifest.
+  // Reads every byte and compares: all checksums, and the header of each file with the
+  // manifest.
   void verify(int threads = 0) const;
 
   // Of tensor data and the manifest, until now.
@@ -61,8 +61,8 @@ class Reader {
   InputFile open_file(size_t index) const;
   void add_reads(const Target& target, const TensorEntry& saved, char* to,
                  std::vector<PieceRead>& reads) const;
+  static void sort_by_place(std::vector<PieceRead>& reads);
   void read_piece(const PieceRead& read) const;
-  void verify_file(size_t index) const;
   void check_header(size_t index) const;
 
   std::filesystem::path folder_;

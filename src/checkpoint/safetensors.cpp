@@ -18,7 +18,8 @@ constexpr size_t kAlignment = 8;
 
 StoredTensor parse_tensor(const std::string& name, const json& value, const std::filesystem::path& path) {
   const JsonObject object(value, path, name);
-  StoredTensor tensor{.name = name};
+  StoredTensor tensor;
+  tensor.name = name;
   const std::string dtype = object.text("dtype");
   if (!dtype_of(dtype)) object.fail("dtype", fmt::format("no dtype that we can hold: {}", dtype));
   tensor.dtype = *dtype_of(dtype);

@@ -5,19 +5,23 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "checkpoint/checksum.h"
 #include "checkpoint/dtype.h"
 #include "checkpoint/error.h"
 #include "checkpoint/json_text.h"
+#include "checkpoint/parallel.h"
 #include "checkpoint/safetensors.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
 // Hashed and then written from the cache.
-constexpr size_t kChunkBytes = 1 << 20;
+constexpr int64_t kChunkBytes = 1 << 20;
+// Below this a second thread costs more than it gives.
+constexpr int64_t kParallelBytes = 32 << 20;
 
 int64_t data_bytes(const at::Tensor& data) {
   return data.numel() * static_cast<int64_t>(data.element_size());
@@ -46,7 +50,9 @@ void check_piece(const TensorPiece& piece) {
 }
 
 StoredTensor stored(const TensorPiece& piece) {
-  StoredTensor result{.name = piece.name, .dtype = piece.data.scalar_type()};
+  StoredTensor result;
+  result.name = piece.name;
+  result.dtype = piece.data.scalar_type();
   if (piece.is_whole()) {
     result.shape = piece.shape;
   } else {
@@ -77,10 +83,15 @@ Plan make_plan(const std::vector<TensorPiece>& pieces) {
   plan.header.metadata = {
       {"format", "pt"}};  // what Python's safetensors.torch writes and transformers asks for
   std::set<std::string> names;
+  std::map<std::string, const TensorPiece*> first_parts;
   int64_t next = 0;
   for (const TensorPiece* piece : plan.order) {
     StoredTensor tensor = stored(*piece);
     if (!names.insert(tensor.name).second) refuse(*piece, "another tensor has this name");
+    const TensorPiece& part = *first_parts.try_emplace(piece->name, piece).first->second;
+    if (part.data.scalar_type() != piece->data.scalar_type() || part.shape != piece->shape) {
+      refuse(*piece, "its parts differ in dtype or shape");
+    }
     tensor.begin = next;
     next += data_bytes(piece->data);
     tensor.end = next;
@@ -95,44 +106,49 @@ at::Tensor on_host(const at::Tensor& data) {
   return data.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
 }
 
-// Appends to one file, and sums up what goes into it.
+// Threads that hash and write: the kernel copies into one file by one thread at a time, so
+// a second one is enough to hash meanwhile.
+int writer_threads(int64_t bytes) { return bytes < kParallelBytes ? 1 : 2; }
+
 class ShardFile {
  public:
-  ShardFile(FileSystem& files, std::filesystem::path path)
-      : files_(files), path_(std::move(path)), fd_(files.create(path_)) {}
+  ShardFile(FileSystem& files, std::filesystem::path path, bool sync)
+      : files_(files), path_(std::move(path)), sync_(sync), fd_(files.create(path_)) {}
 
   void reserve(int64_t bytes) { files_.allocate(fd_.get(), bytes, path_); }
 
-  // The checksum of these bytes alone.
-  std::string append(const void* data, size_t bytes) {
-    Checksum own;
-    const char* next = static_cast<const char*>(data);
-    while (bytes > 0) {
-      const size_t chunk = std::min(bytes, kChunkBytes);
-      own.update(next, chunk);
-      whole_.update(next, chunk);
-      write_all(files_, fd_.get(), next, chunk, size_, path_);
-      size_ += static_cast<int64_t>(chunk);
-      next += chunk;
-      bytes -= chunk;
+  // The checksum of these bytes. May be called by several threads.
+  std::string write(const void* data, int64_t bytes, int64_t offset) {
+    Checksum checksum;
+    const char* from = static_cast<const char*>(data);
+    for (int64_t done = 0; done < bytes; done += kChunkBytes) {
+      const auto chunk = static_cast<size_t>(std::min(bytes - done, kChunkBytes));
+      checksum.update(from + done, chunk);
+      write_all(files_, fd_.get(), from + done, chunk, offset + done, path_);
+      if (sync_) files_.start_writing_back(fd_.get(), offset + done, static_cast<int64_t>(chunk));
     }
-    return own.hex();
+    return checksum.hex();
   }
 
-  int64_t size() const { return size_; }
-
-  FileEntry finish(bool sync) {
-    if (sync) files_.sync(fd_.get(), path_);
-    return {.name = path_.filename().string(), .bytes = size_, .checksum = whole_.hex()};
+  void finish() {
+    if (sync_) files_.sync(fd_.get(), path_);
   }
 
  private:
   FileSystem& files_;
-  std::filesystem::path path_;
-  base::UniqueFd fd_;
-  Checksum whole_;
-  int64_t size_ = 0;
+  const std::filesystem::path path_;
+  const bool sync_;
+  const base::UniqueFd fd_;
 };
+
+Piece write_piece(ShardFile& file, const TensorPiece& piece, int64_t offset) {
+  const at::Tensor host = on_host(piece.data);
+  return {.file = 0,
+          .offset = offset,
+          .first = piece.first_element,
+          .count = host.numel(),
+          .checksum = file.write(host.const_data_ptr(), data_bytes(host), offset)};
+}
 
 }  // namespace
 
@@ -162,27 +178,26 @@ int64_t shard_bytes(const std::vector<TensorPiece>& pieces) { return make_plan(p
 ShardIndex write_shard(FileSystem& files, const std::filesystem::path& folder, int shard, int shard_count,
                        const std::vector<TensorPiece>& pieces, const ShardOptions& options) {
   const Plan plan = make_plan(pieces);
-  ShardFile file(files, folder / shard_name(shard, shard_count));
+  const std::string name = shard_name(shard, shard_count);
+  ShardFile file(files, folder / name, options.sync);
   file.reserve(plan.file_bytes);
-  file.append(plan.header_bytes.data(), plan.header_bytes.size());
+  const auto header_bytes = static_cast<int64_t>(plan.header_bytes.size());
   ShardIndex index;
-  for (const TensorPiece* piece : plan.order) {
-    const at::Tensor host = on_host(piece->data);
-    const int64_t offset = file.size();
-    TensorEntry& tensor = index.tensors[piece->name];
-    if (!tensor.pieces.empty() && (tensor.dtype != host.scalar_type() || tensor.shape != piece->shape)) {
-      refuse(*piece, "its parts differ in dtype or shape");
-    }
-    tensor.dtype = host.scalar_type();
-    tensor.shape = piece->shape;
-    tensor.pieces.push_back(
-        {.file = 0,
-         .offset = offset,
-         .first = piece->first_element,
-         .count = host.numel(),
-         .checksum = file.append(host.const_data_ptr(), static_cast<size_t>(data_bytes(host)))});
+  index.file = {.name = name,
+                .bytes = plan.file_bytes,
+                .header_checksum = file.write(plan.header_bytes.data(), header_bytes, 0)};
+  std::vector<Piece> written(plan.order.size());
+  for_each_index(written.size(), writer_threads(plan.file_bytes), [&](size_t i) {
+    written[i] = write_piece(file, *plan.order[i], header_bytes + plan.header.tensors[i].begin);
+  });
+  file.finish();
+  for (size_t i = 0; i < written.size(); ++i) {
+    const TensorPiece& piece = *plan.order[i];
+    TensorEntry& tensor = index.tensors[piece.name];
+    tensor.dtype = piece.data.scalar_type();
+    tensor.shape = piece.shape;
+    tensor.pieces.push_back(std::move(written[i]));
   }
-  index.file = file.finish(options.sync);
   return index;
 }
 

@@ -38,7 +38,7 @@ struct Snapshot {
   std::optional<double> metric;
   // The trainer's own: configuration, scheduler, scaler, sampler position, callbacks.
   nlohmann::json metadata = nlohmann::json::object();
-  std::vector<TensorPiece> pieces;
+  std::vector<TensorPiece> pieces = {};
 };
 
 }  // namespace lockstep::checkpoint

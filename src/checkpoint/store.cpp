@@ -1,6 +1,5 @@
 #include "checkpoint/store.h"
 
-#include <ATen/Version.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <lockstep/version.h>
@@ -8,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <random>
 
 #include "base/log.h"
@@ -62,14 +62,15 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
 }
 
 Manifest make_manifest(const std::vector<ShardIndex>& shards, const Snapshot& snapshot) {
-  Manifest manifest{.step = snapshot.step,
-                    .epoch = snapshot.epoch,
-                    .world_size = snapshot.world_size,
-                    .metric = snapshot.metric,
-                    .time = utc_now(),
-                    .lockstep = kVersion,
-                    .libtorch = TORCH_VERSION,
-                    .metadata = snapshot.metadata};
+  Manifest manifest;
+  manifest.step = snapshot.step;
+  manifest.epoch = snapshot.epoch;
+  manifest.world_size = snapshot.world_size;
+  manifest.metric = snapshot.metric;
+  manifest.time = utc_now();
+  manifest.lockstep = kVersion;
+  manifest.libtorch = TORCH_VERSION;
+  manifest.metadata = snapshot.metadata;
   for (const ShardIndex& shard : shards) {
     const int file = static_cast<int>(manifest.files.size());
     manifest.files.push_back(shard.file);
@@ -164,13 +165,7 @@ Entry Store::publish(Draft draft, const std::vector<ShardIndex>& shards, const S
   move_into_place(draft.folder(), name);
   draft.folder_.clear();
   if (options_.sync) files().sync_folder(folder_);
-  // From here on it is saved; what fails now is not worth the training.
-  try {
-    files().publish(folder_ / kLatestName, name + "\n");
-    rotate();
-  } catch (const Error& error) {
-    base::log_warning("checkpoint", "step {} is saved, but: {}", draft.step(), error.what());
-  }
+  tidy_up(name);
   return {.path = folder_ / name,
           .step = manifest.step,
           .sequence = manifest.sequence,
@@ -203,8 +198,28 @@ void Store::move_into_place(const std::filesystem::path& from, const std::string
     files().rename(old, place);
     throw;
   }
-  if (options_.sync) files().sync_folder(folder_);
-  remove_tree(files(), old);
+}
+
+// The new checkpoint is saved: what fails now is not worth the training.
+void Store::tidy_up(const std::string& name) {
+  const auto attempt = [&](const std::function<void()>& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      base::log_warning("checkpoint", "{} is saved, but: {}", name, error.what());
+    }
+  };
+  attempt([&] { files().publish(folder_ / kLatestName, name + "\n"); });
+  attempt([&] {
+    const std::filesystem::path old = folder_ / replaced_name(name);
+    if (std::filesystem::exists(old)) remove_tree(files(), old);
+  });
+  attempt([&] {
+    std::vector<std::filesystem::path> paths;
+    const std::vector<Entry> entries = list();
+    for (const size_t index : to_remove(entries, options_.rotation)) paths.push_back(entries[index].path);
+    remove_checkpoints(paths);
+  });
 }
 
 void Store::remove(int64_t step) {
@@ -220,19 +235,19 @@ void Store::remove(int64_t step) {
     throw ConfigError("checkpoint", fmt::format("step {} is the only valid checkpoint in '{}' and stays",
                                                 step, folder_.string()));
   }
-  remove_checkpoint(path);
+  remove_checkpoints({path});
 }
 
-// Renamed first: whoever looks meanwhile sees all of it or nothing.
-void Store::remove_checkpoint(const std::filesystem::path& path) {
-  const std::filesystem::path hidden = folder_ / temporary_name("removed-" + path.filename().string());
-  files().rename(path, hidden);
-  remove_tree(files(), hidden);
-}
-
-void Store::rotate() {
-  const std::vector<Entry> entries = list();
-  for (const size_t index : to_remove(entries, options_.rotation)) remove_checkpoint(entries[index].path);
+// Renamed first, and that synced: whoever looks, and when the power comes back, sees all of
+// a checkpoint or nothing.
+void Store::remove_checkpoints(const std::vector<std::filesystem::path>& paths) {
+  std::vector<std::filesystem::path> hidden;
+  for (const std::filesystem::path& path : paths) {
+    hidden.push_back(folder_ / temporary_name("removed-" + path.filename().string()));
+    files().rename(path, hidden.back());
+  }
+  if (options_.sync && !hidden.empty()) files().sync_folder(folder_);
+  for (const std::filesystem::path& path : hidden) remove_tree(files(), path);
 }
 
 }  // namespace lockstep::checkpoint

@@ -81,8 +81,8 @@ class Store {
   void remove_leftovers();
   void write_manifest(const std::filesystem::path& folder, const Manifest& manifest);
   void move_into_place(const std::filesystem::path& from, const std::string& name);
-  void remove_checkpoint(const std::filesystem::path& path);
-  void rotate();
+  void tidy_up(const std::string& name);
+  void remove_checkpoints(const std::vector<std::filesystem::path>& paths);
 
   const std::filesystem::path folder_;
   const StoreOptions options_;

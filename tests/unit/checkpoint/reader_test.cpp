@@ -136,8 +136,9 @@ TEST_F(ReaderTest, AChangedByteOfTheData) {
 }
 
 TEST_F(ReaderTest, AChangedByteOfTheHeader) {
-  flip(shard(), 20);
-  expect_broken(shard(), "checksum");
+  const size_t name = read_text(shard()).find("\"w\"") + 1;
+  flip(shard(), name);  // still a header, of another tensor
+  expect_broken(shard(), "its header is not what was saved");
 }
 
 TEST_F(ReaderTest, ACutShard) {
@@ -203,7 +204,7 @@ TEST_F(ReaderTest, ManifestsThatAreNotTrue) {
       {[](auto& m) { m["metadata"] = 3; }, "metadata: not an object"},
       {[](auto& m) { m["files"][0]["name"] = "../" + kShard; }, "files[0].name"},
       {[](auto& m) { m["files"][0]["name"] = ".."; }, "files[0].name"},
-      {[](auto& m) { m["files"][0]["checksum"] = "12"; }, "files[0].checksum"},
+      {[](auto& m) { m["files"][0]["header_checksum"] = "12"; }, "files[0].header_checksum"},
       {[](auto& m) { m["files"].push_back(m["files"][0]); }, "twice"},
       {[](auto& m) { m["tensors"]["w"]["dtype"] = "F128"; }, "tensors.w.dtype"},
       {[](auto& m) {

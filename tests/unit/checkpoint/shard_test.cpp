@@ -50,7 +50,7 @@ TEST_F(ShardTest, HoldsScalarsEmptyTensorsAndViews) {
   const at::Tensor base = at::arange(24, at::kFloat).view({2, 3, 4});
   const at::Tensor images = at::rand({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast);
   const std::vector<TensorPiece> pieces = {
-      TensorPiece::whole("scalar", at::tensor(3, at::kInt)),
+      TensorPiece::whole("scalar", at::scalar_tensor(3, at::kInt)),
       TensorPiece::whole("empty", at::empty({0, 7}, at::kDouble)),
       TensorPiece::whole("transposed", base.permute({2, 0, 1})),
       TensorPiece::whole("every second", base.slice(2, 0, 4, 2)),
@@ -91,13 +91,14 @@ TEST_F(ShardTest, PartsCarryTheirPlaceInTheirNames) {
   EXPECT_EQ(index.tensors.at("w").shape, std::vector<int64_t>({5, 2}));
 }
 
-TEST_F(ShardTest, TheChecksumIsThatOfTheFile) {
+TEST_F(ShardTest, TheChecksumsAreThoseOfTheBytes) {
   const ShardIndex index = write({TensorPiece::whole("w", at::rand({1000, 1000}))});
   const std::string bytes = read_text(path());
   EXPECT_EQ(index.file.bytes, static_cast<int64_t>(bytes.size()));
   EXPECT_EQ(shard_bytes({TensorPiece::whole("w", at::rand({1000, 1000}))}), index.file.bytes);
-  EXPECT_EQ(index.file.checksum, checksum_of(bytes));
   const Piece& piece = index.tensors.at("w").pieces[0];
+  const auto header_bytes = static_cast<size_t>(SafetensorsFile(path()).header().bytes);
+  EXPECT_EQ(index.file.header_checksum, checksum_of(std::string_view(bytes).substr(0, header_bytes)));
   EXPECT_EQ(piece.checksum, checksum_of(std::string_view(bytes).substr(static_cast<size_t>(piece.offset))));
 }
 

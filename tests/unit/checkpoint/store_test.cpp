@@ -39,7 +39,7 @@ TEST(StoreTest, GivesBackWhatWasSaved) {
   Store store(folder / "checkpoints");
   Snapshot snapshot = snapshot_of(1234);
   snapshot.world_size = 2;
-  snapshot.pieces.push_back(TensorPiece::whole("scalar", at::tensor(2.5, at::kDouble)));
+  snapshot.pieces.push_back(TensorPiece::whole("scalar", at::scalar_tensor(2.5, at::kDouble)));
   const Entry entry = store.save(snapshot);
 
   EXPECT_EQ(entry.path.filename(), "step-0000001234");

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+
+#include <cmath>
+#include <string_view>
+
+namespace lockstep::optim {
+
+// ConfigError that names the option of `what`, the rule it breaks and its value.
+template <typename T>
+void require(bool holds, std::string_view what, std::string_view option, std::string_view rule,
+             const T& value) {
+  if (!holds) {
+    throw ConfigError("optim", fmt::format("option '{}' of {} must be {}: {}", option, what, rule, value));
+  }
+}
+
+inline void require_at_least(int64_t minimum, std::string_view what, std::string_view option, int64_t value) {
+  require(value >= minimum, what, option, fmt::format("at least {}", minimum), value);
+}
+
+inline void require_positive(std::string_view what, std::string_view option, double value) {
+  require(std::isfinite(value) && value > 0, what, option, "a number above 0", value);
+}
+
+inline void require_not_negative(std::string_view what, std::string_view option, double value) {
+  require(std::isfinite(value) && value >= 0, what, option, "a number of at least 0", value);
+}
+
+inline void require_fraction(std::string_view what, std::string_view option, double value) {
+  require(value >= 0 && value <= 1, what, option, "between 0 and 1", value);
+}
+
+}  // namespace lockstep::optim

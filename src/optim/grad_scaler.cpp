@@ -1,0 +1,177 @@
+#include <lockstep/communicator.h>
+#include <lockstep/grad_scaler.h>
+#include <torch/torch.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/log.h"
+#include "optim/argument.h"
+
+namespace lockstep {
+
+struct GradScaler::Impl {
+  GradScalerOptions options;
+  // float32 and int32 as PyTorch has them, on the device of what is scaled.
+  at::Tensor scale;
+  at::Tensor tracker;
+  at::Tensor found_inf;  // what unscale() found; undefined before it
+  bool skip = false;
+  bool speaks = true;  // one rank warns for all
+  bool warned = false;
+  int64_t skipped = 0;
+  int64_t consecutive = 0;
+
+  void set(double scale_value, int64_t tracker_value) {
+    scale = at::full({}, scale_value, at::kFloat);
+    tracker = at::full({}, tracker_value, at::kInt);
+  }
+
+  void move_to(const at::Device& device) {
+    scale = scale.to(device);
+    tracker = tracker.to(device);
+  }
+
+  void warn_of_collapse() {
+    if (warned || !speaks) return;
+    const auto value = scale.item<double>();
+    if (value >= options.collapse_scale) return;
+    warned = true;
+    base::log_warning("optim",
+                      "the loss scale fell to {} after {} skipped steps in a row: the gradients are not "
+                      "finite at any scale; look for NaN in the data and the loss, lower the learning "
+                      "rate, or use bf16",
+                      value, consecutive);
+  }
+};
+
+namespace {
+
+void check_options(const GradScalerOptions& options) {
+  constexpr auto kWhat = "the gradient scaler";
+  optim::require_positive(kWhat, "init_scale", options.init_scale);
+  optim::require(std::isfinite(options.growth_factor) && options.growth_factor > 1, kWhat, "growth_factor",
+                 "above 1", options.growth_factor);
+  optim::require(options.backoff_factor > 0 && options.backoff_factor < 1, kWhat, "backoff_factor",
+                 "above 0 and below 1", options.backoff_factor);
+  optim::require_at_least(1, kWhat, "growth_interval", options.growth_interval);
+  optim::require_not_negative(kWhat, "collapse_scale", options.collapse_scale);
+}
+
+// The tensors to unscale, those of one device and dtype together: the kernel takes no mixture.
+std::vector<std::vector<at::Tensor>> groups_of(const std::vector<at::Tensor>& gradients) {
+  std::vector<std::vector<at::Tensor>> groups;
+  for (const at::Tensor& gradient : gradients) {
+    if (!gradient.defined() || gradient.numel() == 0) continue;
+    if (gradient.scalar_type() == at::kHalf) {
+      throw ConfigError("optim",
+                        "gradients are float16 and would overflow when they are unscaled: keep the "
+                        "parameters in float32 and compute in float16 by autocast");
+    }
+    const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const std::vector<at::Tensor>& other) {
+      return other[0].device() == values.device() && other[0].scalar_type() == values.scalar_type();
+    });
+    if (group == groups.end()) group = groups.insert(groups.end(), std::vector<at::Tensor>());
+    group->push_back(values);
+  }
+  return groups;
+}
+
+}  // namespace
+
+GradScaler::GradScaler(const GradScalerOptions& options) : impl_(std::make_unique<Impl>()) {
+  check_options(options);
+  impl_->options = options;
+  impl_->set(options.init_scale, 0);
+}
+
+GradScaler::~GradScaler() = default;
+GradScaler::GradScaler(GradScaler&&) noexcept = default;
+GradScaler& GradScaler::operator=(GradScaler&&) noexcept = default;
+
+at::Tensor GradScaler::scale(const at::Tensor& loss) {
+  impl_->move_to(loss.device());
+  return loss * impl_->scale;
+}
+
+bool GradScaler::unscale(const std::vector<at::Tensor>& gradients) {
+  return unscale(gradients, Communicator());
+}
+
+bool GradScaler::unscale(const std::vector<at::Tensor>& gradients, const Communicator& communicator) {
+  if (impl_->found_inf.defined()) {
+    throw ConfigError("optim", "unscale() was called twice: call update() once after each step");
+  }
+  const torch::NoGradGuard no_grad;
+  auto groups = groups_of(gradients);
+  if (!groups.empty()) impl_->move_to(groups[0][0].device());
+  // By way of float64: a float32 reciprocal can be imprecise.
+  const at::Tensor inverse = impl_->scale.to(at::kDouble).reciprocal().to(at::kFloat);
+  at::Tensor found = at::zeros({1}, impl_->scale.options());
+  for (auto& group : groups) {
+    at::Tensor own = at::zeros({1}, found.options().device(group[0].device()));
+    at::_amp_foreach_non_finite_check_and_unscale_(group, own, inverse.to(own.device()));
+    found = at::maximum(found, own.to(found.device()));
+  }
+  communicator.all_reduce(found, ReduceOp::kMax).wait();
+  impl_->found_inf = found;
+  impl_->skip = found.item<float>() != 0;
+  impl_->speaks = communicator.rank() == 0;
+  return !impl_->skip;
+}
+
+void GradScaler::update() {
+  if (!impl_->found_inf.defined()) {
+    throw ConfigError("optim", "update() was called without unscale() before it: the step is not known");
+  }
+  const auto& options = impl_->options;
+  at::_amp_update_scale_(impl_->scale, impl_->tracker, impl_->found_inf, options.growth_factor,
+                         options.backoff_factor, options.growth_interval);
+  impl_->found_inf = at::Tensor();
+  if (impl_->skip) {
+    ++impl_->skipped;
+    ++impl_->consecutive;
+    impl_->warn_of_collapse();
+  } else {
+    impl_->consecutive = 0;
+    impl_->warned = false;
+  }
+}
+
+double GradScaler::current_scale() const { return impl_->scale.item<double>(); }
+int64_t GradScaler::growth_tracker() const { return impl_->tracker.item<int64_t>(); }
+int64_t GradScaler::skipped_steps() const { return impl_->skipped; }
+int64_t GradScaler::consecutive_skips() const { return impl_->consecutive; }
+const GradScalerOptions& GradScaler::options() const { return impl_->options; }
+
+nlohmann::json GradScaler::state() const {
+  return {{"scale", current_scale()},
+          {"growth_factor", impl_->options.growth_factor},
+          {"backoff_factor", impl_->options.backoff_factor},
+          {"growth_interval", impl_->options.growth_interval},
+          {"_growth_tracker", growth_tracker()},
+          {"skipped_steps", impl_->skipped},
+          {"consecutive_skips", impl_->consecutive}};
+}
+
+void GradScaler::load_state(const nlohmann::json& state) {
+  GradScalerOptions options = impl_->options;
+  options.growth_factor = state.at("growth_factor").get<double>();
+  options.backoff_factor = state.at("backoff_factor").get<double>();
+  options.growth_interval = state.at("growth_interval").get<int64_t>();
+  check_options(options);
+  const auto scale = state.at("scale").get<double>();
+  const auto tracker = state.at("_growth_tracker").get<int64_t>();
+  optim::require_positive("the gradient scaler's state", "scale", scale);
+  // Python's state has no counts.
+  const auto skipped = state.value("skipped_steps", int64_t{0});
+  const auto consecutive = state.value("consecutive_skips", int64_t{0});
+  impl_->options = options;
+  impl_->set(scale, tracker);
+  impl_->found_inf = at::Tensor();
+  impl_->skipped = skipped;
+  impl_->consecutive = consecutive;
+}
+
+}  // namespace lockstep

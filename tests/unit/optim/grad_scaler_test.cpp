@@ -1,0 +1,131 @@
+#include <lockstep/communicator.h>
+#include <lockstep/error.h>
+#include <lockstep/grad_scaler.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// One step whose gradients are finite or not.
+bool step(GradScaler& scaler, bool finite) {
+  auto gradient = torch::full({3}, finite ? 1.0f : kInfinity);
+  const bool take = scaler.unscale({gradient});
+  scaler.update();
+  return take;
+}
+
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no ConfigError";
+}
+
+TEST(GradScaler, ScalesTheLossAndUnscalesTheGradient) {
+  GradScaler scaler({.init_scale = 1024});
+  auto weight = torch::tensor({0.25f, -3.0f}, torch::requires_grad());
+  scaler.scale((weight * weight).sum()).backward();
+  EXPECT_TRUE(torch::equal(weight.grad(), torch::tensor({512.0f, -6144.0f})));
+  EXPECT_TRUE(scaler.unscale({weight.grad()}));
+  EXPECT_TRUE(torch::equal(weight.grad(), torch::tensor({0.5f, -6.0f})));
+}
+
+TEST(GradScaler, TakesBuffersOfSeveralTypesAndNone) {
+  GradScaler scaler({.init_scale = 4});
+  auto floats = torch::full({5}, 8.0f);
+  auto doubles = torch::full({5}, 8.0, torch::kDouble);
+  auto bfloats = torch::full({5}, 8.0f, torch::kBFloat16);
+  EXPECT_TRUE(scaler.unscale({floats, at::Tensor(), doubles, torch::empty({0}), bfloats}));
+  for (const auto& tensor : {floats, doubles, bfloats}) {
+    EXPECT_TRUE(torch::equal(tensor.to(torch::kDouble), torch::full({5}, 2.0, torch::kDouble)));
+  }
+  scaler.update();
+  doubles[2] = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_FALSE(scaler.unscale({floats, doubles}));
+  scaler.update();
+  EXPECT_TRUE(scaler.unscale({})) << "no gradient at all is finite";
+}
+
+TEST(GradScaler, CountsSkippedSteps) {
+  GradScaler scaler({.growth_interval = 2});
+  EXPECT_TRUE(step(scaler, true));
+  EXPECT_FALSE(step(scaler, false));
+  EXPECT_FALSE(step(scaler, false));
+  EXPECT_EQ(scaler.consecutive_skips(), 2);
+  EXPECT_TRUE(scaler.last_step_skipped());
+  EXPECT_EQ(scaler.current_scale(), 16384);
+  EXPECT_TRUE(step(scaler, true));
+  EXPECT_EQ(scaler.consecutive_skips(), 0);
+  EXPECT_TRUE(step(scaler, true));
+  EXPECT_EQ(scaler.skipped_steps(), 2);
+  EXPECT_EQ(scaler.current_scale(), 32768) << "grew after two finite steps";
+}
+
+TEST(GradScaler, SaysOnceThatTheScaleHasCollapsed) {
+  GradScaler scaler({.init_scale = 4});
+  testing::internal::CaptureStderr();
+  step(scaler, false);
+  step(scaler, false);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "1 is no collapse yet";
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 5; ++i) step(scaler, false);
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(text, HasSubstr("the loss scale fell to 0.5 after 3 skipped steps in a row"));
+  EXPECT_EQ(text.find("fell"), text.rfind("fell"));
+  testing::internal::CaptureStderr();
+  step(scaler, true);
+  step(scaler, false);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("after 1 skipped steps")) << "a new collapse";
+}
+
+TEST(GradScaler, StateGoesOn) {
+  GradScaler straight({.init_scale = 256, .growth_interval = 3});
+  const std::vector<bool> schedule{true, true, false, true, true, true, true, false, false, true, true, true};
+  for (size_t stop = 0; stop < schedule.size(); ++stop) {
+    GradScaler resumed;
+    resumed.load_state(nlohmann::json::parse(straight.state().dump()));
+    GradScaler copy;
+    copy.load_state(straight.state());
+    for (size_t i = stop; i < schedule.size(); ++i) step(resumed, schedule[i]), step(copy, schedule[i]);
+    EXPECT_EQ(resumed.state(), copy.state());
+    step(straight, schedule[stop]);
+  }
+  EXPECT_EQ(straight.skipped_steps(), 3);
+}
+
+TEST(GradScaler, TakesTheStateOfPython) {
+  GradScaler scaler;
+  scaler.load_state(nlohmann::json::parse(
+      R"({"scale": 128.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2, "_growth_tracker": 1})"));
+  EXPECT_TRUE(step(scaler, true));
+  EXPECT_EQ(scaler.current_scale(), 256);
+}
+
+TEST(GradScaler, WrongUseIsRefused) {
+  GradScaler scaler;
+  EXPECT_THAT(error_of([&] { scaler.update(); }), HasSubstr("unscale()"));
+  auto gradient = torch::ones({2});
+  scaler.unscale({gradient});
+  EXPECT_THAT(error_of([&] { scaler.unscale({gradient}); }), HasSubstr("twice"));
+  scaler.update();
+  EXPECT_THAT(error_of([&] { scaler.unscale({gradient.to(torch::kHalf)}); }), HasSubstr("float16"));
+  EXPECT_TRUE(scaler.unscale({gradient})) << "the refused call left nothing behind";
+}
+
+TEST(GradScaler, BadArgumentsAreNamed) {
+  EXPECT_THAT(error_of([] { GradScaler({.init_scale = 0}); }), HasSubstr("'init_scale'"));
+  EXPECT_THAT(error_of([] { GradScaler({.growth_factor = 1}); }), HasSubstr("'growth_factor'"));
+  EXPECT_THAT(error_of([] { GradScaler({.backoff_factor = 1}); }), HasSubstr("'backoff_factor'"));
+  EXPECT_THAT(error_of([] { GradScaler({.growth_interval = 0}); }), HasSubstr("'growth_interval'"));
+}
+
+}  // namespace
+}  // namespace lockstep
