@@ -1,7 +1,9 @@
 """`lockstep slurm`: what it prints is accepted by sbatch, and runs."""
 
 import base64
+import contextlib
 import os
+import pathlib
 import re
 import subprocess
 
@@ -21,8 +23,9 @@ def style(request):
 
 
 def lines(done):
-    """The log, without the ranks that `lockstep run` writes before each line."""
-    return [re.sub(r"^\[default\d+\]:", "", line) for line in done.stdout.splitlines()]
+    """The log, without what `lockstep run` says itself and the ranks that it writes before each line."""
+    return [re.sub(r"^\[default\d+\]:", "", line) for line in done.stdout.splitlines()
+            if not line.startswith("[run] ")]
 
 
 def flags(style):
@@ -110,6 +113,40 @@ def test_ranks_of_the_submitting_shell_stay_there(slurm, style):
     done = slurm.lockstep(*flags(style), "--submit", "--wait", "--", slurm.bin / "ranks", "--compute_setup", "cpu",
                           env={**os.environ, **left})
     assert len(rank_lines(done.stdout)) == 4
+
+
+def listening_ports(pids):
+    """The TCP ports that these processes listen on."""
+    inodes = set()
+    for pid in pids:
+        for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed just now
+                inodes.add(os.readlink(fd).removeprefix("socket:[").removesuffix("]"))
+    rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+def test_strangers_cannot_join(slurm):
+    """The script makes a secret of its own, the same for both nodes, and shows it to nobody."""
+    job = slurm.lockstep(*flags("torchrun"), "--output", slurm.folder / "log-%j.out", "--submit", "--", "sh", "-c",
+                         f'echo "token=$LOCKSTEP_JOB_TOKEN id=$TORCHELASTIC_RUN_ID"; exec {slurm.worker} {slurm.folder}')
+    job = job.stdout.strip()
+    slurm.wait_for_files("started.*.0", 4)
+    told = set(re.findall(r"token=(\w{64}) id=(\S+)", slurm.log(job)))
+    assert len(told) == 1
+    token, run_id = told.pop()
+    for pid in slurm.processes_of(job):
+        with contextlib.suppress(OSError):
+            assert token not in pathlib.Path(f"/proc/{pid}/cmdline").read_text()
+    launchers = [pid for pid in slurm.processes_of(job) if os.readlink(f"/proc/{pid}/exe") == str(slurm.bin / "lockstep")]
+    (port,) = listening_ports(launchers)
+    stranger = slurm.lockstep("run", "--nnodes", "2", "--node-rank", "1", "--master-addr", NODES[0], "--master-port", port,
+                              "--rdzv-id", run_id, "true", check=False)
+    assert stranger.returncode == 76 and "the job token is wrong" in stranger.stderr
+    (slurm.folder / "finish").touch()
+    slurm.wait_for(job, "COMPLETED")
+    other = slurm.lockstep(*flags("torchrun"), "--submit", "--wait", "--", "printenv", "LOCKSTEP_JOB_TOKEN")
+    assert token not in other.stdout and re.search(r"\]:\w{64}$", other.stdout, re.MULTILINE)
 
 
 def test_submitting_from_inside_a_job(slurm):

@@ -4,6 +4,7 @@
 #include <lockstep/error.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -299,10 +300,15 @@ CommandKind command_kind(const RunFlags& flags) {
 
 std::string read_token(const RunFlags& flags, const base::Environment& environment) {
   if (flags.token_file.empty()) return environment.get("LOCKSTEP_JOB_TOKEN").value_or("");
+  struct stat status {};
   std::ifstream file(flags.token_file);
   std::string token;
-  if (!std::getline(file, token) || token.empty())
+  if (::stat(flags.token_file.c_str(), &status) != 0 || !std::getline(file, token) || token.empty())
     refuse("--token-file cannot be read or is empty: '{}'", flags.token_file);
+  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    refuse("--token-file must be for its owner only, its mode is {:04o}: chmod 600 '{}'",
+           status.st_mode & 07777, flags.token_file);
+  }
   return token;
 }
 
