@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "launch/rendezvous/agreement.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -208,6 +209,9 @@ void CoordinatorServer::join(Peer& peer, const wire::Join& join) {
   if (join.run_id != options_.run_id) {
     return refuse(peer, fmt::format("the job here is \"{}\", the launcher belongs to \"{}\"", options_.run_id,
                                     join.run_id));
+  }
+  if (const std::string difference = difference_of(join, options_); !difference.empty()) {
+    return refuse(peer, difference);
   }
   strangers_.erase(peer.id);
   peer.stage = Peer::Stage::kMember;

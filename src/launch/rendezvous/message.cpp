@@ -28,6 +28,9 @@ json object_of(const Welcome& m) { return {{"type", "welcome"}, {"proof", to_hex
 json object_of(const Join& m) {
   return {{"type", "join"},
           {"run_id", cut(m.run_id, kMaxRunId)},
+          {"min_nodes", m.min_nodes},
+          {"max_nodes", m.max_nodes},
+          {"max_restarts", m.max_restarts},
           {"instance", m.candidate.instance},
           {"hosts_coordinator", m.candidate.hosts_coordinator},
           {"node", to_json(m.candidate.node)}};
@@ -66,6 +69,10 @@ int generation_of(const Fields& fields) {
 Message join_from(const Fields& fields) {
   Join join;
   join.run_id = fields.text("run_id", kMaxRunId);
+  // Any number: one that makes no sense is not the coordinator's either.
+  join.min_nodes = static_cast<int>(fields.integer("min_nodes", 0, INT32_MAX));
+  join.max_nodes = static_cast<int>(fields.integer("max_nodes", 0, INT32_MAX));
+  join.max_restarts = static_cast<int>(fields.integer("max_restarts", 0, INT32_MAX));
   join.candidate.instance = fields.word("instance", kMaxInstance);
   join.candidate.hosts_coordinator = fields.boolean("hosts_coordinator");
   join.candidate.node = node_from(fields.at("node"));

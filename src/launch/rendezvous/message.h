@@ -37,6 +37,10 @@ struct Welcome {
 };
 struct Join {
   std::string run_id;
+  // What the launcher was told of the whole job; all must have been told the same.
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int max_restarts = 0;
   Candidate candidate;
 };
 struct Joined {

@@ -106,7 +106,8 @@ void RemoteMembership::check_welcome(const wire::Welcome& welcome) {
   }
   stage_ = Stage::kExpectJoined;
   channel_->set_max_bytes(kMaxCoordinatorBytes);
-  channel_->send(wire::Join{options_.run_id, candidate_});
+  channel_->send(
+      wire::Join{options_.run_id, options_.min_nodes, options_.max_nodes, options_.max_restarts, candidate_});
 }
 
 void RemoteMembership::joined(const wire::Joined& joined) {

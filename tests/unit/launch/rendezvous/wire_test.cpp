@@ -79,8 +79,11 @@ TEST(TokenTest, ProvesKnowledgeOfTheTokenForOneSideAndOneConnection) {
 
 TEST(WireTest, MessagesSurvive) {
   const wire::Join join =
-      round_trip(wire::Join{"job \"7\"", {{3, "gpu07", "10.0.0.7", 8, 4711}, "abc", true}});
+      round_trip(wire::Join{"job \"7\"", 2, 4, 3, {{3, "gpu07", "10.0.0.7", 8, 4711}, "abc", true}});
   EXPECT_EQ(join.run_id, "job \"7\"");
+  EXPECT_EQ(join.min_nodes, 2);
+  EXPECT_EQ(join.max_nodes, 4);
+  EXPECT_EQ(join.max_restarts, 3);
   EXPECT_EQ(join.candidate.node.node_rank, 3);
   EXPECT_EQ(join.candidate.node.host, "gpu07");
   EXPECT_EQ(join.candidate.node.local_world_size, 8);
@@ -181,7 +184,8 @@ TEST(WireTest, RefusesNodesThatCouldNotBe) {
     nlohmann::json node{{"host", "a"}, {"address", "b"}, {"local_world_size", 1}, {"pid", 1}, {"role", "r"}};
     node[field] = value;
     const nlohmann::json message{
-        {"type", "join"}, {"run_id", ""}, {"instance", ""}, {"hosts_coordinator", false}, {"node", node}};
+        {"type", "join"}, {"run_id", ""},   {"instance", ""}, {"hosts_coordinator", false},
+        {"node", node},   {"min_nodes", 1}, {"max_nodes", 1}, {"max_restarts", 0}};
     return message.dump();
   };
   EXPECT_NO_THROW(wire::decode(join("host", "fine")));
