@@ -96,6 +96,7 @@ void Coordinator::start_generation(uint16_t store_port) {
     Member& member = *roster_.find(id);
     member.takes_part = true;
     member.succeeded = member.stopped = false;
+    member.workers.clear();
     member.node_rank = static_cast<int>(generation->nodes.size());
     generation->nodes.push_back(member.candidate.node);
     generation->nodes.back().node_rank = member.node_rank;
@@ -103,6 +104,8 @@ void Coordinator::start_generation(uint16_t store_port) {
   }
   generation->master_addr = generation->nodes.front().address;
   phase_ = Phase::kRunning;
+  map_ = generation;
+  stall_told_ = false;
   scale_up_.reset();
   failures_.clear();
   first_failure_.reset();

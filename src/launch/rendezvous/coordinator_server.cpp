@@ -234,6 +234,8 @@ void CoordinatorServer::from_member(Peer& peer, const wire::Message& message) {
     coordinator_.store_port(now, peer.id, port->generation, port->port, port->error);
   } else if (const auto* failed = std::get_if<wire::WorkerFailed>(&message)) {
     coordinator_.worker_failed(now, peer.id, failed->failure);
+  } else if (const auto* progress = std::get_if<wire::Progress>(&message)) {
+    coordinator_.progress(now, peer.id, progress->generation, progress->workers);
   } else if (const auto* succeeded = std::get_if<wire::Succeeded>(&message)) {
     coordinator_.succeeded(now, peer.id, succeeded->generation);
   } else if (const auto* stopped = std::get_if<wire::Stopped>(&message)) {
@@ -305,6 +307,10 @@ void CoordinatorServer::perform(const Start& action) {
 
 void CoordinatorServer::perform(const Stop& action) {
   if (Peer* peer = find(action.to)) peer->channel.send(wire::Halt{action.generation, action.reason});
+}
+
+void CoordinatorServer::perform(const TellStall& action) {
+  if (Peer* peer = find(action.to)) peer->channel.send(wire::Stalled{action.generation, *action.stall});
 }
 
 void CoordinatorServer::perform(const Finish& action) {

@@ -9,6 +9,7 @@
 #include "launch/rendezvous/fields.h"
 #include "launch/rendezvous/frame.h"
 #include "launch/rendezvous/job_json.h"
+#include "launch/rendezvous/progress_json.h"
 
 namespace lockstep::launcher::wire {
 namespace {
@@ -31,6 +32,7 @@ json object_of(const Join& m) {
           {"min_nodes", m.min_nodes},
           {"max_nodes", m.max_nodes},
           {"max_restarts", m.max_restarts},
+          {"stall_timeout_ms", m.stall_timeout.count()},
           {"instance", m.candidate.instance},
           {"hosts_coordinator", m.candidate.hosts_coordinator},
           {"node", to_json(m.candidate.node)}};
@@ -60,6 +62,12 @@ json object_of(const Halt& m) {
 }
 json object_of(const Stopped& m) { return {{"type", "stopped"}, {"generation", m.generation}}; }
 json object_of(const Leave& m) { return {{"type", "leave"}, {"signal", m.signal}}; }
+json object_of(const Progress& m) {
+  return {{"type", "progress"}, {"generation", m.generation}, {"workers", to_json(m.workers)}};
+}
+json object_of(const Stalled& m) {
+  return {{"type", "stalled"}, {"generation", m.generation}, {"stall", to_json(m.stall)}};
+}
 json object_of(const Over& m) { return {{"type", "over"}, {"outcome", to_json(m.outcome)}}; }
 
 int generation_of(const Fields& fields) {
@@ -73,6 +81,7 @@ Message join_from(const Fields& fields) {
   join.min_nodes = static_cast<int>(fields.integer("min_nodes", 0, INT32_MAX));
   join.max_nodes = static_cast<int>(fields.integer("max_nodes", 0, INT32_MAX));
   join.max_restarts = static_cast<int>(fields.integer("max_restarts", 0, INT32_MAX));
+  join.stall_timeout = milliseconds(fields.integer("stall_timeout_ms", 0, INT64_MAX));
   join.candidate.instance = fields.word("instance", kMaxInstance);
   join.candidate.hosts_coordinator = fields.boolean("hosts_coordinator");
   join.candidate.node = node_from(fields.at("node"));
@@ -120,6 +129,14 @@ const std::unordered_map<std::string_view, Reader>& readers() {
       {"stopped", [](const Fields& f) -> Message { return Stopped{generation_of(f)}; }},
       {"leave",
        [](const Fields& f) -> Message { return Leave{static_cast<int>(f.integer("signal", 0, 127))}; }},
+      {"progress",
+       [](const Fields& f) -> Message {
+         return Progress{generation_of(f), workers_from(f.array("workers", kMaxWorkers))};
+       }},
+      {"stalled",
+       [](const Fields& f) -> Message {
+         return Stalled{generation_of(f), stall_from(f.at("stall"))};
+       }},
       {"over", [](const Fields& f) -> Message { return Over{outcome_from(f.at("outcome"))}; }},
   };
   return readers;

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "launch/job.h"
 #include "launch/rendezvous/roster.h"
@@ -22,6 +23,7 @@
 //   ReservePort                StorePort
 //   Map, Begin                 WorkerFailed, Succeeded
 //   Halt                       Stopped, Leave
+//   Stalled                    Progress
 //   Over
 namespace lockstep::launcher::wire {
 
@@ -41,6 +43,7 @@ struct Join {
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;
+  std::chrono::milliseconds stall_timeout{0};
   Candidate candidate;
 };
 struct Joined {
@@ -88,12 +91,22 @@ struct Stopped {
 struct Leave {
   int signal = 0;
 };
+// Of the member's workers, in the order of their local ranks; without rank and host.
+struct Progress {
+  int generation = 0;
+  std::vector<RankView> workers;
+};
+struct Stalled {
+  int generation = 0;
+  Stall stall;
+};
 struct Over {
   JobOutcome outcome;
 };
 
-using Message = std::variant<Challenge, Hello, Welcome, Join, Joined, Refused, Heartbeat, ReservePort,
-                             StorePort, Map, Begin, WorkerFailed, Succeeded, Halt, Stopped, Leave, Over>;
+using Message =
+    std::variant<Challenge, Hello, Welcome, Join, Joined, Refused, Heartbeat, ReservePort, StorePort, Map,
+                 Begin, WorkerFailed, Succeeded, Halt, Stopped, Leave, Progress, Stalled, Over>;
 
 // A whole frame. Texts are cut to what decode() takes and made valid UTF-8: the last
 // lines of a worker may be anything.

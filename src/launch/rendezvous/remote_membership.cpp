@@ -106,8 +106,8 @@ void RemoteMembership::check_welcome(const wire::Welcome& welcome) {
   }
   stage_ = Stage::kExpectJoined;
   channel_->set_max_bytes(kMaxCoordinatorBytes);
-  channel_->send(
-      wire::Join{options_.run_id, options_.min_nodes, options_.max_nodes, options_.max_restarts, candidate_});
+  channel_->send(wire::Join{options_.run_id, options_.min_nodes, options_.max_nodes, options_.max_restarts,
+                            options_.stall_timeout, candidate_});
 }
 
 void RemoteMembership::joined(const wire::Joined& joined) {
@@ -154,6 +154,8 @@ void RemoteMembership::decided(wire::Message message) {
     events_.push([this, generation] { listener_.start(*generation); });
   } else if (const auto* halt = std::get_if<wire::Halt>(&message)) {
     events_.push([this, said = *halt] { listener_.stop(said.generation, said.reason); });
+  } else if (auto* stalled = std::get_if<wire::Stalled>(&message)) {
+    events_.push([this, said = std::move(*stalled)] { listener_.stalled(said.generation, said.stall); });
   } else if (const auto* over = std::get_if<wire::Over>(&message)) {
     finish(over->outcome);
   } else {
@@ -234,6 +236,9 @@ void RemoteMembership::send(const wire::Message& message) {
 }
 
 void RemoteMembership::worker_failed(const JobFailure& failure) { send(wire::WorkerFailed{failure}); }
+void RemoteMembership::progress(int generation, const std::vector<RankView>& workers) {
+  send(wire::Progress{generation, workers});
+}
 void RemoteMembership::succeeded(int generation) { send(wire::Succeeded{generation}); }
 void RemoteMembership::stopped(int generation) { send(wire::Stopped{generation}); }
 

@@ -33,6 +33,7 @@ class RemoteMembership : public Membership, private Channel::Handler {
   ~RemoteMembership() override;
 
   void worker_failed(const JobFailure& failure) override;
+  void progress(int generation, const std::vector<RankView>& workers) override;
   void succeeded(int generation) override;
   void stopped(int generation) override;
   void leave(int signal) override;

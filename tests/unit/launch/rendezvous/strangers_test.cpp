@@ -138,7 +138,7 @@ TEST(StrangersTest, AMemberThatBreaksTheProtocolIsLost) {
         channel.send(wire::Hello{nonce, token.prove(JobToken::Side::kMember, challenge->nonce, nonce)});
       } else if (std::holds_alternative<wire::Welcome>(message)) {
         NodeInfo info = node("b", 1);
-        channel.send(wire::Join{"job-7", 1, 2, 0, {info, "by hand", false}});
+        channel.send(wire::Join{"job-7", 1, 2, 0, std::chrono::seconds(30), {info, "by hand", false}});
       } else if (std::holds_alternative<wire::Begin>(message)) {
         channel.send(wire::Challenge{});
       }

@@ -85,6 +85,10 @@ struct Launcher : MembershipListener {
     stop_reason = reason;
     membership->stopped(generation);
   }
+  void stalled(int generation, const Stall& how) override {
+    EXPECT_EQ(running, generation);
+    stalls.push_back(how);
+  }
   void finish(const JobOutcome& how) override {
     EXPECT_FALSE(outcome) << "finished twice";
     running.reset();
@@ -105,6 +109,7 @@ struct Launcher : MembershipListener {
   Generation map;
   std::string stop_reason, port_error;
   std::optional<JobOutcome> outcome;
+  std::vector<Stall> stalls;
   int ports_reserved = 0;
   bool membership_ends_with_job = true;
 };
