@@ -18,6 +18,7 @@ namespace {
 // others, who wait for heartbeat_timeout since they last heard of it, go on without it.
 constexpr std::chrono::milliseconds kLease{1000};
 constexpr std::chrono::milliseconds kLeaseRenewal{100};
+constexpr std::chrono::milliseconds kStatusPeriod{500};
 // gdb takes seconds and memory for each.
 constexpr size_t kMaxStacks = 8;
 
@@ -47,9 +48,12 @@ Agent::Agent(base::EventLoop& loop, const RunOptions& options, Keeper& keeper, C
       signals_(all_signals(options)),
       logs_(options.log_dir, options.run_id, keeps_logs(options)) {
   loop_.watch(signals_.fd(), EPOLLIN, [this](uint32_t) { on_signals(); });
+  // Where lines have no prefix, bytes pass as they come: the terminal is the program's.
+  if (consoles_.err.is_decorated() && !options_.quiet && !options_.prefix_template.empty()) show_status();
 }
 
 Agent::~Agent() {
+  loop_.cancel(status_timer_);
   loop_.cancel(lease_timer_);
   loop_.cancel(progress_timer_);
   loop_.cancel(kill_timer_);
@@ -92,6 +96,23 @@ void Agent::tell_progress() {
     views[i].progress = workers_->progress(static_cast<int>(i));
   }
   membership_->progress(workers_->generation().number, views);
+}
+
+void Agent::show_status() {
+  status_timer_ = loop_.after(kStatusPeriod, [this] { show_status(); });
+  JobStatus status;
+  status.elapsed = std::chrono::duration_cast<std::chrono::seconds>(base::EventLoop::Clock::now() - began_);
+  status.max_restarts = options_.max_restarts;
+  if (workers_ && workers_->running() > 0) {
+    const Generation& generation = workers_->generation();
+    status.ranks = generation.world_size();
+    status.nodes = static_cast<int>(generation.nodes.size());
+    status.restarts = generation.restart_count;
+    status.steps = workers_->steps();
+  } else {
+    status.waiting_for = options_.max_nodes > 1 ? "waiting for the other nodes" : "starting";
+  }
+  consoles_.err.show_status(format_status(status));
 }
 
 void Agent::stalled(int generation, const Stall& stall) {
@@ -180,8 +201,10 @@ void Agent::finish(const JobOutcome& outcome) {
   // Where workers still run the job is out of reach: nobody must go on alone.
   loop_.cancel(kill_timer_);
   loop_.cancel(progress_timer_);
+  loop_.cancel(status_timer_);
   stacks_.clear();
   workers_.reset();
+  consoles_.err.show_status("");
   loop_.stop();
 }
 

@@ -45,6 +45,7 @@ class Agent final : public MembershipListener {
   void on_signals();
   void on_stop_signal(int signal);
   void tell_progress();
+  void show_status();
   // SIGTERM now, SIGKILL when the grace is over.
   void end_workers(int signal);
   void say(const std::string& line);
@@ -67,6 +68,8 @@ class Agent final : public MembershipListener {
   base::EventLoop::Timer kill_timer_;
   base::EventLoop::Timer progress_timer_;
   base::EventLoop::Timer lease_timer_;
+  base::EventLoop::Timer status_timer_;
+  const base::EventLoop::Clock::time_point began_ = base::EventLoop::Clock::now();
   std::optional<base::EventLoop::Clock::time_point> last_renewal_;
   std::vector<std::unique_ptr<StackDump>> stacks_;
   std::optional<JobOutcome> outcome_;

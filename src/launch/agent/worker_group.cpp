@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -19,6 +20,12 @@ namespace {
 // Where the kernel has no pidfd to wait on.
 constexpr std::chrono::milliseconds kPollPeriod{20};
 constexpr std::streamoff kTailBytes = 1 << 16;
+
+// Neighbours differ, and none is red: that is for failures.
+const char* colour_of(int rank) {
+  static constexpr std::array kColours{"36", "32", "33", "35", "34", "96", "92", "93", "95", "94"};
+  return kColours[static_cast<size_t>(rank) % kColours.size()];
+}
 
 base::UniqueFd open_null() { return base::UniqueFd(::open("/dev/null", O_WRONLY | O_CLOEXEC)); }
 
@@ -88,6 +95,7 @@ StreamSinks WorkerGroup::sinks_of(int local_rank, bool is_out) const {
     sinks.console = is_out ? &consoles_.out : &consoles_.err;
   }
   sinks.prefix = line_prefix(options_, generation_, local_rank);
+  sinks.colour = colour_of(generation_.first_rank() + local_rank);
   const char* name = is_out ? "stdout.log" : "stderr.log";
   if (wants(options_.tee)) sinks.file = logs_.worker(generation_.number, local_rank) / name;
   sinks.filters = is_out ? options_.stdout_filters : options_.stderr_filters;
@@ -168,6 +176,18 @@ void WorkerGroup::send_signal(int signal) {
 
 void WorkerGroup::notify(int signal) {
   for (const std::unique_ptr<Worker>& worker : workers_) worker->process->notify(signal);
+}
+
+std::optional<JobStatus::Steps> WorkerGroup::steps() const {
+  std::optional<JobStatus::Steps> steps;
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    const base::ProgressWatch::Snapshot progress = worker->progress.look();
+    if (!progress.told || progress.step < 0) continue;
+    if (!steps) steps = {progress.step, progress.step};
+    steps->least = std::min(steps->least, progress.step);
+    steps->most = std::max(steps->most, progress.step);
+  }
+  return steps;
 }
 
 JobFailure WorkerGroup::failure_of(int local_rank) const {

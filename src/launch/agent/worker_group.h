@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/environment.h"
@@ -12,6 +13,7 @@
 #include "launch/agent/keeper.h"
 #include "launch/agent/log_folder.h"
 #include "launch/agent/run_options.h"
+#include "launch/agent/status_line.h"
 #include "launch/agent/worker_stream.h"
 #include "launch/job.h"
 
@@ -54,6 +56,8 @@ class WorkerGroup {
   base::ProgressWatch::Snapshot progress(int local_rank) const {
     return workers_[local_rank]->progress.look();
   }
+  // The steps that this node's workers are at, where they tell.
+  std::optional<JobStatus::Steps> steps() const;
   // What is known of a worker that has ended badly.
   JobFailure failure_of(int local_rank) const;
 
