@@ -53,6 +53,7 @@ class CoordinatorServer {
   void from_member(Peer& peer, const wire::Message& message);
   void broken(Peer& peer, const std::string& reason);
   void lose(Peer& peer, const std::string& reason, Time when);
+  void take_pulses();
 
   // Decisions.
   void perform_actions();
@@ -73,6 +74,7 @@ class CoordinatorServer {
 
   base::EventLoop& loop_;
   base::ListenSocket listener_;
+  const base::UniqueFd pulse_socket_;  // may be empty
   const RendezvousOptions options_;
   const JobToken token_;
   Coordinator coordinator_;

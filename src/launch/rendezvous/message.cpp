@@ -40,7 +40,8 @@ json object_of(const Join& m) {
 json object_of(const Joined& m) {
   return {{"type", "joined"},
           {"heartbeat_interval_ms", m.heartbeat_interval.count()},
-          {"heartbeat_timeout_ms", m.heartbeat_timeout.count()}};
+          {"heartbeat_timeout_ms", m.heartbeat_timeout.count()},
+          {"pulse_id", m.pulse_id}};
 }
 json object_of(const Refused& m) { return {{"type", "refused"}, {"reason", cut(m.reason, kMaxReason)}}; }
 json object_of(const Heartbeat& m) { return {{"type", "heartbeat"}, {"sequence", m.sequence}}; }
@@ -90,7 +91,8 @@ Message join_from(const Fields& fields) {
 
 Message joined_from(const Fields& fields) {
   return Joined{milliseconds(fields.integer("heartbeat_interval_ms", 1, kMaxHeartbeatMs)),
-                milliseconds(fields.integer("heartbeat_timeout_ms", 1, kMaxHeartbeatMs))};
+                milliseconds(fields.integer("heartbeat_timeout_ms", 1, kMaxHeartbeatMs)),
+                static_cast<MemberId>(fields.integer("pulse_id", 0, INT64_MAX))};
 }
 
 Message store_port_from(const Fields& fields) {

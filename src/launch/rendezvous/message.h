@@ -49,6 +49,7 @@ struct Join {
 struct Joined {
   std::chrono::milliseconds heartbeat_interval{0};
   std::chrono::milliseconds heartbeat_timeout{0};
+  MemberId pulse_id = 0;  // the member's name in pulses; 0: the coordinator takes none
 };
 struct Refused {
   std::string reason;

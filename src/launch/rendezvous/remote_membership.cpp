@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include <utility>
 
 #include "launch/rendezvous/describe.h"
 #include "launch/rendezvous/fields.h"
 #include "launch/rendezvous/job_json.h"
+#include "launch/rendezvous/pulse.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -47,9 +50,10 @@ RemoteMembership::RemoteMembership(base::EventLoop& loop, NodeInfo node, const R
 }
 
 RemoteMembership::~RemoteMembership() {
-  for (const auto& timer : {join_timer_, handshake_timer_, retry_timer_, heartbeat_timer_, lease_timer_}) {
+  for (const auto& timer : {join_timer_, handshake_timer_, retry_timer_, look_timer_, lease_timer_}) {
     loop_.cancel(timer);
   }
+  if (pulse_socket_) loop_.forget(pulse_socket_.get());
 }
 
 std::string RemoteMembership::endpoint() const { return fmt::format("{}:{}", options_.host, options_.port); }
@@ -57,6 +61,9 @@ std::string RemoteMembership::endpoint() const { return fmt::format("{}:{}", opt
 // --- until it has joined
 
 void RemoteMembership::connected(base::UniqueFd fd) {
+  coordinator_address_.length = sizeof coordinator_address_.storage;
+  ::getpeername(fd.get(), reinterpret_cast<sockaddr*>(&coordinator_address_.storage),
+                &coordinator_address_.length);
   channel_ = std::make_unique<Channel>(loop_, std::move(fd), kMaxStrangerBytes,
                                        static_cast<Channel::Handler&>(*this));
   stage_ = Stage::kExpectChallenge;
@@ -114,10 +121,11 @@ void RemoteMembership::joined(const wire::Joined& joined) {
   stage_ = Stage::kJoined;
   loop_.cancel(join_timer_);
   loop_.cancel(handshake_timer_);
-  heartbeat_interval_ = joined.heartbeat_interval;
+  heartbeats_.emplace(joined.heartbeat_interval);
   heartbeat_timeout_ = joined.heartbeat_timeout;
+  pulse_id_ = joined.pulse_id;
   renew_lease(Clock::now());
-  send_heartbeat();
+  look_after_contact();
 }
 
 // --- from then on
@@ -137,7 +145,7 @@ void RemoteMembership::received(Channel&, wire::Message message) {
 
 void RemoteMembership::decided(wire::Message message) {
   if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
-    heartbeat_answered(*beat);
+    heartbeat_answered(beat->sequence);
   } else if (const auto* reserve = std::get_if<wire::ReservePort>(&message)) {
     events_.push([this, generation = reserve->generation] { reserve_port(generation); });
   } else if (auto* map = std::get_if<wire::Map>(&message)) {
@@ -174,18 +182,40 @@ void RemoteMembership::reserve_port(int generation) {
   send(answer);
 }
 
-void RemoteMembership::send_heartbeat() {
-  unanswered_.push_back({next_heartbeat_, Clock::now()});
-  send(wire::Heartbeat{next_heartbeat_++});
-  heartbeat_timer_ = loop_.after(heartbeat_interval_, [this] { send_heartbeat(); });
+void RemoteMembership::look_after_contact() {
+  const Time now = Clock::now();
+  look_timer_ = loop_.after(heartbeats_->look_period(), [this] { look_after_contact(); });
+  const Heartbeats::Due due = heartbeats_->due(now);
+  if (due == Heartbeats::Due::kRegular) send(wire::Heartbeat{heartbeats_->send(now, due)});
+  if (due == Heartbeats::Due::kUrgent && pulse_id_ != 0) send_pulse(heartbeats_->send(now, due));
 }
 
-void RemoteMembership::heartbeat_answered(const wire::Heartbeat& answer) {
-  while (!unanswered_.empty() && unanswered_.front().sequence < answer.sequence) unanswered_.pop_front();
-  if (unanswered_.empty() || unanswered_.front().sequence != answer.sequence) return;
+void RemoteMembership::send_pulse(int64_t sequence) {
+  if (!pulse_socket_) {
+    pulse_socket_ = open_pulse_socket(coordinator_address_);
+    if (!pulse_socket_) return;
+    loop_.watch(pulse_socket_.get(), EPOLLIN, [this](uint32_t) { take_pulses(); });
+  }
+  const PulseKey key{token_, JobToken::Side::kMember, coordinator_nonce_, own_nonce_};
+  send_datagram(pulse_socket_.get(), encode_pulse({pulse_id_, sequence}, key), coordinator_address_);
+}
+
+void RemoteMembership::take_pulses() {
+  const PulseKey key{token_, JobToken::Side::kCoordinator, coordinator_nonce_, own_nonce_};
+  while (stage_ == Stage::kJoined) {
+    const std::optional<Datagram> datagram = receive_datagram(pulse_socket_.get());
+    if (!datagram) return;
+    const std::optional<Pulse> pulse = read_pulse(datagram->bytes);
+    if (!pulse || pulse->member != pulse_id_ || !verify_pulse(datagram->bytes, key)) continue;
+    heartbeat_answered(pulse->sequence);
+  }
+}
+
+void RemoteMembership::heartbeat_answered(int64_t sequence) {
+  const std::optional<Time> sent = heartbeats_->answered(sequence, Clock::now());
+  if (!sent) return;
   // From when it was sent, not from now: the coordinator counts from when it came.
-  renew_lease(unanswered_.front().when);
-  unanswered_.pop_front();
+  renew_lease(*sent);
   lease_is_agreed_ = true;
   for (wire::Message& message : std::exchange(held_, {})) decided(std::move(message));
 }
@@ -221,10 +251,11 @@ void RemoteMembership::finish(JobOutcome outcome) {
   if (stage_ == Stage::kFinished) return;
   stage_ = Stage::kFinished;
   connector_.stop();
-  for (const auto& timer : {join_timer_, handshake_timer_, retry_timer_, heartbeat_timer_, lease_timer_}) {
+  for (const auto& timer : {join_timer_, handshake_timer_, retry_timer_, look_timer_, lease_timer_}) {
     loop_.cancel(timer);
   }
   if (channel_) channel_->close();
+  if (pulse_socket_) loop_.forget(pulse_socket_.get());
   // A process that was stopped finds a start in its socket and its lease run out: those
   // workers must not start.
   events_.clear();

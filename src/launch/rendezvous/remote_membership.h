@@ -1,6 +1,5 @@
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "launch/membership.h"
 #include "launch/rendezvous/channel.h"
 #include "launch/rendezvous/connector.h"
+#include "launch/rendezvous/heartbeats.h"
 #include "launch/rendezvous/listener_queue.h"
 #include "launch/rendezvous/options.h"
 #include "launch/rendezvous/token.h"
@@ -55,8 +55,10 @@ class RemoteMembership : public Membership, private Channel::Handler {
   void broken(Channel& channel, const std::string& reason) override;
   void decided(wire::Message message);
   void reserve_port(int generation);
-  void send_heartbeat();
-  void heartbeat_answered(const wire::Heartbeat& answer);
+  void look_after_contact();
+  void send_pulse(int64_t sequence);
+  void take_pulses();
+  void heartbeat_answered(int64_t sequence);
   void renew_lease(Time from);
   void contact_lost(const std::string& reason);
   void send(const wire::Message& message);
@@ -80,14 +82,11 @@ class RemoteMembership : public Membership, private Channel::Handler {
   bool started_ = false;
   int leaving_ = 0;
 
-  std::chrono::milliseconds heartbeat_interval_{0};
+  std::optional<Heartbeats> heartbeats_;
+  SocketAddress coordinator_address_;
+  MemberId pulse_id_ = 0;        // 0: the coordinator takes none
+  base::UniqueFd pulse_socket_;  // opened for the first one
   std::chrono::milliseconds heartbeat_timeout_{0};
-  struct SentHeartbeat {
-    int64_t sequence;
-    Time when;
-  };
-  std::deque<SentHeartbeat> unanswered_;
-  int64_t next_heartbeat_ = 0;
   // Until the first answer the two sides do not count the lease from the same moment,
   // so that no worker may start.
   bool lease_is_agreed_ = false;
@@ -96,7 +95,7 @@ class RemoteMembership : public Membership, private Channel::Handler {
   base::EventLoop::Timer join_timer_;
   base::EventLoop::Timer handshake_timer_;
   base::EventLoop::Timer retry_timer_;
-  base::EventLoop::Timer heartbeat_timer_;
+  base::EventLoop::Timer look_timer_;
   base::EventLoop::Timer lease_timer_;
 };
 

@@ -142,34 +142,5 @@ TEST(ContactTest, AListenerThatNeverAnswersIsNamed) {
   EXPECT_THAT(launcher.outcome->reason, HasSubstr("connected, but got no answer"));
 }
 
-TEST(ContactTest, TheLeaseCountsFromWhenTheAnsweredHeartbeatWasSent) {
-  base::EventLoop loop;
-  const base::ListenSocket socket = base::listen_on("127.0.0.1", 0);
-  RendezvousOptions options = quick(1, 1);
-  options.port = socket.port;
-  Launcher launcher;
-  launcher.membership = join_remote(loop, node("a"), options, launcher);
-  // A coordinator behind a link that keeps the answer to heartbeat 1 until 18 are sent.
-  struct Slow : Channel::Handler {
-    void received(Channel& channel, wire::Message message) override {
-      if (const auto* hello = std::get_if<wire::Hello>(&message)) {
-        channel.send(wire::Welcome{token.prove(JobToken::Side::kCoordinator, Nonce{}, hello->nonce)});
-      } else if (std::holds_alternative<wire::Join>(message)) {
-        channel.send(wire::Joined{milliseconds(50), milliseconds(1000)});
-      } else if (std::holds_alternative<wire::Heartbeat>(message)) {
-        if (++heartbeats == 18) channel.send(wire::Heartbeat{1});
-      }
-    }
-    void broken(Channel&, const std::string&) override {}
-    JobToken token{"secret"};
-    int heartbeats = 0;
-  } slow;
-  Channel channel(loop, base::UniqueFd(::accept(socket.fd.get(), nullptr, nullptr)), kMaxMemberBytes, slow);
-  channel.send(wire::Challenge{});
-  ASSERT_TRUE(run_until(loop, [&] { return launcher.outcome.has_value(); }));
-  EXPECT_EQ(launcher.outcome->kind, Kind::kRendezvousFailed);
-  EXPECT_LT(slow.heartbeats, 30);  // 22 at most, and not 18 + 20
-}
-
 }  // namespace
 }  // namespace lockstep::launcher
