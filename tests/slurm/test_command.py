@@ -160,8 +160,9 @@ def test_submitting_from_inside_a_job(slurm):
 
 def test_array_waits_for_all_its_tasks(slurm):
     done = slurm.lockstep("slurm", "--style", "srun", "--array", "0-2", "--time", "5", "--submit", "--wait", "--",
-                          "bash", "-c", 'exit "$SLURM_ARRAY_TASK_ID"', check=False)
+                          "bash", "-c", 'echo "task $SLURM_ARRAY_TASK_ID"; exit "$SLURM_ARRAY_TASK_ID"', check=False)
     assert done.returncode == 2, "the largest of the three"
+    assert {f"[{task}]:task {task}" for task in range(3)} <= set(done.stdout.splitlines()), "all of them are shown"
     assert len(list(slurm.folder.glob("bash-*_*.out"))) == 3
 
 
