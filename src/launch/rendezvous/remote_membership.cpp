@@ -17,6 +17,9 @@ namespace {
 
 using Clock = base::EventLoop::Clock;
 
+// Longer than a busy machine keeps a process waiting.
+constexpr std::chrono::milliseconds kLongPause{700};
+
 // Different for every membership, also in one process.
 std::string make_instance() { return to_hex(make_nonce()).substr(0, 32); }
 
@@ -124,7 +127,8 @@ void RemoteMembership::joined(const wire::Joined& joined) {
   heartbeats_.emplace(joined.heartbeat_interval);
   heartbeat_timeout_ = joined.heartbeat_timeout;
   pulse_id_ = joined.pulse_id;
-  renew_lease(Clock::now());
+  last_look_ = Clock::now();
+  renew_lease(last_look_);
   look_after_contact();
 }
 
@@ -184,6 +188,11 @@ void RemoteMembership::reserve_port(int generation) {
 
 void RemoteMembership::look_after_contact() {
   const Time now = Clock::now();
+  if (now - last_look_ > kLongPause) {
+    last_absence_ = now - last_look_;
+    back_since_ = now;
+  }
+  last_look_ = now;
   look_timer_ = loop_.after(heartbeats_->look_period(), [this] { look_after_contact(); });
   const Heartbeats::Due due = heartbeats_->due(now);
   if (due == Heartbeats::Due::kRegular) send(wire::Heartbeat{heartbeats_->send(now, due)});
@@ -236,10 +245,21 @@ void RemoteMembership::broken(Channel&, const std::string& reason) {
   }
 }
 
+RemoteMembership::Duration RemoteMembership::absence() const {
+  const Time now = Clock::now();
+  if (now - last_look_ > kLongPause) return now - last_look_;
+  return now - back_since_ < heartbeat_timeout_ ? last_absence_ : Duration(0);
+}
+
 void RemoteMembership::contact_lost(const std::string& reason) {
   JobOutcome outcome;
   outcome.kind = started_ ? JobOutcome::Kind::kNodeLost : JobOutcome::Kind::kRendezvousFailed;
-  outcome.reason = fmt::format("lost contact with the job at {}: {}", endpoint(), reason);
+  const double away = std::chrono::duration<double>(absence()).count();
+  outcome.reason = away == 0 ? fmt::format("lost contact with the job at {}: {}", endpoint(), reason)
+                             : fmt::format(
+                                   "this launcher did not run for {:.1f} s, it was stopped or its "
+                                   "machine was overloaded: the job at {} is lost to it",
+                                   away, endpoint());
   if (leaving_ != 0) {
     outcome.kind = JobOutcome::Kind::kStopped;
     outcome.signal = leaving_;

@@ -41,6 +41,7 @@ class RemoteMembership : public Membership, private Channel::Handler {
  private:
   enum class Stage { kConnecting, kExpectChallenge, kExpectWelcome, kExpectJoined, kJoined, kFinished };
   using Time = base::EventLoop::Clock::time_point;
+  using Duration = base::EventLoop::Clock::duration;
 
   // Until it has joined.
   void connected(base::UniqueFd fd);
@@ -56,6 +57,8 @@ class RemoteMembership : public Membership, private Channel::Handler {
   void decided(wire::Message message);
   void reserve_port(int generation);
   void look_after_contact();
+  // How long this process did not run, up to now or until a moment ago; 0: it did.
+  Duration absence() const;
   void send_pulse(int64_t sequence);
   void take_pulses();
   void heartbeat_answered(int64_t sequence);
@@ -83,6 +86,9 @@ class RemoteMembership : public Membership, private Channel::Handler {
   int leaving_ = 0;
 
   std::optional<Heartbeats> heartbeats_;
+  Time last_look_;
+  Time back_since_;  // from the last absence
+  Duration last_absence_{0};
   SocketAddress coordinator_address_;
   MemberId pulse_id_ = 0;        // 0: the coordinator takes none
   base::UniqueFd pulse_socket_;  // opened for the first one
