@@ -217,7 +217,7 @@ void CoordinatorServer::from_member(Peer& peer, const wire::Message& message) {
   const Time now = Clock::now();
   if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
     peer.last_heartbeat = now;
-    peer.channel.send(*beat);
+    peer.channel.send(wire::Heartbeat{beat->sequence, wall_clock_us(now)});
     return;
   }
   if (const auto* port = std::get_if<wire::StorePort>(&message)) {

@@ -18,6 +18,7 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr int64_t kMaxHeartbeatMs = 3'600'000;
+constexpr int64_t kMaxTimeUs = INT64_MAX / 4;
 constexpr size_t kMaxRunId = 1024;
 constexpr size_t kMaxInstance = 64;
 
@@ -44,7 +45,9 @@ json object_of(const Joined& m) {
           {"pulse_id", m.pulse_id}};
 }
 json object_of(const Refused& m) { return {{"type", "refused"}, {"reason", cut(m.reason, kMaxReason)}}; }
-json object_of(const Heartbeat& m) { return {{"type", "heartbeat"}, {"sequence", m.sequence}}; }
+json object_of(const Heartbeat& m) {
+  return {{"type", "heartbeat"}, {"sequence", m.sequence}, {"time_us", m.time_us}};
+}
 json object_of(const ReservePort& m) { return {{"type", "reserve_port"}, {"generation", m.generation}}; }
 json object_of(const StorePort& m) {
   return {{"type", "store_port"},
@@ -114,7 +117,9 @@ const std::unordered_map<std::string_view, Reader>& readers() {
       {"joined", joined_from},
       {"refused", [](const Fields& f) -> Message { return Refused{f.text("reason", 3 * kMaxReason)}; }},
       {"heartbeat",
-       [](const Fields& f) -> Message { return Heartbeat{f.integer("sequence", 0, INT64_MAX)}; }},
+       [](const Fields& f) -> Message {
+         return Heartbeat{f.integer("sequence", 0, INT64_MAX), f.integer("time_us", 0, kMaxTimeUs)};
+       }},
       {"reserve_port", [](const Fields& f) -> Message { return ReservePort{generation_of(f)}; }},
       {"store_port", store_port_from},
       {"begin",

@@ -58,6 +58,7 @@ struct Refused {
 // answered: however long messages travel, the coordinator knows when it is over.
 struct Heartbeat {
   int64_t sequence = 0;
+  int64_t time_us = 0;  // since the epoch, by the clock of whoever sends it
 };
 struct ReservePort {
   int generation = 0;

@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "launch/rendezvous/describe.h"
@@ -19,6 +20,11 @@ using Clock = base::EventLoop::Clock;
 
 // Longer than a busy machine keeps a process waiting.
 constexpr std::chrono::milliseconds kLongPause{700};
+
+int64_t wall_clock_us() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
 
 // Different for every membership, also in one process.
 std::string make_instance() { return to_hex(make_nonce()).substr(0, 32); }
@@ -149,7 +155,7 @@ void RemoteMembership::received(Channel&, wire::Message message) {
 
 void RemoteMembership::decided(wire::Message message) {
   if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
-    heartbeat_answered(beat->sequence);
+    heartbeat_answered(beat->sequence, beat->time_us);
   } else if (const auto* reserve = std::get_if<wire::ReservePort>(&message)) {
     events_.push([this, generation = reserve->generation] { reserve_port(generation); });
   } else if (auto* map = std::get_if<wire::Map>(&message)) {
@@ -195,7 +201,7 @@ void RemoteMembership::look_after_contact() {
   last_look_ = now;
   look_timer_ = loop_.after(heartbeats_->look_period(), [this] { look_after_contact(); });
   const Heartbeats::Due due = heartbeats_->due(now);
-  if (due == Heartbeats::Due::kRegular) send(wire::Heartbeat{heartbeats_->send(now, due)});
+  if (due == Heartbeats::Due::kRegular) send(wire::Heartbeat{heartbeats_->send(now, due), wall_clock_us()});
   if (due == Heartbeats::Due::kUrgent && pulse_id_ != 0) send_pulse(heartbeats_->send(now, due));
 }
 
@@ -216,13 +222,15 @@ void RemoteMembership::take_pulses() {
     if (!datagram) return;
     const std::optional<Pulse> pulse = read_pulse(datagram->bytes);
     if (!pulse || pulse->member != pulse_id_ || !verify_pulse(datagram->bytes, key)) continue;
-    heartbeat_answered(pulse->sequence);
+    heartbeat_answered(pulse->sequence, std::nullopt);
   }
 }
 
-void RemoteMembership::heartbeat_answered(int64_t sequence) {
-  const std::optional<Time> sent = heartbeats_->answered(sequence, Clock::now());
+void RemoteMembership::heartbeat_answered(int64_t sequence, std::optional<int64_t> time_us) {
+  const Time now = Clock::now();
+  const std::optional<Time> sent = heartbeats_->answered(sequence, now);
   if (!sent) return;
+  if (time_us) clock_offset_.add(now - *sent, wall_clock_us(), *time_us);
   // From when it was sent, not from now: the coordinator counts from when it came.
   renew_lease(*sent);
   lease_is_agreed_ = true;
@@ -286,7 +294,11 @@ void RemoteMembership::send(const wire::Message& message) {
   if (stage_ == Stage::kJoined) channel_->send(message);
 }
 
-void RemoteMembership::worker_failed(const JobFailure& failure) { send(wire::WorkerFailed{failure}); }
+void RemoteMembership::worker_failed(const JobFailure& failure) {
+  wire::WorkerFailed told{failure};
+  told.failure.time_us = std::max<int64_t>(0, told.failure.time_us + clock_offset_.us());
+  send(told);
+}
 void RemoteMembership::progress(int generation, const std::vector<RankView>& workers) {
   send(wire::Progress{generation, workers});
 }

@@ -9,6 +9,7 @@
 #include "base/event_loop.h"
 #include "launch/membership.h"
 #include "launch/rendezvous/channel.h"
+#include "launch/rendezvous/clock_offset.h"
 #include "launch/rendezvous/connector.h"
 #include "launch/rendezvous/heartbeats.h"
 #include "launch/rendezvous/listener_queue.h"
@@ -61,7 +62,8 @@ class RemoteMembership : public Membership, private Channel::Handler {
   Duration absence() const;
   void send_pulse(int64_t sequence);
   void take_pulses();
-  void heartbeat_answered(int64_t sequence);
+  // time_us: the coordinator's clock, where it was told.
+  void heartbeat_answered(int64_t sequence, std::optional<int64_t> time_us);
   void renew_lease(Time from);
   void contact_lost(const std::string& reason);
   void send(const wire::Message& message);
@@ -89,6 +91,7 @@ class RemoteMembership : public Membership, private Channel::Handler {
   Time last_look_;
   Time back_since_;  // from the last absence
   Duration last_absence_{0};
+  ClockOffset clock_offset_;  // of the coordinator
   SocketAddress coordinator_address_;
   MemberId pulse_id_ = 0;        // 0: the coordinator takes none
   base::UniqueFd pulse_socket_;  // opened for the first one

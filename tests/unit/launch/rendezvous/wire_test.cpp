@@ -90,7 +90,8 @@ TEST(WireTest, MessagesSurvive) {
   EXPECT_EQ(join.candidate.node.pid, 4711);
   EXPECT_TRUE(join.candidate.hosts_coordinator);
   EXPECT_FALSE(round_trip(wire::Join{}).candidate.node.node_rank);
-  EXPECT_EQ(round_trip(wire::Heartbeat{77}).sequence, 77);
+  EXPECT_EQ(round_trip(wire::Heartbeat{77, 5}).sequence, 77);
+  EXPECT_EQ(round_trip(wire::Heartbeat{77, 5}).time_us, 5);
   EXPECT_EQ(round_trip(wire::StorePort{2, 29500, "why"}).port, 29500);
   EXPECT_EQ(round_trip(wire::Begin{4, 5}).node_rank, 5);
   EXPECT_EQ(round_trip(wire::Halt{4, "reason"}).reason, "reason");
