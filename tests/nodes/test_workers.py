@@ -129,3 +129,28 @@ def test_hang_ends_the_job_everywhere(make_job):
     job.wait_for_generation(0)
     assert job.wait() == [128 + signal.SIGABRT] * 3, job.story()
     job.check(failures=0)
+
+
+@pytest.mark.parametrize("how", ["success", "failure", "restart", "killed_launcher", "stopped_launcher"])
+def test_daemons_of_workers_end_with_them(make_job, how):
+    """Also those with a session of their own, whose parent is gone; job.check() finds them."""
+    job = make_job(2, max_restarts=int(how == "restart"), worker_flags=["--with-daemon"])
+    launchers = job.start_all()
+    events = job.wait_for_generation(0)
+    if how == "failure":
+        job.kill_worker(0, 1)
+    elif how == "restart":
+        before = set(job.left_over())
+        job.kill_worker(0, 1)
+        job.wait_for_generation(1)
+        assert set(job.left_over()) & before == {*(launcher.pid for launcher in launchers), *job.keepers()}, job.story()
+    elif how == "killed_launcher":
+        launchers[1].kill()
+    elif how == "stopped_launcher":
+        launchers[1].kill(signal.SIGSTOP)
+        job.wait_until_gone([e for e in events if e["node"] == 1])
+        launchers[0].wait()
+        launchers[1].kill(signal.SIGCONT)
+    job.finish()
+    job.wait()
+    job.check()

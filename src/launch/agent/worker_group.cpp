@@ -10,6 +10,7 @@
 
 #include "cluster/cpu_binding.h"
 #include "cluster/topology.h"
+#include "launch/agent/leftovers.h"
 #include "launch/agent/memory_kills.h"
 #include "launch/agent/worker_environment.h"
 #include "launch/error_file.h"
@@ -68,8 +69,9 @@ WorkerGroup::WorkerGroup(base::EventLoop& loop, Keeper& keeper, Consoles console
       on_exit_(std::move(on_exit)),
       environment_(base::Environment::of_process()),
       memory_kills_before_(count_memory_kills()),
-      cpus_(bound_cpus(options, generation_.local_world_size(), environment_)) {
-  keeper_.begin();
+      cpus_(bound_cpus(options, generation_.local_world_size(), environment_)),
+      mark_("TORCHELASTIC_ERROR_FILE=" + logs_.attempt(generation_.number).string() + "/") {
+  keeper_.begin(mark_);
   logs_.make_attempt(generation_.number, generation_.local_world_size());
   for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) start(local_rank);
   for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) watch(local_rank);
@@ -83,6 +85,7 @@ WorkerGroup::~WorkerGroup() {
     worker->process.reset();
     keeper_.release(pid);
   }
+  if (running_ > 0) kill_leftovers(mark_);
 }
 
 StreamSinks WorkerGroup::sinks_of(int local_rank, bool is_out) const {
@@ -166,7 +169,7 @@ void WorkerGroup::on_exit_event(int local_rank) {
   if (worker.process->exit_fd() >= 0) loop_.forget(worker.process->exit_fd());
   if (worker.out) worker.out->finish();
   if (worker.err) worker.err->finish();
-  --running_;
+  if (--running_ == 0) kill_leftovers(mark_);
   on_exit_(local_rank);
 }
 

@@ -86,6 +86,8 @@ class WorkerGroup {
   const int64_t memory_kills_before_;
   // By local rank; empty: not bound.
   const std::vector<std::vector<int>> cpus_;
+  // What the environment of each of these workers, and of what it starts, holds.
+  const std::string mark_;
   std::vector<std::unique_ptr<Worker>> workers_;
   size_t running_ = 0;
 };
