@@ -245,8 +245,8 @@ void CoordinatorServer::take_pulses() {
     if (!datagram) return;
     const std::optional<Pulse> pulse = read_pulse(datagram->bytes);
     Peer* peer = pulse ? find(pulse->member) : nullptr;
-    if (peer == nullptr || peer->stage != Peer::Stage::kMember || pulse->sequence <= peer->last_pulse)
-      continue;
+    const bool known = peer != nullptr && peer->stage >= Peer::Stage::kMember;
+    if (!known || pulse->sequence <= peer->last_pulse) continue;
     const PulseKey its_key{token_, JobToken::Side::kMember, peer->nonce, peer->its_nonce};
     if (!verify_pulse(datagram->bytes, its_key)) continue;
     peer->last_pulse = pulse->sequence;
@@ -361,8 +361,9 @@ void CoordinatorServer::look_around() {
     if (peer->stage == Peer::Stage::kMember) {
       if (now - peer->last_heartbeat > options_.heartbeat_timeout && !was_away) silent.push_back(id);
     } else {
-      const milliseconds limit =
-          peer->stage == Peer::Stage::kToldOutcome ? options_.heartbeat_timeout : options_.stranger_timeout;
+      // On a bad link the outcome needs its time, and pulses keep the member there.
+      const milliseconds limit = peer->stage == Peer::Stage::kToldOutcome ? 2 * options_.heartbeat_timeout
+                                                                          : options_.stranger_timeout;
       if (now - peer->since > limit) late.push_back(id);
     }
   }
