@@ -22,6 +22,9 @@ int run_run(int argc, const char* const* argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const launcher::RunOptions options = launcher::parse_run_options(arguments, environment, machine);
   // Nodes are alike as a rule: the first one speaks for all.
+  if (!options.quiet) {
+    for (const std::string& hint : options.hints) base::log_warning("run", "{}", hint);
+  }
   if (!options.quiet && options.meeting.node_rank.value_or(0) == 0) {
     for (const std::string& problem : launcher::check_slurm_share(environment, options.local_world_size)) {
       base::log_warning("run", "{}", problem);

@@ -21,6 +21,8 @@ class MembershipListener {
   virtual void start(const Generation& generation) = 0;
   // End this generation's workers (SIGTERM, grace, SIGKILL), then call stopped().
   virtual void stop(int generation, const std::string& reason) = 0;
+  // What the person at this launcher wants to know: why it waits.
+  virtual void note(const std::string& text) = 0;
   // No rank of the whole job has moved for the stall timeout while some wait.
   virtual void stalled(int generation, const Stall& stall) = 0;
   // The job is over, everywhere. Nothing comes after it. Workers still alive (the job

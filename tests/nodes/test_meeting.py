@@ -114,6 +114,7 @@ def test_node_beyond_the_most_waits_as_a_spare(make_job):
     launchers = job.start_all()
     events = job.wait_for_generation(0)
     spare = job.start(3).wait_in_meeting()
+    spare.wait_to_say("the job runs on all of its 3 nodes: this launcher is a spare")
     assert job.generations() == [0]
     launchers[1].kill()
     job.wait_for_generation(1)

@@ -115,6 +115,8 @@ void Agent::show_status() {
   consoles_.err.show_status(format_status(status));
 }
 
+void Agent::note(const std::string& text) { say(fmt::format("[run] {}\n", text)); }
+
 void Agent::stalled(int generation, const Stall& stall) {
   if (ending_ || !workers_ || workers_->generation().number != generation) return;
   consoles_.err.write(stall.report);

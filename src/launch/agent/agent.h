@@ -36,6 +36,7 @@ class Agent final : public MembershipListener {
   uint16_t reserve_store_port(int generation) override;
   void start(const Generation& generation) override;
   void stop(int generation, const std::string& reason) override;
+  void note(const std::string& text) override;
   void stalled(int generation, const Stall& stall) override;
   void finish(const JobOutcome& outcome) override;
 

@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -37,6 +40,34 @@ std::string folder_name(std::string run_id) {
   return run_id.substr(0, 100);
 }
 
+constexpr char kStem[] = "lockstep";
+// Only a folder that is to be removed in the end has one.
+constexpr char kLockName[] = ".in_use";
+
+// Empty where somebody holds it, or the file is not there.
+base::UniqueFd lock_file(const fs::path& path, int flags) {
+  base::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600));
+  if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) fd.reset();
+  return fd;
+}
+
+bool is_ours(const fs::path& folder) {
+  struct stat status {};
+  return ::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid();
+}
+
+// The kernel gives up a lock when its process ends, however that happens.
+void remove_stale_folders() {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(fs::temp_directory_path(), ignored)) {
+    if (!entry.path().filename().string().starts_with(std::string(kStem) + "_") || !is_ours(entry.path()))
+      continue;
+    if (const base::UniqueFd lock = lock_file(entry.path() / kLockName, 0)) {
+      fs::remove_all(entry.path(), ignored);
+    }
+  }
+}
+
 }  // namespace
 
 base::UniqueFd open_log_file(const fs::path& path, int flags) {
@@ -51,8 +82,12 @@ LogFolder::LogFolder(const std::string& base, const std::string& run_id, bool ke
   // torchrun's way to say that no file is wanted.
   const bool unwanted = base == "/dev/null";
   if (base.empty() || unwanted) {
-    root = make_random(fs::temp_directory_path(), "lockstep");
-    if (!keep || unwanted) remove_ = root;
+    remove_stale_folders();
+    root = make_random(fs::temp_directory_path(), kStem);
+    if (!keep || unwanted) {
+      remove_ = root;
+      lock_ = lock_file(root / kLockName, O_CREAT);
+    }
   } else {
     make(root);
     root = fs::absolute(root);

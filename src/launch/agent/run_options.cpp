@@ -188,6 +188,12 @@ void decide_meeting(const RunFlags& flags, const config::OptionTable& table, Run
   } else {
     meeting.host = flags.master_addr;
     meeting.port = checked_port("--master-port", flags.master_port.value_or(kDefaultStaticPort));
+    if (!table.given("master_addr")) {
+      options.hints.push_back(fmt::format(
+          "--master-addr is not given: launchers look for node 0 on their own machine ({}). Where "
+          "the nodes are machines, give all of them the address of node 0",
+          flags.master_addr));
+    }
   }
   if (meeting.port == 0) refuse("several nodes need to know the port: it must not be 0");
   apply_conf(flags.rdzv_conf, meeting);

@@ -36,6 +36,10 @@ struct Stop {
   int generation = 0;
   std::string reason;
 };
+struct Tell {
+  MemberId to = 0;
+  std::string text;  // a sentence
+};
 struct TellStall {
   MemberId to = 0;
   int generation = 0;
@@ -45,7 +49,7 @@ struct Finish {
   MemberId to = 0;
   JobOutcome outcome;
 };
-using Action = std::variant<Refuse, Admit, ReserveStorePort, Start, Stop, TellStall, Finish>;
+using Action = std::variant<Refuse, Admit, ReserveStorePort, Start, Stop, Tell, TellStall, Finish>;
 
 // Runs a job: who takes part, when workers start and stop, how it ends. A state
 // machine without sockets and without a clock: what happens is told to it together
@@ -119,6 +123,8 @@ class Coordinator {
   // A member came or went before the generation that is being prepared has started.
   void reconsider_selection(Time now);
   void consider_scale_up(Time now);
+  // Why a member that has joined does not take part in what runs.
+  void explain_waiting(MemberId id);
   bool all_succeeded() const;
   void consider_stall(Time now);
   // The member, if it takes part in the generation that runs, which is this one.

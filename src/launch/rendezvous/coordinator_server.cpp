@@ -318,6 +318,10 @@ void CoordinatorServer::perform(const Stop& action) {
   if (Peer* peer = find(action.to)) peer->channel.send(wire::Halt{action.generation, action.reason});
 }
 
+void CoordinatorServer::perform(const Tell& action) {
+  if (Peer* peer = find(action.to)) peer->channel.send(wire::Note{action.text});
+}
+
 void CoordinatorServer::perform(const TellStall& action) {
   if (Peer* peer = find(action.to)) peer->channel.send(wire::Stalled{action.generation, *action.stall});
 }

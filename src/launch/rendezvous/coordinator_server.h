@@ -62,6 +62,7 @@ class CoordinatorServer {
   void perform(const ReserveStorePort& action);
   void perform(const Start& action);
   void perform(const Stop& action);
+  void perform(const Tell& action);
   void perform(const TellStall& action);
   void perform(const Finish& action);
   Peer* find(MemberId id);

@@ -49,6 +49,7 @@ void LocalMembership::perform_actions() {
               events_.push([this, generation = a.generation] { listener_.start(*generation); });
             },
             [this](const Stop& a) { events_.push([this, a] { listener_.stop(a.generation, a.reason); }); },
+            [](const Tell&) {},
             [this](const TellStall& a) {
               events_.push([this, a] { listener_.stalled(a.generation, *a.stall); });
             },

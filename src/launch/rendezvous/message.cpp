@@ -69,6 +69,7 @@ json object_of(const Leave& m) { return {{"type", "leave"}, {"signal", m.signal}
 json object_of(const Progress& m) {
   return {{"type", "progress"}, {"generation", m.generation}, {"workers", to_json(m.workers)}};
 }
+json object_of(const Note& m) { return {{"type", "note"}, {"text", cut(m.text, kMaxReason)}}; }
 json object_of(const Stalled& m) {
   return {{"type", "stalled"}, {"generation", m.generation}, {"stall", to_json(m.stall)}};
 }
@@ -140,6 +141,7 @@ const std::unordered_map<std::string_view, Reader>& readers() {
        [](const Fields& f) -> Message {
          return Progress{generation_of(f), workers_from(f.array("workers", kMaxWorkers))};
        }},
+      {"note", [](const Fields& f) -> Message { return Note{f.text("text", 3 * kMaxReason)}; }},
       {"stalled",
        [](const Fields& f) -> Message {
          return Stalled{generation_of(f), stall_from(f.at("stall"))};

@@ -23,7 +23,7 @@
 //   ReservePort                StorePort
 //   Map, Begin                 WorkerFailed, Succeeded
 //   Halt                       Stopped, Leave
-//   Stalled                    Progress
+//   Note, Stalled              Progress
 //   Over
 namespace lockstep::launcher::wire {
 
@@ -98,6 +98,9 @@ struct Progress {
   int generation = 0;
   std::vector<RankView> workers;
 };
+struct Note {
+  std::string text;
+};
 struct Stalled {
   int generation = 0;
   Stall stall;
@@ -108,7 +111,7 @@ struct Over {
 
 using Message =
     std::variant<Challenge, Hello, Welcome, Join, Joined, Refused, Heartbeat, ReservePort, StorePort, Map,
-                 Begin, WorkerFailed, Succeeded, Halt, Stopped, Leave, Progress, Stalled, Over>;
+                 Begin, WorkerFailed, Succeeded, Halt, Stopped, Leave, Progress, Note, Stalled, Over>;
 
 // A whole frame. Texts are cut to what decode() takes and made valid UTF-8: the last
 // lines of a worker may be anything.

@@ -172,6 +172,8 @@ void RemoteMembership::decided(wire::Message message) {
     events_.push([this, generation] { listener_.start(*generation); });
   } else if (const auto* halt = std::get_if<wire::Halt>(&message)) {
     events_.push([this, said = *halt] { listener_.stop(said.generation, said.reason); });
+  } else if (const auto* note = std::get_if<wire::Note>(&message)) {
+    events_.push([this, text = note->text] { listener_.note(text); });
   } else if (auto* stalled = std::get_if<wire::Stalled>(&message)) {
     events_.push([this, said = std::move(*stalled)] { listener_.stalled(said.generation, said.stall); });
   } else if (const auto* over = std::get_if<wire::Over>(&message)) {

@@ -187,6 +187,17 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--numa-binding", "moon"}, "numa_binding must be one of"},
         Refusal{{"--nproc", "2"}, "--nproc"}));
 
+TEST(RunOptionsTest, SeveralNodesWithoutAnAddressGetAHint) {
+  for (const char* rank : {"0", "1"}) {
+    const RunOptions options = parse({"--nnodes", "2", "--node-rank", rank});
+    ASSERT_EQ(options.hints.size(), 1u);
+    EXPECT_THAT(options.hints[0], HasSubstr("--master-addr is not given"));
+  }
+  EXPECT_TRUE(parse({"--nnodes", "2", "--master-addr", "node0"}).hints.empty());
+  EXPECT_TRUE(parse({"--nnodes", "2", "--rdzv-endpoint", "node0:1"}).hints.empty());
+  EXPECT_TRUE(parse({"-n", "2"}).hints.empty()) << "one node needs none";
+}
+
 TEST(RunOptionsTest, ATokenFileIsForItsOwnerOnly) {
   const std::filesystem::path path =
       std::filesystem::temp_directory_path() / fmt::format("lockstep_token_test_{}", ::getpid());

@@ -85,6 +85,7 @@ struct Launcher : MembershipListener {
     stop_reason = reason;
     membership->stopped(generation);
   }
+  void note(const std::string& text) override { notes.push_back(text); }
   void stalled(int generation, const Stall& how) override {
     EXPECT_EQ(running, generation);
     stalls.push_back(how);
@@ -110,6 +111,7 @@ struct Launcher : MembershipListener {
   std::string stop_reason, port_error;
   std::optional<JobOutcome> outcome;
   std::vector<Stall> stalls;
+  std::vector<std::string> notes;
   int ports_reserved = 0;
   bool membership_ends_with_job = true;
 };

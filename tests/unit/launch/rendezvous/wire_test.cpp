@@ -96,6 +96,7 @@ TEST(WireTest, MessagesSurvive) {
   EXPECT_EQ(round_trip(wire::Begin{4, 5}).node_rank, 5);
   EXPECT_EQ(round_trip(wire::Halt{4, "reason"}).reason, "reason");
   EXPECT_EQ(round_trip(wire::Leave{15}).signal, 15);
+  EXPECT_EQ(round_trip(wire::Note{"a spare"}).text, "a spare");
   const Nonce nonce = make_nonce();
   EXPECT_EQ(round_trip(wire::Challenge{nonce}).nonce, nonce);
 }
