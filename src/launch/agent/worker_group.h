@@ -71,7 +71,15 @@ class WorkerGroup {
   };
 
   void start(int local_rank);
-  StreamSinks sinks_of(int local_rank, bool is_out) const;
+  // What one standard stream of a worker goes to: one of the two.
+  struct Connection {
+    std::unique_ptr<WorkerStream> stream;
+    base::UniqueFd file;
+    std::string path;  // of the file, where it is a log
+
+    int fd() const { return stream ? stream->worker_fd() : file.get(); }
+  };
+  Connection connect(int local_rank, bool is_out);
   void on_exit_event(int local_rank);
   void watch(int local_rank);
 

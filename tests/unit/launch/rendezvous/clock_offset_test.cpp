@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <lockstep/exit_status.h>
-
 #include "unit/launch/rendezvous/test_cluster.h"
 
 namespace lockstep::launcher {
@@ -33,40 +31,32 @@ TEST(ClockOffsetTest, FailuresAreToldInTheCoordinatorsTime) {
   using namespace testing_cluster;  // NOLINT(google-build-using-namespace): all of it
   constexpr int64_t kHourUs = 3'600'000'000;
   base::EventLoop loop;
-  const base::ListenSocket socket = base::listen_on("127.0.0.1", 0);
+  ByHand ahead;
   RendezvousOptions options = quick(1, 1);
-  options.port = socket.port;
+  options.port = ahead.socket.port;
   Launcher launcher;
   launcher.membership = join_remote(loop, node("a"), options, launcher);
-  struct Ahead : Channel::Handler {
-    void received(Channel& channel, wire::Message message) override {
-      if (const auto* hello = std::get_if<wire::Hello>(&message)) {
-        channel.send(wire::Welcome{token.prove(JobToken::Side::kCoordinator, Nonce{}, hello->nonce)});
-      } else if (std::holds_alternative<wire::Join>(message)) {
-        channel.send(wire::Joined{milliseconds(50), std::chrono::seconds(20), 0});
-      } else if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
-        channel.send(wire::Heartbeat{beat->sequence, beat->time_us + kHourUs});
-        if (beat->sequence != 3) return;
-        Generation map;
-        map.master_addr = "a";
-        map.master_port = 1;
-        map.nodes = {{0, "a", "127.0.0.1", 1, 1}};
-        channel.send(wire::Map{map});
-        channel.send(wire::Begin{0, 0});
-      } else if (const auto* failed = std::get_if<wire::WorkerFailed>(&message)) {
-        failure = failed->failure;
-      }
+  std::optional<JobFailure> failure;
+  ahead.accept(loop, [&](Channel& channel, const wire::Message& message) {
+    if (std::holds_alternative<wire::Join>(message)) {
+      channel.send(wire::Joined{milliseconds(50), std::chrono::seconds(20), 0});
+    } else if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
+      channel.send(wire::Heartbeat{beat->sequence, beat->time_us + kHourUs});
+      if (beat->sequence != 3) return;
+      Generation map;
+      map.master_addr = "a";
+      map.master_port = 1;
+      map.nodes = {{0, "a", "127.0.0.1", 1, 1}};
+      channel.send(wire::Map{map});
+      channel.send(wire::Begin{0, 0});
+    } else if (const auto* failed = std::get_if<wire::WorkerFailed>(&message)) {
+      failure = failed->failure;
     }
-    void broken(Channel&, const std::string&) override {}
-    JobToken token{"secret"};
-    std::optional<JobFailure> failure;
-  } ahead;
-  Channel channel(loop, base::UniqueFd(::accept(socket.fd.get(), nullptr, nullptr)), kMaxMemberBytes, ahead);
-  channel.send(wire::Challenge{});
+  });
   ASSERT_TRUE(run_until(loop, [&] { return launcher.running.has_value(); }));
   launcher.fail(1);  // at 1 us past the epoch by its own clock
-  ASSERT_TRUE(run_until(loop, [&] { return ahead.failure.has_value(); }));
-  EXPECT_NEAR(static_cast<double>(ahead.failure->time_us), static_cast<double>(kHourUs), 60e6)
+  ASSERT_TRUE(run_until(loop, [&] { return failure.has_value(); }));
+  EXPECT_NEAR(static_cast<double>(failure->time_us), static_cast<double>(kHourUs), 60e6)
       << "off by half a round trip at most";
 }
 

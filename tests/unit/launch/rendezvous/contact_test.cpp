@@ -33,11 +33,7 @@ TEST(ContactTest, ASilentLauncherIsLostAndFindsOutItself) {
   // On a loop of its own, which stands still like a process that got SIGSTOP.
   base::EventLoop stopped_loop;
   Launcher stopped;
-  stopped.membership = join_remote(stopped_loop, node("b", 1), cluster.options, stopped);
-  ASSERT_TRUE(cluster.run_until([&] {
-    stopped_loop.run_once(milliseconds(0));
-    return good.running == 0 && stopped.running == 0;
-  }));
+  ASSERT_TRUE(cluster.runs_with(stopped, stopped_loop));
   ASSERT_TRUE(cluster.run_until([&] { return good.running == 1; }));
   EXPECT_THAT(good.stop_reason, HasSubstr("no sign of life"));
   EXPECT_EQ(stopped.running, 0);
@@ -51,11 +47,7 @@ TEST(ContactTest, AStartThatWasReadAfterTheLeaseIsNotDone) {
   Launcher& good = cluster.add("a", 0);
   base::EventLoop stopped_loop;
   Launcher stopped;
-  stopped.membership = join_remote(stopped_loop, node("b", 1), cluster.options, stopped);
-  ASSERT_TRUE(cluster.run_until([&] {
-    stopped_loop.run_once(milliseconds(0));
-    return good.running == 0 && stopped.running == 0;
-  }));
+  ASSERT_TRUE(cluster.runs_with(stopped, stopped_loop));
   // It answers the stop and stands still; the next start waits in its socket.
   good.fail(1);
   ASSERT_TRUE(cluster.run_until([&] {

@@ -64,11 +64,7 @@ TEST(PulseOverSocketsTest, AForgedPulseIsNoSignOfLife) {
   Launcher& good = cluster.add("a", 0);
   base::EventLoop stopped_loop;
   Launcher stopped;
-  stopped.membership = join_remote(stopped_loop, node("b", 1), cluster.options, stopped);
-  ASSERT_TRUE(cluster.run_until([&] {
-    stopped_loop.run_once(milliseconds(0));
-    return good.running == 0 && stopped.running == 0;
-  }));
+  ASSERT_TRUE(cluster.runs_with(stopped, stopped_loop));
   SocketAddress target;
   auto& v4 = reinterpret_cast<sockaddr_in&>(target.storage);
   v4.sin_family = AF_INET;
@@ -91,36 +87,24 @@ TEST(PulseOverSocketsTest, AForgedPulseIsNoSignOfLife) {
 TEST(PulseOverSocketsTest, PulsesAloneKeepAMemberAlive) {
   using namespace testing_cluster;  // NOLINT(google-build-using-namespace): all of it
   base::EventLoop loop;
-  const base::ListenSocket socket = base::listen_on("127.0.0.1", 0);
-  const base::UniqueFd pulses = open_pulse_socket(socket.fd.get());
+  ByHand deaf;
+  const base::UniqueFd pulses = open_pulse_socket(deaf.socket.fd.get());
   ASSERT_TRUE(pulses);
   RendezvousOptions options = quick(1, 1);
-  options.port = socket.port;
+  options.port = deaf.socket.port;
   Launcher launcher;
   launcher.membership = join_remote(loop, node("a"), options, launcher);
-  struct Deaf : Channel::Handler {
-    void received(Channel& channel, wire::Message message) override {
-      if (const auto* hello = std::get_if<wire::Hello>(&message)) {
-        its_nonce = hello->nonce;
-        channel.send(wire::Welcome{token.prove(kCoordinator, nonce, its_nonce)});
-      } else if (std::holds_alternative<wire::Join>(message)) {
-        channel.send(wire::Joined{milliseconds(50), milliseconds(500), 42});
-      } else if (std::holds_alternative<wire::Heartbeat>(message)) {
-        ++heartbeats;
-      }
+  int heartbeats = 0, answers = 0;
+  deaf.accept(loop, [&](Channel& channel, const wire::Message& message) {
+    if (std::holds_alternative<wire::Join>(message)) {
+      channel.send(wire::Joined{milliseconds(50), milliseconds(500), 42});
+    } else if (std::holds_alternative<wire::Heartbeat>(message)) {
+      ++heartbeats;
     }
-    void broken(Channel&, const std::string&) override {}
-    JobToken token{"secret"};
-    const Nonce nonce{};
-    Nonce its_nonce{};
-    int heartbeats = 0;
-  } deaf;
-  Channel channel(loop, base::UniqueFd(::accept(socket.fd.get(), nullptr, nullptr)), kMaxMemberBytes, deaf);
-  channel.send(wire::Challenge{deaf.nonce});
-  int answers = 0;
+  });
   ASSERT_TRUE(run_until(loop, [&] {
     // Several leases long; then no answer comes any more.
-    while (const auto datagram = deaf.heartbeats < 50 ? receive_datagram(pulses.get()) : std::nullopt) {
+    while (const auto datagram = heartbeats < 50 ? receive_datagram(pulses.get()) : std::nullopt) {
       EXPECT_FALSE(launcher.outcome);
       const auto pulse = read_pulse(datagram->bytes);
       EXPECT_TRUE(verify_pulse(datagram->bytes, {deaf.token, kMember, deaf.nonce, deaf.its_nonce}));
@@ -132,7 +116,7 @@ TEST(PulseOverSocketsTest, PulsesAloneKeepAMemberAlive) {
     }
     return launcher.outcome.has_value();
   }));
-  EXPECT_GE(deaf.heartbeats, 50) << "the lease was renewed by pulses";
+  EXPECT_GE(heartbeats, 50) << "the lease was renewed by pulses";
   EXPECT_GT(answers, 0);
 }
 
