@@ -19,9 +19,10 @@ void Coordinator::progress(Time now, MemberId id, int generation, std::vector<Ra
 }
 
 void Coordinator::consider_stall(Time now) {
-  std::vector<Member*> members(map_->nodes.size());
-  for (auto& [id, member] : roster_.members()) {
-    if (!member.takes_part) continue;
+  // One whose workers have succeeded may have left or died since.
+  std::vector<const Member*> members(map_->nodes.size());
+  for (const auto& [id, member] : roster_.members()) {
+    if (!member.takes_part || member.lost) continue;
     if (!member.workers_quiet) stall_told_ = false;
     // Twice as old as it should be: it may have moved since.
     const bool known = !member.workers.empty() && now - member.workers_seen <= options_.stall_timeout / 2;
@@ -30,11 +31,13 @@ void Coordinator::consider_stall(Time now) {
   }
   if (stall_told_) return;
   std::vector<RankView> ranks;
-  for (const Member* member : members) {
-    for (const RankView& worker : member->workers) {
-      ranks.push_back(worker);
-      ranks.back().rank = static_cast<int>(ranks.size()) - 1;
-      ranks.back().host = member->candidate.node.host;
+  for (size_t node = 0; node < members.size(); ++node) {
+    for (int i = 0; i < map_->nodes[node].local_world_size; ++i) {
+      RankView& view = ranks.emplace_back();
+      view.ended = true;
+      if (members[node] != nullptr) view = members[node]->workers[static_cast<size_t>(i)];
+      view.rank = static_cast<int>(ranks.size()) - 1;
+      view.host = map_->nodes[node].host;
     }
   }
   std::optional<Stall> stall = find_stall(ranks, options_.stall_timeout);

@@ -79,6 +79,16 @@ TEST_F(CoordinatorStallTest, AnotherGenerationStartsAnew) {
   EXPECT_THAT(job.stalls, IsEmpty());
 }
 
+TEST_F(CoordinatorStallTest, RanksOfANodeThatHasSucceededAndLeftHaveEnded) {
+  job.succeed(2);
+  job.leave(2);
+  ASSERT_EQ(job.finishes[2].size(), 1u);
+  job.progress(1, {worker(9, true, 31), worker(9, true, 31)});
+  ASSERT_EQ(job.stalls.size(), 1u);
+  EXPECT_EQ(job.stalls[0].to, 1u);
+  EXPECT_THAT(job.stalls[0].stall->report, HasSubstr("rank 2 on host2 has ended"));
+}
+
 TEST_F(CoordinatorStallTest, ReportsOfOtherNumbersOfWorkersAreIgnored) {
   job.progress(1, {worker(9, true, 31)});
   job.progress(2, {worker(8, false, 40), worker(8, false, 40)});
