@@ -244,7 +244,7 @@ TEST(CoordinatorTest, OnlyTheLastAnswerOfAPortCounts) {
 }
 
 TEST(CoordinatorTest, WhoWaitsIsToldWhy) {
-  Job job(nodes(1, 2));
+  Job job(nodes(1, 2, 1));
   job.join(1);
   job.join(2);
   ASSERT_EQ(job.generation(), 0);
