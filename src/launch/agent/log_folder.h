@@ -38,7 +38,7 @@ class LogFolder {
  private:
   std::filesystem::path path_;
   std::filesystem::path remove_;  // at the end; empty: nothing
-  base::UniqueFd lock_;           // on a file in it, as long as this process lives
+  base::UniqueFd lock_;           // on it, as long as this process lives
 };
 
 }  // namespace lockstep::launcher

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <exception>
 #include <optional>
+#include <vector>
 
 namespace lockstep::launcher {
 namespace {
@@ -70,6 +72,32 @@ TEST_F(LogFolderTest, WhatALivingLauncherUsesStays) {
   const LogFolder first("", "run", /*keep=*/false);
   const LogFolder second("", "run", /*keep=*/false);
   EXPECT_TRUE(fs::exists(first.path()));
+}
+
+// Each looks for stale folders while others make theirs.
+TEST_F(LogFolderTest, LaunchersThatStartAtOnceDoNotDisturbEachOther) {
+  std::vector<pid_t> pids;
+  for (int process = 0; process < 8; ++process) {
+    pids.push_back(::fork());
+    if (pids.back() != 0) continue;
+    bool good = true;
+    for (int i = 0; i < 50; ++i) {
+      try {
+        LogFolder folder("", "run", /*keep=*/false);
+        folder.make_attempt(0, 2);
+        good = good && fs::exists(folder.worker(0, 1));
+      } catch (const std::exception&) {
+        good = false;
+      }
+    }
+    ::_exit(good ? 0 : 1);
+  }
+  for (const pid_t pid : pids) {
+    int status = 1;
+    ::waitpid(pid, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_TRUE(fs::is_empty(temporary_));
 }
 
 TEST_F(LogFolderTest, FoldersOfOthersStay) {
