@@ -34,8 +34,7 @@ LAYERS = {
 }
 
 # Public headers belong to the layer that has a source of the same name; these have none.
-PUBLIC = {"version": "base", "exit_status": "base", "c10d": "comm", "named_tensors": "optim", "world": "train",
-          "lockstep": "cli"}
+PUBLIC = {"version": "base", "exit_status": "base", "c10d": "comm", "world": "train", "lockstep": "cli"}
 
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)

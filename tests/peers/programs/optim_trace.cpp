@@ -4,6 +4,7 @@
 #include <lockstep/grad_scaler.h>
 #include <lockstep/learning_rate.h>
 #include <lockstep/reduce_on_plateau.h>
+#include <lockstep/weight_average.h>
 #include <torch/torch.h>
 
 #include <iostream>
@@ -82,6 +83,43 @@ json scaler_trace(const json& request) {
   return rows;
 }
 
+// A model with a weight, a floating-point buffer and a counter.
+struct Averaged : torch::nn::Module {
+  explicit Averaged(int64_t size)
+      : weight(register_parameter("weight", torch::zeros({size}))),
+        running(register_buffer("running", torch::zeros({size}))),
+        count(register_buffer("count", torch::zeros({}, torch::kLong))) {}
+  at::Tensor weight;
+  at::Tensor running;
+  at::Tensor count;
+};
+
+// [[weight..., running..., count] of the average after each step], for a model that is
+// given the same rows step by step.
+json average_trace(const json& request) {
+  const auto rows = request.at("rows").get<std::vector<std::vector<double>>>();
+  const auto size = static_cast<int64_t>(rows.at(0).size() / 2);
+  Averaged model(size);
+  lockstep::WeightAverageOptions options;
+  options.decay = request.at("decay");
+  if (request.at("use_buffers")) options.buffers = lockstep::WeightAverageOptions::Buffers::kAverage;
+  lockstep::WeightAverage average(model, options);
+  json result = json::array();
+  const torch::NoGradGuard no_grad;
+  for (const auto& row : rows) {
+    const auto values = torch::tensor(row, torch::kDouble);
+    model.weight.copy_(values.narrow(0, 0, size));
+    model.running.copy_(values.narrow(0, size, size));
+    model.count.fill_(static_cast<int64_t>(row.back()));
+    average.update();
+    const auto state = average.state();  // weight, running, count
+    const auto all = torch::cat({state[0].second.to(torch::kDouble), state[1].second.to(torch::kDouble),
+                                 state[2].second.to(torch::kDouble).view(1)});
+    result.push_back(std::vector<double>(all.data_ptr<double>(), all.data_ptr<double>() + all.numel()));
+  }
+  return result;
+}
+
 }  // namespace
 
 int main() {
@@ -93,6 +131,8 @@ int main() {
     std::cout << plateau_trace(request) << "\n";
   } else if (what == "scaler") {
     std::cout << scaler_trace(request) << "\n";
+  } else if (what == "average") {
+    std::cout << average_trace(request) << "\n";
   } else {
     std::cerr << "unknown request: " << what << "\n";
     return 1;
