@@ -4,8 +4,6 @@ import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from optim_program import ask
-
 SIZE = 37  # not a multiple of a vector register
 STEPS = 50
 
@@ -26,11 +24,11 @@ class Model(torch.nn.Module):
 
 @pytest.mark.parametrize("use_buffers", [False, True])
 @pytest.mark.parametrize("decay", [0.999, 0.9, 0.5, 0.0, 1.0])
-def test_trace(bin_dir, use_buffers, decay):
+def test_trace(optim_trace, use_buffers, decay):
     generator = torch.Generator().manual_seed(7)
     rows = torch.randn(STEPS, 2 * SIZE + 1, generator=generator)
     rows[:, -1] = torch.arange(STEPS) * 10
-    got = torch.tensor(ask(bin_dir, what="average", rows=rows.tolist(), decay=decay, use_buffers=use_buffers),
+    got = torch.tensor(optim_trace.ask(what="average", rows=rows.tolist(), decay=decay, use_buffers=use_buffers),
                        dtype=torch.float64)
     model = Model()
     averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=use_buffers)

@@ -1,5 +1,6 @@
 // What test_learning_rates.py, test_grad_scaler.py and test_weight_average.py compare with
-// PyTorch: reads one JSON request from standard input and prints the answer as JSON.
+// PyTorch: reads JSON requests from standard input, one a line, and prints each answer as a
+// line of JSON.
 
 #include <lockstep/grad_scaler.h>
 #include <lockstep/learning_rate.h>
@@ -120,21 +121,18 @@ json average_trace(const json& request) {
   return result;
 }
 
+json answer(const json& request) {
+  const auto what = request.at("what").get<std::string>();
+  if (what == "schedule") return schedule_trace(request);
+  if (what == "plateau") return plateau_trace(request);
+  if (what == "scaler") return scaler_trace(request);
+  if (what == "average") return average_trace(request);
+  throw std::invalid_argument("unknown request: " + what);
+}
+
 }  // namespace
 
 int main() {
-  const json request = json::parse(std::cin);
-  const auto what = request.at("what").get<std::string>();
-  if (what == "schedule") {
-    std::cout << schedule_trace(request) << "\n";
-  } else if (what == "plateau") {
-    std::cout << plateau_trace(request) << "\n";
-  } else if (what == "scaler") {
-    std::cout << scaler_trace(request) << "\n";
-  } else if (what == "average") {
-    std::cout << average_trace(request) << "\n";
-  } else {
-    std::cerr << "unknown request: " << what << "\n";
-    return 1;
-  }
+  std::string line;
+  while (std::getline(std::cin, line)) std::cout << answer(json::parse(line)) << std::endl;
 }
