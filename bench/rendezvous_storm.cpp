@@ -69,6 +69,8 @@ struct SimulatedLauncher : MembershipListener {
   uint16_t reserve_store_port(int) override { return 29500; }
   void start(const Generation& generation) override;
   void stop(int generation, const std::string&) override { membership->stopped(generation); }
+  void note(const std::string&) override {}
+  void stalled(int, const Stall&) override {}
   void finish(const JobOutcome& outcome) override;
 
   Storm& storm;

@@ -30,4 +30,5 @@ install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
               ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
               ${PROJECT_SOURCE_DIR}/cmake/LockstepTorch.cmake
               ${PROJECT_SOURCE_DIR}/cmake/LockstepSodium.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/LockstepTracking.cmake
         DESTINATION ${package_dir})

@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-CORE = ("base", "config", "cluster", "launch")
+CORE = ("base", "config", "cluster", "launch", "track")
 
 # Folder of src -> folders that it may include. An edge that is not here is an error.
 LAYERS = {
@@ -17,25 +17,28 @@ LAYERS = {
     "config": ("base",),
     "cluster": ("base", "config"),
     "launch": ("base", "config", "cluster"),
+    # What a run measures, as files or to a server.
+    "track": ("base", "config"),
     "comm": CORE,
     "grad": (*CORE, "comm"),
     "shard": (*CORE, "comm", "grad"),
     "optim": (*CORE, "comm", "grad"),
-    # Knows rank and world size as numbers only.
+    # These two know rank and world size as numbers only.
     "data": ("base", "config"),
-    "checkpoint": (*CORE, "comm", "grad", "shard", "optim", "data"),
-    "train": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint"),
+    "checkpoint": ("base", "config"),
+    # Weights of Python's files and scripts.
+    "interop": ("base", "config", "checkpoint"),
+    "train": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop"),
     "models": ("base", "config", "grad"),
     "report": (*CORE, "train"),
-    "cli": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "train", "models", "report"),
-    "app": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "train", "models", "report", "cli"),
+    "cli": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models", "report"),
+    "app": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models", "report", "cli"),
     # The one optional library: nothing includes it, it is loaded.
     "cuda": (*CORE, "comm", "grad", "shard"),
 }
 
 # Public headers belong to the layer that has a source of the same name; these have none.
-PUBLIC = {"version": "base", "exit_status": "base", "c10d": "comm", "named_tensors": "optim", "world": "train",
-          "lockstep": "cli"}
+PUBLIC = {"version": "base", "exit_status": "base", "c10d": "comm", "world": "train", "lockstep": "cli"}
 
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)

@@ -22,10 +22,10 @@ class Communicator;
 //
 // The same seed and losses give the same candidates. One thread at a time.
 //
-// Written here because the kept libraries own the loop: pagmo's algorithms evolve a
-// population to the end of a generation budget and its CMA-ES evaluates one point at a
-// time, NLopt calls a function for one point; neither hands out candidates, so neither
-// can share them among ranks or stop for a checkpoint between two.
+// Written here because the kept libraries own the loop. An algorithm of pagmo evolves a
+// population by itself, and of its algorithms CMA-ES and differential evolution evaluate
+// one point at a time; NLopt calls a function for one point. Neither hands out candidates,
+// so neither can share them among ranks or stop for a checkpoint between two.
 class GradientFreeOptimizer {
  public:
   virtual ~GradientFreeOptimizer() = default;
@@ -47,36 +47,38 @@ class GradientFreeOptimizer {
 
   // The best point told or observed; the starting point and infinity before that.
   const at::Tensor& best() const { return best_; }
-  double best_loss() const { return best_loss_; }
-  int64_t evaluations() const { return evaluations_; }
+  double best_loss() const;
+  int64_t evaluations() const;
 
-  // Everything, generator included, as named tensors; between tell() and ask() only.
-  // Loading needs an object of the same kind and dimension, and takes the options that
-  // were saved in place of its own. ConfigError says what differs; nothing is changed.
+  // Everything, the generator included, under "KIND/NAME"; only when all that was asked
+  // has been told (ConfigError). The tensors are the object's own: clone what must not
+  // change. Loading copies, and needs an object of the same kind, dimension and
+  // population; ConfigError says what differs, and nothing is changed.
   NamedTensors state() const;
   void load_state(const NamedTensors& state);
 
  protected:
   explicit GradientFreeOptimizer(const at::Tensor& start);
 
+  // n >= 1.
   virtual at::Tensor propose(int64_t n) = 0;
-  // Losses without NaN: those are infinite.
+  // What propose() returned last, and losses without NaN: those are infinite.
   virtual void learn(const at::Tensor& candidates, const at::Tensor& losses) = 0;
+  // The tensors themselves: loading copies into them.
   virtual NamedTensors own_state() const = 0;
-  // Names and shapes have been checked against own_state().
-  virtual void load_own_state(const NamedTensors& state) = 0;
+  // Called after a load.
+  virtual void loaded() {}
 
  private:
   void note(const at::Tensor& point, double loss);
 
   at::Tensor best_;
-  double best_loss_;
-  int64_t evaluations_ = 0;
+  at::Tensor counts_;  // best loss, evaluations
   int64_t asked_ = 0;  // candidates that wait for tell()
 };
 
 // Covariance matrix adaptation. Adapts the whole matrix up to full_dimension, its
-// diagonal above (sep-CMA-ES).
+// diagonal above (sep-CMA-ES). Needs two candidates at least.
 struct CmaEsOptions {
   double sigma = 0.3;      // standard deviation of the first candidates
   int64_t population = 0;  // 0: 4 + floor(3 ln P)
@@ -85,7 +87,8 @@ struct CmaEsOptions {
 };
 std::unique_ptr<GradientFreeOptimizer> make_cma_es(const at::Tensor& start, const CmaEsOptions& options = {});
 
-// Mutates the best point; the step grows with success and shrinks without (1/5 rule).
+// Mutates the best point; the step grows when more than a fifth of the mutants are better,
+// and shrinks otherwise. The first candidate is the start itself.
 struct OnePlusOneOptions {
   double sigma = 0.3;
   uint64_t seed = 0;
@@ -93,7 +96,7 @@ struct OnePlusOneOptions {
 std::unique_ptr<GradientFreeOptimizer> make_one_plus_one(const at::Tensor& start,
                                                          const OnePlusOneOptions& options = {});
 
-// Independent normal points around the start.
+// Independent normal points around the start; the first candidate is the start itself.
 struct RandomSearchOptions {
   double sigma = 1;
   uint64_t seed = 0;
@@ -101,7 +104,7 @@ struct RandomSearchOptions {
 std::unique_ptr<GradientFreeOptimizer> make_random_search(const at::Tensor& start,
                                                           const RandomSearchOptions& options = {});
 
-// DE/rand/1/bin.
+// DE/rand/1/bin. The first candidate is the start itself.
 struct DifferentialEvolutionOptions {
   double sigma = 1;        // spread of the first population around the start
   int64_t population = 0;  // 0: min(10 P, 60), at least 8

@@ -51,7 +51,7 @@ LearningRateSchedule step_decay(const StepDecay& options);
 
 // MultiStepLR, "multi_step": times gamma at each milestone; one given twice counts twice.
 struct MultiStepDecay {
-  std::vector<int64_t> milestones;
+  std::vector<int64_t> milestones = {};
   double gamma = 0.1;
 };
 LearningRateSchedule multi_step_decay(const MultiStepDecay& options);
@@ -72,7 +72,7 @@ LearningRateSchedule polynomial_decay(const PolynomialDecay& options);
 // CyclicLR with mode "triangular" and no cycling of momentum, "cyclic": from base_lr up
 // to max_lr in step_size steps, and down again in as many.
 struct CyclicRate {
-  std::optional<double> base_lr;  // nullopt: the group's own
+  std::optional<double> base_lr = {};  // nullopt: the group's own
   double max_lr = 0.1;
   int64_t step_size = 2000;
 };
@@ -100,8 +100,8 @@ LearningRateSchedule cosine_restarts(const CosineRestarts& options);
 struct OneCycle {
   enum class Anneal { kCosine, kLinear };  // "cosine", "linear"
   int64_t total_steps = 1;
-  std::optional<double> max_lr;  // nullopt: the group's own rate is the top
-  double pct_start = 0.3;        // the share of the steps that go up
+  std::optional<double> max_lr = {};  // nullopt: the group's own rate is the top
+  double pct_start = 0.3;             // the share of the steps that go up
   Anneal anneal = Anneal::kCosine;
   bool cycle_momentum = true;  // the other way round: from max down to base and up
   double base_momentum = 0.85;

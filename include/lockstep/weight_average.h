@@ -82,7 +82,7 @@ class WeightAverage {
     bool is_buffer = false;
   };
 
-  void exchange() noexcept(false);
+  void exchange();
   double current_decay() const;
 
   WeightAverageOptions options_;

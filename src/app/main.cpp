@@ -26,6 +26,7 @@ constexpr char kUsage[] =
     "  lockstep slurm               a batch script for a Slurm cluster, printed or submitted\n"
     "  lockstep doctor              what this machine and this allocation can do\n"
     "  lockstep bench collectives   time and bandwidth of collectives\n"
+    "  lockstep ckpt                checkpoints: list, inspect, verify, export, import, compare\n"
     "  lockstep --version\n"
     "\n"
     "lockstep COMMAND --help tells more.\n";
@@ -55,7 +56,9 @@ int run_command(const Command& command, int argc, char** argv) {
   }
 }
 
-bool needs_tensors(std::string_view command) { return command == "doctor" || command == "bench"; }
+bool needs_tensors(std::string_view command) {
+  return command == "doctor" || command == "bench" || command == "ckpt";
+}
 
 int run_tensor_command(char** argv) {
   const std::filesystem::path program =

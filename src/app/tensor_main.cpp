@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/bench_collectives.h"
+#include "cli/ckpt.h"
 #include "cli/doctor.h"
 
 int main(int argc, char** argv) {
@@ -13,6 +14,7 @@ int main(int argc, char** argv) {
     app.require_subcommand(1);
     int status = lockstep::kExitSuccess;
     lockstep::cli::add_doctor(app, &status);
+    lockstep::cli::add_ckpt(app, &status);
     CLI::App* bench = app.add_subcommand("bench", "measure");
     bench->require_subcommand(1);
     lockstep::cli::add_bench_collectives(*bench, &status);

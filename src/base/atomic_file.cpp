@@ -51,10 +51,14 @@ void sync_folder(const std::filesystem::path& folder) {
 }  // namespace
 
 void publish_file(const std::filesystem::path& path, std::string_view content) {
+  publish_file(path, [&](const Append& append) { append(content); });
+}
+
+void publish_file(const std::filesystem::path& path, const std::function<void(const Append&)>& write) {
   TemporaryFile temporary(fmt::format("{}.{}.tmp", path.string(), ::getpid()));
   UniqueFd fd(::open(temporary.path().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!fd) fail(path, "open");
-  write_all(fd.get(), content, path);
+  write([&](std::string_view part) { write_all(fd.get(), part, path); });
   if (::fsync(fd.get()) != 0) fail(path, "fsync");
   fd.reset();
   if (::rename(temporary.path().c_str(), path.c_str()) != 0) fail(path, "rename");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string_view>
 
 namespace lockstep::base {
@@ -10,5 +11,10 @@ namespace lockstep::base {
 // Throws ConfigError with the path and the reason (full disk, no permission); the
 // old file then stays as it was.
 void publish_file(const std::filesystem::path& path, std::string_view content);
+
+// The same for content that comes in parts: `write` hands them to its argument, in
+// order. When it throws, the old file stays too.
+using Append = std::function<void(std::string_view part)>;
+void publish_file(const std::filesystem::path& path, const std::function<void(const Append&)>& write);
 
 }  // namespace lockstep::base

@@ -10,6 +10,8 @@
 
 #include "base/environment.h"
 #include "cli/machine_facts.h"
+#include "cluster/allocation_check.h"
+#include "cluster/devices.h"
 #include "cluster/placement.h"
 #include "cluster/topology.h"
 
@@ -46,9 +48,21 @@ json self_test(const World& world) {
   return {{"operation", "all_reduce"}, {"backend", world.communicator().backend()}, {"ok", right}};
 }
 
+// What the ranks of this node lack in the allocation, with the flag to change.
+json allocation_facts(const World& world) {
+  const base::Environment environment = base::Environment::of_process();
+  cluster::AllocationFacts facts = cluster::facts_of_process(environment, world.map().local_world_size,
+                                                             cluster::count_visible_gpus(environment));
+  facts.wants_gpu |= world.device().is_cuda();
+  const std::vector<std::string> problems = cluster::check_allocation(world.map(), environment, facts);
+  return problems.empty() ? json("fits") : json(problems);
+}
+
 json rank_facts(const World& world) {
-  json facts = {
-      {"machine", machine_facts()}, {"map", map_facts(world.map())}, {"device", world.device().str()}};
+  json facts = {{"machine", machine_facts()},
+                {"map", map_facts(world.map())},
+                {"device", world.device().str()},
+                {"allocation", allocation_facts(world)}};
   facts["self_test"] = self_test(world);
   return facts;
 }

@@ -4,10 +4,12 @@
 #include <vector>
 
 #include "base/environment.h"
+#include "base/log.h"
 #include "cluster/devices.h"
 #include "cluster/topology.h"
 #include "launch/agent/run_job.h"
 #include "launch/agent/run_options.h"
+#include "launch/agent/slurm_step.h"
 
 namespace lockstep::cli {
 
@@ -18,7 +20,17 @@ int run_run(int argc, const char* const* argv) {
       .gpus = cluster::count_visible_gpus(environment),
   };
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  return launcher::run_job(launcher::parse_run_options(arguments, environment, machine));
+  const launcher::RunOptions options = launcher::parse_run_options(arguments, environment, machine);
+  // Nodes are alike as a rule: the first one speaks for all.
+  if (!options.quiet) {
+    for (const std::string& hint : options.hints) base::log_warning("run", "{}", hint);
+  }
+  if (!options.quiet && options.meeting.node_rank.value_or(0) == 0) {
+    for (const std::string& problem : launcher::check_slurm_share(environment, options.local_world_size)) {
+      base::log_warning("run", "{}", problem);
+    }
+  }
+  return launcher::run_job(options);
 }
 
 }  // namespace lockstep::cli

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cluster/topology.h"
 #include "cluster/variables.h"
 
 namespace lockstep::cluster {
@@ -121,6 +122,16 @@ void check_memory(Check& check) {
 }
 
 }  // namespace
+
+AllocationFacts facts_of_process(const base::Environment& environment, int local_world_size,
+                                 int visible_gpus) {
+  AllocationFacts facts;
+  facts.wants_gpu = Variables(environment).number("SLURM_GPUS_ON_NODE", 0, 1024).value_or(0) > 0;
+  facts.visible_gpus = visible_gpus;
+  facts.affinity_cpus = static_cast<int>(affinity_cpus().size());
+  facts.own_cpus = has_own_cpus(environment, local_world_size);
+  return facts;
+}
 
 std::vector<std::string> check_allocation(const RankMap& map, const base::Environment& environment,
                                           const AllocationFacts& facts) {

@@ -24,6 +24,11 @@ struct AllocationFacts {
   int64_t memory_per_rank_bytes = int64_t{1} << 30;
 };
 
+// The facts of this process, which sees visible_gpus and whose node has so many ranks:
+// GPUs are wanted where Slurm has given some.
+AllocationFacts facts_of_process(const base::Environment& environment, int local_world_size,
+                                 int visible_gpus);
+
 // Compares the ranks with what the job was given, from the view of one rank: ranks
 // against GPUs, CPUs a rank, memory a rank. One sentence a problem, each with the flag
 // to change; empty: all fits. Pure. Not told here, because one rank cannot see it: two

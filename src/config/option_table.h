@@ -14,11 +14,11 @@ namespace lockstep::config {
 
 // What a value may be, whoever set it.
 struct OptionRules {
-  std::vector<std::string> choices;     // text options; empty: any
-  std::optional<int64_t> minimum = {};  // numeric options
-  std::string short_flag = {};          // one letter: -n
-  bool negatable = true;                // a bool also has --no_name
-  bool has_variable = true;             // false: by flag only
+  std::vector<std::string> choices = {};  // text options; empty: any
+  std::optional<int64_t> minimum = {};    // numeric options
+  std::string short_flag = {};            // one letter: -n
+  bool negatable = true;                  // a bool also has --no_name
+  bool has_variable = true;               // false: by flag only
 };
 
 // The options of one struct: name, help, rules and field declared once, from which

@@ -24,6 +24,13 @@ int64_t time_of(const json& object) {
   return 0;
 }
 
+// What is nested deeper than anybody means is left out: to print it takes a stack as deep.
+json read_json(const std::string& text) {
+  constexpr int kMaxDepth = 32;
+  const auto keep = [](int depth, json::parse_event_t, json&) { return depth <= kMaxDepth; };
+  return json::parse(text, keep, /*allow_exceptions=*/false);
+}
+
 std::optional<WorkerError> parse(const json& content) {
   if (!content.is_object() || !content.contains("message")) return std::nullopt;
   const json& message = content["message"];
@@ -50,7 +57,7 @@ std::optional<WorkerError> read_error_file(const std::string& path) {
   std::string bytes(kMaxBytes, '\0');
   file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   bytes.resize(static_cast<size_t>(file.gcount()));
-  const json content = json::parse(bytes, nullptr, /*allow_exceptions=*/false);
+  const json content = read_json(bytes);
   if (content.is_discarded()) return std::nullopt;
   std::optional<WorkerError> error = parse(content);
   if (error) error->text = std::move(bytes);
@@ -67,7 +74,7 @@ void write_error_file(const std::string& path, const WorkerError& error) {
 }
 
 void pass_error_file_on(const std::string& path, const std::string& text, int exit_code) {
-  json content = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  json content = read_json(text);
   if (!content.is_object() || !content.contains("message") || !content["message"].is_object()) {
     base::publish_file(path, text);
     return;

@@ -9,10 +9,10 @@ namespace lockstep::launcher {
 // What a failed worker leaves for its launcher: the file that TORCHELASTIC_ERROR_FILE
 // names, JSON in either of torchrun's two shapes.
 struct WorkerError {
-  std::string message;      // one or several lines
-  std::string callstack;    // "" where the worker gives none
-  int64_t timestamp_s = 0;  // since the epoch; 0: not told
-  std::string text;         // the file as it is
+  std::string message = {};    // one or several lines
+  std::string callstack = {};  // "" where the worker gives none
+  int64_t timestamp_s = 0;     // since the epoch; 0: not told
+  std::string text = {};       // the file as it is
 };
 
 // nullopt: no file, or one that is no such JSON; a broken file must not hide the

@@ -46,7 +46,10 @@ struct JobFailure {
   int generation = 0;
   int node_rank = 0;
   std::string host;
-  int64_t time_us = 0;  // since the epoch, by the clock of the node that saw it
+  // Since the epoch, by the clock of the coordinator's machine: failures of several nodes
+  // can be put in order. What a node has seen it tells so, from its estimate of that
+  // clock.
+  int64_t time_us = 0;
   // kNode: what happened to it. kWorker: the message of its error file, or "".
   std::string message;
   std::string error_file;  // kWorker: the whole text of that file where it is JSON, or ""

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "launch/job.h"
+#include "launch/stall.h"
 
 namespace lockstep::launcher {
 
@@ -20,6 +21,10 @@ class MembershipListener {
   virtual void start(const Generation& generation) = 0;
   // End this generation's workers (SIGTERM, grace, SIGKILL), then call stopped().
   virtual void stop(int generation, const std::string& reason) = 0;
+  // What the person at this launcher wants to know: why it waits.
+  virtual void note(const std::string& text) = 0;
+  // No rank of the whole job has moved for the stall timeout while some wait.
+  virtual void stalled(int generation, const Stall& stall) = 0;
   // The job is over, everywhere. Nothing comes after it. Workers still alive (the job
   // could not be reached any more) are killed at once.
   virtual void finish(const JobOutcome& outcome) = 0;
@@ -34,6 +39,10 @@ class Membership {
   // Workers of a generation that has ended are no news any more and are ignored, in
   // all of these.
   virtual void worker_failed(const JobFailure& failure) = 0;
+  // What this node's workers are doing, in the order of their local ranks; every quarter
+  // of the stall timeout, so that the job can tell who waits for whom. The ranks and
+  // hosts in it need not be set.
+  virtual void progress(int generation, const std::vector<RankView>& workers) = 0;
   // All workers of this node have ended with success.
   virtual void succeeded(int generation) = 0;
   // None of this generation's workers runs any more, after stop().

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "optim/argument.h"
+#include "optim/saved_state.h"
 
 namespace lockstep {
 
@@ -157,16 +158,22 @@ nlohmann::json GradScaler::state() const {
 
 void GradScaler::load_state(const nlohmann::json& state) {
   GradScalerOptions options = impl_->options;
-  options.growth_factor = state.at("growth_factor").get<double>();
-  options.backoff_factor = state.at("backoff_factor").get<double>();
-  options.growth_interval = state.at("growth_interval").get<int64_t>();
+  double scale = 0;
+  int64_t tracker = 0;
+  int64_t skipped = 0;
+  int64_t consecutive = 0;
+  optim::read_saved("the gradient scaler", [&] {
+    state.at("growth_factor").get_to(options.growth_factor);
+    state.at("backoff_factor").get_to(options.backoff_factor);
+    state.at("growth_interval").get_to(options.growth_interval);
+    state.at("scale").get_to(scale);
+    state.at("_growth_tracker").get_to(tracker);
+    // Python's state has no counts.
+    skipped = state.value("skipped_steps", skipped);
+    consecutive = state.value("consecutive_skips", consecutive);
+  });
   check_options(options);
-  const auto scale = state.at("scale").get<double>();
-  const auto tracker = state.at("_growth_tracker").get<int64_t>();
   optim::require_positive("the gradient scaler's state", "scale", scale);
-  // Python's state has no counts.
-  const auto skipped = state.value("skipped_steps", int64_t{0});
-  const auto consecutive = state.value("consecutive_skips", int64_t{0});
   impl_->options = options;
   impl_->set(scale, tracker);
   impl_->found_inf = at::Tensor();

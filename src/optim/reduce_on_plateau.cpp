@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "optim/argument.h"
+#include "optim/saved_state.h"
 
 namespace lockstep {
 
@@ -74,10 +75,15 @@ nlohmann::json ReduceOnPlateau::state() const {
 }
 
 void ReduceOnPlateau::load_state(const nlohmann::json& state) {
-  const auto& best = state.at("best");
-  const auto misses = state.at("misses").get<int64_t>();
-  const auto cooldown_left = state.at("cooldown_left").get<int64_t>();
-  best_ = best.is_null() ? std::nullopt : std::optional(best.get<double>());
+  std::optional<double> best;
+  int64_t misses = 0;
+  int64_t cooldown_left = 0;
+  optim::read_saved("the schedule 'plateau'", [&] {
+    if (!state.at("best").is_null()) best = state.at("best").get<double>();
+    state.at("misses").get_to(misses);
+    state.at("cooldown_left").get_to(cooldown_left);
+  });
+  best_ = best;
   misses_ = misses;
   cooldown_left_ = cooldown_left;
 }

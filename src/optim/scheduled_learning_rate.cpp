@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "optim/argument.h"
+#include "optim/saved_state.h"
 
 namespace lockstep {
 namespace {
@@ -90,9 +91,13 @@ void ScheduledLearningRate::set_step(int64_t step) {
 nlohmann::json ScheduledLearningRate::state() const { return {{"step", step_}, {"base_lrs", base_lrs_}}; }
 
 void ScheduledLearningRate::load_state(const nlohmann::json& state) {
-  auto base_lrs = state.at("base_lrs").get<std::vector<double>>();
+  std::vector<double> base_lrs;
+  int64_t step = 0;
+  optim::read_saved("the learning rate schedule", [&] {
+    state.at("base_lrs").get_to(base_lrs);
+    state.at("step").get_to(step);
+  });
   check_groups(optimizer_, base_lrs.size());
-  const auto step = state.at("step").get<int64_t>();
   base_lrs_ = std::move(base_lrs);
   set_step(step);
 }

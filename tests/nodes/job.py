@@ -41,6 +41,13 @@ def marked_processes(mark):
     return found
 
 
+def _name_and_parent(pid):
+    with contextlib.suppress(OSError):
+        name, _, rest = pathlib.Path(f"/proc/{pid}/stat").read_text().partition(" (")[2].rpartition(") ")
+        return name, int(rest.split()[1])
+    return None, None
+
+
 def _tcp_sockets(pid):
     """(state, local port, remote address, remote port) of each socket on the node of a process."""
     with contextlib.suppress(OSError):
@@ -102,10 +109,8 @@ class Launcher:
         return self
 
     def kill_keeper(self):
-        for pid in marked_processes(self.job.mark):
-            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-            name, _, rest = stat.partition(" (")[2].rpartition(") ")
-            if name == "lockstep-keeper" and int(rest.split()[1]) == self.pid:
+        for pid in self.job.keepers():
+            if _name_and_parent(pid)[1] == self.pid:
                 os.kill(pid, signal.SIGKILL)
                 return
         raise AssertionError(f"node {self.node} has no keeper")
@@ -287,6 +292,9 @@ class Job:
 
     def left_over(self):
         return marked_processes(self.mark)
+
+    def keepers(self):
+        return [pid for pid in self.left_over() if _name_and_parent(pid)[0] == "lockstep-keeper"]
 
     def close(self):
         """Ends what is left: after a test that failed, or launchers that are stopped."""

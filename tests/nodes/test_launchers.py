@@ -215,6 +215,8 @@ def test_stopped_host_ends_the_job(make_job):
     print_time("stopped host to the end of the other launchers", since)
     launchers[0].kill(signal.SIGCONT)
     assert launchers[0].wait() == LOST, job.story()
+    assert "this launcher did not run for" in launchers[0].text, job.story()
+    assert "failed first" not in launchers[0].text, "nobody else did anything wrong"
     job.check(failures=0)
 
 
@@ -230,6 +232,7 @@ def test_frozen_node_ends_when_it_wakes_up(make_job):
     job.wait_until_gone(frozen)
     print_time("a node wakes up to the end of its workers", since)
     assert launchers[2].wait() == LOST, job.story()
+    assert "this launcher did not run for" in launchers[2].text, job.story()
     job.succeed(launchers[:2])
     job.check(failures=1, frozen=[e["pid"] for e in frozen])
 

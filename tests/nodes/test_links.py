@@ -194,20 +194,15 @@ def test_job_on_bad_links_ends_with_its_failure(make_job, network):
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("loss", [0.05, 0.2])
 def test_packets_lost_at_random(make_job, network, loss, seed):
-    """A node may be lost to an unlucky row of them, but then the job ends, and everywhere."""
+    """No node is given up: it starts, lives on, restarts after a failure and ends well."""
     network.switch.random.seed(seed)
     network.set_links(loss=loss)
     job = make_job(3, max_restarts=1)
-    launchers = job.start_all()
-
-    def started_or_ended(generation):
-        wait_until(lambda: len(job.generation(generation)) == 6 or any(launcher.ended for launcher in launchers),
-                   lambda: f"generation {generation} runs, or the job ends\n{job.story()}")
-    started_or_ended(0)
+    job.start_all()
+    job.wait_for_generation(0)
+    fault_lasts(10)
     job.kill_worker(0, 5)
-    started_or_ended(1)
-    job.finish()
-    statuses = job.wait()
-    print(f"measured: statuses {statuses}, packets lost {network.switch.dropped}")
-    assert set(statuses) <= {0, LOST, NOT_TOGETHER}, job.story()
-    job.check()
+    job.wait_for_generation(1)
+    job.succeed()
+    print(f"measured: packets lost {network.switch.dropped}")
+    job.check(failures=1)

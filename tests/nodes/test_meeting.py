@@ -49,6 +49,19 @@ def test_one_node_a_second_late(make_job):
     job.check(failures=0)
 
 
+def test_another_idea_of_the_job_is_refused(make_job):
+    """Both nodes and both values are named; the job goes on without it."""
+    job = make_job(2, max_restarts=3)
+    host = job.start(0).wait_in_meeting()
+    stranger = job.start(1, "--max-restarts", "1")
+    assert stranger.wait() == NOT_TOGETHER, job.story()
+    assert "--max-restarts is 1 on node1 and 3 on node0" in stranger.text
+    other = job.start(1)
+    job.wait_for_generation(0)
+    job.succeed([host, other])
+    job.check(failures=0)
+
+
 @pytest.mark.parametrize("nnodes", ["4", "4:4"], ids=["static", "open"])
 def test_all_at_once(make_job, nnodes):
     job = make_job(nnodes)
@@ -101,6 +114,7 @@ def test_node_beyond_the_most_waits_as_a_spare(make_job):
     launchers = job.start_all()
     events = job.wait_for_generation(0)
     spare = job.start(3).wait_in_meeting()
+    spare.wait_to_say("the job runs on all of its 3 nodes: this launcher is a spare")
     assert job.generations() == [0]
     launchers[1].kill()
     job.wait_for_generation(1)

@@ -95,3 +95,62 @@ def test_preempted_worker_ends_the_job_without_a_restart(make_job):
     job.order_failure(0, 4, 75)
     assert job.wait() == [75] * 3, job.story()
     job.check(failures=0)
+
+
+def _hanging_job(make_job, *flags, **options):
+    job = make_job(3, flags=["--stall-timeout", "1", *flags], worker_flags=["--hang-in-rank", "3"], **options)
+    return job, job.start_all()
+
+
+def test_hang_report_names_the_rank_of_another_node(make_job):
+    """Each launcher says for whom all ranks of all nodes wait, and nothing else happens."""
+    job, launchers = _hanging_job(make_job)
+    job.wait_for_generation(0)
+    for launcher in launchers:
+        launcher.wait_to_say("no rank has moved for 1 s")
+        launcher.wait_to_say("ranks 0-2,4-5 wait in all_reduce (their collective number 2; step 7, running)")
+        launcher.wait_to_say("rank 3 on node1 has not arrived: its last collective was number 1, all_reduce; step 7")
+    job.succeed()
+    assert all(launcher.text.count("no rank has moved") == 1 for launcher in launchers)
+    job.check(failures=0)
+
+
+def test_hang_restarts_the_job_by_the_rank_that_does_not_come(make_job):
+    """The node that has it kills it, and that is one failure."""
+    job, launchers = _hanging_job(make_job, "--on-stall", "restart", max_restarts=1)
+    job.wait_for_generation(1)
+    assert job.wait() == [128 + signal.SIGKILL] * 3, job.story()
+    assert one_root_cause(launchers) == ("rank 3", "signal 9 (SIGKILL)")
+    job.check(failures=1)
+
+
+def test_hang_ends_the_job_everywhere(make_job):
+    job, _ = _hanging_job(make_job, "--on-stall", "abort", max_restarts=3)
+    job.wait_for_generation(0)
+    assert job.wait() == [128 + signal.SIGABRT] * 3, job.story()
+    job.check(failures=0)
+
+
+@pytest.mark.parametrize("how", ["success", "failure", "restart", "killed_launcher", "stopped_launcher"])
+def test_daemons_of_workers_end_with_them(make_job, how):
+    """Also those with a session of their own, whose parent is gone; job.check() finds them."""
+    job = make_job(2, max_restarts=int(how == "restart"), worker_flags=["--with-daemon"])
+    launchers = job.start_all()
+    events = job.wait_for_generation(0)
+    if how == "failure":
+        job.kill_worker(0, 1)
+    elif how == "restart":
+        before = set(job.left_over())
+        job.kill_worker(0, 1)
+        job.wait_for_generation(1)
+        assert set(job.left_over()) & before == {*(launcher.pid for launcher in launchers), *job.keepers()}, job.story()
+    elif how == "killed_launcher":
+        launchers[1].kill()
+    elif how == "stopped_launcher":
+        launchers[1].kill(signal.SIGSTOP)
+        job.wait_until_gone([e for e in events if e["node"] == 1])
+        launchers[0].wait()
+        launchers[1].kill(signal.SIGCONT)
+    job.finish()
+    job.wait()
+    job.check()

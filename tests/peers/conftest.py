@@ -5,11 +5,20 @@ import pathlib
 
 import pytest
 
+from optim_program import OptimTrace
+
 
 @pytest.fixture
 def bin_dir():
     """Where the build put its programs."""
     return pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
+
+
+@pytest.fixture(scope="session")
+def optim_trace():
+    program = OptimTrace(pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]) / "test" / "optim_trace")
+    yield program
+    program.close()
 
 
 def _not_run(config):

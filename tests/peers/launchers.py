@@ -218,7 +218,7 @@ class Run:
     def _plain(self, text):
         """Without what is different in every run: folders, ports, random names."""
         text = text.replace(str(self._folder), "<case>")
-        text = re.sub(r"(torchelastic_[a-z0-9_]{8}|lockstep_[A-Za-z0-9]{6})(?=/|$)", "<temporary>", text)
+        text = re.sub(r"(torchelastic_[a-z0-9_]{8}|lockstep(?:-run)?_[A-Za-z0-9]{6})(?=/|$)", "<temporary>", text)
         text = re.sub(r"_([a-z0-9_]{8}|[A-Za-z0-9]{6})(?=/attempt_)", "_<random>", text)
         return re.sub(r"\b[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}(?![0-9a-f])", "<uuid>", text)
 

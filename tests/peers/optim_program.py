@@ -1,12 +1,22 @@
-"""Asks programs/optim_trace.cpp for numbers."""
+"""Asks programs/optim_trace.cpp for numbers. Loading LibTorch takes longer than all that it
+computes, so one process serves a session."""
 
 import json
 import subprocess
 
 
-def ask(bin_dir, **request):
-    """The program's answer to a request; see the program for what it understands."""
-    done = subprocess.run([bin_dir / "test" / "optim_trace"], input=json.dumps(request), text=True,
-                          capture_output=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+class OptimTrace:
+    def __init__(self, program):
+        self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, **request):
+        """The program's answer to a request; see the program for what it understands."""
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, f"the program ended with status {self._process.wait()}"
+        return json.loads(line)
+
+    def close(self):
+        self._process.stdin.close()
+        assert self._process.wait() == 0

@@ -173,7 +173,7 @@ ALL = [
                "Nothing holds GPUs that nobody watches.",
                {"orphans": False}),
     difference("no-leftovers", {"children left"},
-               "processes that a worker has started go on after the job", "they are killed when their worker has ended",
+               "processes that a worker has started go on after the job", "they are killed when their worker has ended, and daemons of theirs when the last worker of the node has",
                "A data loader that hangs would keep its GPU.",
                {"children left": False}),
     difference("whole-job", STATUS | {"left running", "signals"},

@@ -5,8 +5,6 @@ import random
 import pytest
 import torch
 
-from optim_program import ask
-
 
 def schedule(kind):
     """The gradients of 300 steps, "inf" and "nan" among them."""
@@ -49,6 +47,6 @@ def trace(gradients, **options):
     # Grows until float32 is full: the scale must stop below infinity.
     {"init_scale": 2.0**120, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 1},
 ])
-def test_trace(bin_dir, kind, options):
+def test_trace(optim_trace, kind, options):
     gradients = schedule(kind)
-    assert ask(bin_dir, what="scaler", gradients=gradients, **options) == trace(gradients, **options)
+    assert optim_trace.ask(what="scaler", gradients=gradients, **options) == trace(gradients, **options)

@@ -13,8 +13,6 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from optim_program import ask
-
 STEPS = 200
 BASE_LRS = [0.1, 0.037]
 
@@ -100,9 +98,9 @@ def trace(make_scheduler):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_schedule(bin_dir, name):
+def test_schedule(optim_trace, name):
     ours, make_scheduler, is_closed = CASES[name]
-    got = ask(bin_dir, what="schedule", schedule=ours, steps=STEPS, base_lrs=BASE_LRS)
+    got = optim_trace.ask(what="schedule", schedule=ours, steps=STEPS, base_lrs=BASE_LRS)
     expected, closed = trace(make_scheduler)
     assert len(got) == len(expected) == STEPS
     if is_closed:
@@ -128,10 +126,10 @@ def metrics(mode):
 @pytest.mark.parametrize("mode", ["min", "max"])
 @pytest.mark.parametrize("threshold_mode", ["rel", "abs"])
 @pytest.mark.parametrize("cooldown", [0, 4])
-def test_plateau(bin_dir, mode, threshold_mode, cooldown):
+def test_plateau(optim_trace, mode, threshold_mode, cooldown):
     options = {"mode": mode, "threshold_mode": threshold_mode, "patience": 6, "cooldown": cooldown, "min_lr": 1e-3}
     values = metrics(mode)
-    got = ask(bin_dir, what="plateau", metrics=values, gamma=0.5, base_lrs=BASE_LRS, **options)
+    got = optim_trace.ask(what="plateau", metrics=values, gamma=0.5, base_lrs=BASE_LRS, **options)
     optimizer = make_optimizer()
     scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, **options)
     expected = []

@@ -1,7 +1,9 @@
 """`lockstep slurm`: what it prints is accepted by sbatch, and runs."""
 
 import base64
+import contextlib
 import os
+import pathlib
 import re
 import subprocess
 
@@ -21,8 +23,9 @@ def style(request):
 
 
 def lines(done):
-    """The log, without the ranks that `lockstep run` writes before each line."""
-    return [re.sub(r"^\[default\d+\]:", "", line) for line in done.stdout.splitlines()]
+    """The log, without what `lockstep run` says itself and the ranks that it writes before each line."""
+    return [re.sub(r"^\[default\d+\]:", "", line) for line in done.stdout.splitlines()
+            if not line.startswith("[run] ")]
 
 
 def flags(style):
@@ -112,6 +115,40 @@ def test_ranks_of_the_submitting_shell_stay_there(slurm, style):
     assert len(rank_lines(done.stdout)) == 4
 
 
+def listening_ports(pids):
+    """The TCP ports that these processes listen on."""
+    inodes = set()
+    for pid in pids:
+        for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed just now
+                inodes.add(os.readlink(fd).removeprefix("socket:[").removesuffix("]"))
+    rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+def test_strangers_cannot_join(slurm):
+    """The script makes a secret of its own, the same for both nodes, and shows it to nobody."""
+    job = slurm.lockstep(*flags("torchrun"), "--output", slurm.folder / "log-%j.out", "--submit", "--", "sh", "-c",
+                         f'echo "token=$LOCKSTEP_JOB_TOKEN id=$TORCHELASTIC_RUN_ID"; exec {slurm.worker} {slurm.folder}')
+    job = job.stdout.strip()
+    slurm.wait_for_files("started.*.0", 4)
+    told = set(re.findall(r"token=(\w{64}) id=(\S+)", slurm.log(job)))
+    assert len(told) == 1
+    token, run_id = told.pop()
+    for pid in slurm.processes_of(job):
+        with contextlib.suppress(OSError):
+            assert token not in pathlib.Path(f"/proc/{pid}/cmdline").read_text()
+    launchers = [pid for pid in slurm.processes_of(job) if os.readlink(f"/proc/{pid}/exe") == str(slurm.bin / "lockstep")]
+    (port,) = listening_ports(launchers)
+    stranger = slurm.lockstep("run", "--nnodes", "2", "--node-rank", "1", "--master-addr", NODES[0], "--master-port", port,
+                              "--rdzv-id", run_id, "true", check=False)
+    assert stranger.returncode == 76 and "the job token is wrong" in stranger.stderr
+    (slurm.folder / "finish").touch()
+    slurm.wait_for(job, "COMPLETED")
+    other = slurm.lockstep(*flags("torchrun"), "--submit", "--wait", "--", "printenv", "LOCKSTEP_JOB_TOKEN")
+    assert token not in other.stdout and re.search(r"\]:\w{64}$", other.stdout, re.MULTILINE)
+
+
 def test_submitting_from_inside_a_job(slurm):
     """The outer job's GPUs and CPUs are not taken for the inner one's."""
     inner = f"{slurm.bin}/lockstep slurm --style srun --submit --wait -- bash -c 'echo inner'"
@@ -123,8 +160,9 @@ def test_submitting_from_inside_a_job(slurm):
 
 def test_array_waits_for_all_its_tasks(slurm):
     done = slurm.lockstep("slurm", "--style", "srun", "--array", "0-2", "--time", "5", "--submit", "--wait", "--",
-                          "bash", "-c", 'exit "$SLURM_ARRAY_TASK_ID"', check=False)
+                          "bash", "-c", 'echo "task $SLURM_ARRAY_TASK_ID"; exit "$SLURM_ARRAY_TASK_ID"', check=False)
     assert done.returncode == 2, "the largest of the three"
+    assert {f"[{task}]:task {task}" for task in range(3)} <= set(done.stdout.splitlines()), "all of them are shown"
     assert len(list(slurm.folder.glob("bash-*_*.out"))) == 3
 
 

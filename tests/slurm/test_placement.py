@@ -109,3 +109,13 @@ def test_squeue_tells_when_a_job_ends(slurm):
     assert end - start == 300
     (slurm.folder / "finish").touch()
     wait_until(lambda: slurm.state(job) == "COMPLETED", "the job ends")
+
+
+def test_ranks_that_do_not_fit_the_allocation_are_explained(slurm):
+    """Once for the step, not on every node; the job runs all the same."""
+    done = slurm.run("srun", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1", slurm.bin / "lockstep", "run",
+                     "-n", "2", "printenv", "RANK")
+    assert sorted(line[-1] for line in done.stdout.splitlines()) == ["0", "1", "2", "3"]
+    assert done.stderr.count("[run] warning: 2 ranks of this node share 1 GPU: ask for --gpus-per-node=2") == 1
+    quiet = slurm.run("srun", "--nodes=1", "--gpus-per-node=1", slurm.bin / "lockstep", "run", "--quiet", "-n", "2", "true")
+    assert quiet.stderr == ""

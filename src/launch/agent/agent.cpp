@@ -10,7 +10,6 @@
 #include <cstdlib>
 
 #include "cluster/topology.h"
-#include "launch/agent/stall_watch.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -19,6 +18,9 @@ namespace {
 // others, who wait for heartbeat_timeout since they last heard of it, go on without it.
 constexpr std::chrono::milliseconds kLease{1000};
 constexpr std::chrono::milliseconds kLeaseRenewal{100};
+constexpr std::chrono::milliseconds kStatusPeriod{500};
+// gdb takes seconds and memory for each.
+constexpr size_t kMaxStacks = 8;
 
 std::vector<int> all_signals(const RunOptions& options) {
   std::vector<int> signals = options.stop_signals;
@@ -46,11 +48,14 @@ Agent::Agent(base::EventLoop& loop, const RunOptions& options, Keeper& keeper, C
       signals_(all_signals(options)),
       logs_(options.log_dir, options.run_id, keeps_logs(options)) {
   loop_.watch(signals_.fd(), EPOLLIN, [this](uint32_t) { on_signals(); });
+  // Where lines have no prefix, bytes pass as they come: the terminal is the program's.
+  if (consoles_.err.is_decorated() && !options_.quiet && !options_.prefix_template.empty()) show_status();
 }
 
 Agent::~Agent() {
+  loop_.cancel(status_timer_);
   loop_.cancel(lease_timer_);
-  loop_.cancel(stall_timer_);
+  loop_.cancel(progress_timer_);
   loop_.cancel(kill_timer_);
   loop_.forget(signals_.fd());
 }
@@ -77,40 +82,58 @@ void Agent::start(const Generation& generation) {
   unsaid_reason_.clear();
   workers_ = std::make_unique<WorkerGroup>(loop_, keeper_, consoles_, logs_, options_, generation,
                                            [this](int local_rank) { on_worker_exit(local_rank); });
-  stall_told_ = false;
-  loop_.cancel(stall_timer_);
-  if (options_.stall_timeout.count() > 0) look_for_stall();
+  loop_.cancel(progress_timer_);
+  if (options_.stall_timeout.count() > 0) tell_progress();
 }
 
-// Looks four times within the timeout, so that a report is never much too late.
-void Agent::look_for_stall() {
-  stall_timer_ = loop_.after(options_.stall_timeout / 4, [this] { look_for_stall(); });
+// Four times within the timeout, so that a stall is never told much too late.
+void Agent::tell_progress() {
+  progress_timer_ = loop_.after(options_.stall_timeout / 4, [this] { tell_progress(); });
   if (ending_ || !workers_) return;
-  std::vector<RankView> views;
-  for (int i = 0; i < workers_->generation().local_world_size(); ++i) {
-    views.push_back({workers_->generation().first_rank() + i, workers_->ended(i), workers_->progress(i)});
+  std::vector<RankView> views(static_cast<size_t>(workers_->generation().local_world_size()));
+  for (size_t i = 0; i < views.size(); ++i) {
+    views[i].ended = workers_->ended(static_cast<int>(i));
+    views[i].progress = workers_->progress(static_cast<int>(i));
   }
-  const std::optional<Stall> stall = find_stall(views, options_.stall_timeout);
-  if (stall && !stall_told_) {
-    consoles_.err.write(stall->report);
-    on_stall(stall->missing);
-  }
-  stall_told_ = stall.has_value();
+  membership_->progress(workers_->generation().number, views);
 }
 
-void Agent::on_stall(const std::vector<int>& missing) {
+void Agent::show_status() {
+  status_timer_ = loop_.after(kStatusPeriod, [this] { show_status(); });
+  JobStatus status;
+  status.elapsed = std::chrono::duration_cast<std::chrono::seconds>(base::EventLoop::Clock::now() - began_);
+  status.max_restarts = options_.max_restarts;
+  if (workers_ && workers_->running() > 0) {
+    const Generation& generation = workers_->generation();
+    status.ranks = generation.world_size();
+    status.nodes = static_cast<int>(generation.nodes.size());
+    status.restarts = generation.restart_count;
+    status.steps = workers_->steps();
+  } else {
+    status.waiting_for = options_.max_nodes > 1 ? "waiting for the other nodes" : "starting";
+  }
+  consoles_.err.show_status(format_status(status));
+}
+
+void Agent::note(const std::string& text) { say(fmt::format("[run] {}\n", text)); }
+
+void Agent::stalled(int generation, const Stall& stall) {
+  if (ending_ || !workers_ || workers_->generation().number != generation) return;
+  consoles_.err.write(stall.report);
   if (options_.on_stall == RunOptions::OnStall::kAbort) {
     membership_->leave(SIGABRT);
     return;
   }
-  for (const int local_rank : missing) {
+  const int first = workers_->generation().first_rank();
+  for (const int rank : stall.missing) {
+    const int local_rank = rank - first;
+    if (local_rank < 0 || local_rank >= workers_->generation().local_world_size()) continue;
     if (workers_->ended(local_rank)) continue;
     if (options_.on_stall == RunOptions::OnStall::kRestart) {
       ::kill(-workers_->pid(local_rank), SIGKILL);
-    } else {
-      stacks_.push_back(std::make_unique<StackDump>(
-          loop_, consoles_.err, workers_->pid(local_rank),
-          fmt::format("  rank {}: ", workers_->generation().first_rank() + local_rank)));
+    } else if (stacks_.size() < kMaxStacks) {
+      stacks_.push_back(std::make_unique<StackDump>(loop_, consoles_.err, workers_->pid(local_rank),
+                                                    fmt::format("  rank {}: ", rank)));
     }
   }
 }
@@ -179,9 +202,11 @@ void Agent::finish(const JobOutcome& outcome) {
   outcome_ = outcome;
   // Where workers still run the job is out of reach: nobody must go on alone.
   loop_.cancel(kill_timer_);
-  loop_.cancel(stall_timer_);
+  loop_.cancel(progress_timer_);
+  loop_.cancel(status_timer_);
   stacks_.clear();
   workers_.reset();
+  consoles_.err.show_status("");
   loop_.stop();
 }
 

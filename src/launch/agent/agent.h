@@ -36,6 +36,8 @@ class Agent final : public MembershipListener {
   uint16_t reserve_store_port(int generation) override;
   void start(const Generation& generation) override;
   void stop(int generation, const std::string& reason) override;
+  void note(const std::string& text) override;
+  void stalled(int generation, const Stall& stall) override;
   void finish(const JobOutcome& outcome) override;
 
  private:
@@ -43,8 +45,8 @@ class Agent final : public MembershipListener {
   JobFailure explain_failure(int local_rank) const;
   void on_signals();
   void on_stop_signal(int signal);
-  void look_for_stall();
-  void on_stall(const std::vector<int>& missing);
+  void tell_progress();
+  void show_status();
   // SIGTERM now, SIGKILL when the grace is over.
   void end_workers(int signal);
   void say(const std::string& line);
@@ -65,10 +67,11 @@ class Agent final : public MembershipListener {
   int stop_signal_ = 0;
   std::string unsaid_reason_;  // why the last generation stopped, where nobody was told
   base::EventLoop::Timer kill_timer_;
-  base::EventLoop::Timer stall_timer_;
+  base::EventLoop::Timer progress_timer_;
   base::EventLoop::Timer lease_timer_;
+  base::EventLoop::Timer status_timer_;
+  const base::EventLoop::Clock::time_point began_ = base::EventLoop::Clock::now();
   std::optional<base::EventLoop::Clock::time_point> last_renewal_;
-  bool stall_told_ = false;
   std::vector<std::unique_ptr<StackDump>> stacks_;
   std::optional<JobOutcome> outcome_;
 };

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 
 namespace lockstep::launcher {
 namespace {
@@ -17,10 +18,22 @@ bool is_file(int fd) {
   return ::fstat(fd, &status) != 0 || S_ISREG(status.st_mode);
 }
 
+// https://no-color.org
+bool wants_colours() {
+  const char* refused = std::getenv("NO_COLOR");
+  const char* kind = std::getenv("TERM");
+  return (refused == nullptr || *refused == '\0') && kind != nullptr && std::string_view(kind) != "dumb";
+}
+
 }  // namespace
 
-Console::Console(base::EventLoop& loop, int fd)
-    : loop_(loop), fd_(fd), terminal_(::isatty(fd) == 1), pollable_(!is_file(fd)) {}
+Console::Console(base::EventLoop& loop, int fd, StatusLine& status)
+    : loop_(loop),
+      fd_(fd),
+      status_(status),
+      terminal_(::isatty(fd) == 1),
+      decorated_(terminal_ && wants_colours()),
+      pollable_(!is_file(fd)) {}
 
 Console::~Console() {
   if (watching_) loop_.forget(fd_);
@@ -31,8 +44,18 @@ Console::~Console() {
 
 void Console::write(std::string_view bytes) {
   if (broken_) return;
-  pending_ += bytes;
+  if (decorated_) {
+    pending_ += status_.around(bytes);
+  } else {
+    pending_ += bytes;
+  }
   write_ready();
+}
+
+void Console::show_status(const std::string& text) {
+  if (!decorated_) return;
+  status_.set(text);
+  write("");
 }
 
 void Console::write_ready() {

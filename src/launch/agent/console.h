@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/event_loop.h"
+#include "launch/agent/status_line.h"
 
 namespace lockstep::launcher {
 
@@ -13,7 +14,8 @@ namespace lockstep::launcher {
 class Console {
  public:
   // fd: 1 or 2. It stays open and stays as it is (blocking): others share it.
-  Console(base::EventLoop& loop, int fd);
+  // status: what stands below the lines, where this is decorated; outlives the console.
+  Console(base::EventLoop& loop, int fd, StatusLine& status);
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
   // Writes what is left, waiting for the reader.
@@ -23,6 +25,10 @@ class Console {
   // So much waits to be written that producers should pause.
   bool congested() const { return pending_.size() > kMaxPending; }
   bool is_terminal() const { return terminal_; }
+  // A terminal that understands colours, of a user who wants them (NO_COLOR).
+  bool is_decorated() const { return decorated_; }
+  // Changes the line below all others. No effect where this is not decorated.
+  void show_status(const std::string& text);
 
  private:
   static constexpr size_t kMaxPending = 1 << 20;
@@ -33,7 +39,9 @@ class Console {
 
   base::EventLoop& loop_;
   const int fd_;
+  StatusLine& status_;
   const bool terminal_;
+  const bool decorated_;
   bool pollable_ = true;  // a file is always ready, and epoll does not take it
   bool watching_ = false;
   bool broken_ = false;  // the reader is gone: what follows is dropped

@@ -12,9 +12,11 @@
 #include <cstring>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "base/pipe.h"
+#include "launch/agent/leftovers.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -22,8 +24,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Message {
-  char what;  // b: begin, g: guard, r: release, l: lease
-  int64_t value;
+  char what;      // b: begin, g: guard, r: release, l: lease
+  int64_t value;  // of begin: the bytes of the mark, which follow
 };
 
 int wait_ms(const std::optional<Clock::time_point>& deadline) {
@@ -32,8 +34,20 @@ int wait_ms(const std::optional<Clock::time_point>& deadline) {
   return static_cast<int>(std::max<int64_t>(0, left.count()));
 }
 
-void kill_all(const std::set<pid_t>& groups) {
+void kill_all(const std::set<pid_t>& groups, const std::string& mark) {
   for (const pid_t group : groups) ::kill(-group, SIGKILL);
+  if (!groups.empty() && !mark.empty()) kill_leftovers(mark);
+}
+
+std::string read_text(int fd, int64_t size) {
+  std::string text(static_cast<size_t>(size), '\0');
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t got = ::read(fd, text.data() + at, text.size() - at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return "";
+    at += static_cast<size_t>(got);
+  }
+  return text;
 }
 
 // Until the launcher is gone. Its signals are not ours: of a Ctrl-C it makes what it
@@ -43,13 +57,14 @@ void kill_all(const std::set<pid_t>& groups) {
   ::prctl(PR_SET_NAME, "lockstep-keeper");
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
   std::set<pid_t> groups;
+  std::string mark;
   std::optional<Clock::time_point> deadline;
   bool expired = false;
   while (true) {
     pollfd ready{fd, POLLIN, 0};
     ::poll(&ready, 1, wait_ms(deadline));
     if (deadline && Clock::now() >= *deadline) {
-      kill_all(groups);
+      kill_all(groups, mark);
       deadline.reset();
       expired = true;
     }
@@ -59,13 +74,16 @@ void kill_all(const std::set<pid_t>& groups) {
     if (got < 0 && errno == EINTR) continue;
     if (got != sizeof message) break;
     const auto group = static_cast<pid_t>(message.value);
-    if (message.what == 'b') expired = false;
+    if (message.what == 'b') {
+      expired = false;
+      mark = read_text(fd, message.value);
+    }
     if (message.what == 'g') groups.insert(group);
     if (message.what == 'g' && expired) ::kill(-group, SIGKILL);
     if (message.what == 'r') groups.erase(group);
     if (message.what == 'l') deadline = Clock::now() + std::chrono::milliseconds(message.value);
   }
-  kill_all(groups);
+  kill_all(groups, mark);
   ::_exit(0);
 }
 
@@ -88,18 +106,19 @@ Keeper::~Keeper() {
   }
 }
 
-void Keeper::begin() { send('b', 0); }
+void Keeper::begin(const std::string& mark) { send('b', static_cast<int64_t>(mark.size()), mark); }
 void Keeper::guard(pid_t group) { send('g', group); }
 void Keeper::release(pid_t group) { send('r', group); }
 void Keeper::renew(std::chrono::milliseconds lease) { send('l', lease.count()); }
 
-void Keeper::send(char what, int64_t value) const {
+void Keeper::send(char what, int64_t value, const std::string& text) const {
   Message message;
   std::memset(&message, 0, sizeof message);
   message.what = what;
   message.value = value;
+  const std::string bytes = std::string(reinterpret_cast<const char*>(&message), sizeof message) + text;
   // A keeper that is gone is no reason to end a job: only the safety net is.
-  [[maybe_unused]] const ssize_t written = ::write(pipe_.get(), &message, sizeof message);
+  [[maybe_unused]] const ssize_t written = ::write(pipe_.get(), bytes.data(), bytes.size());
 }
 
 }  // namespace lockstep::launcher

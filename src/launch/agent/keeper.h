@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <string>
 
 #include "base/unique_fd.h"
 
@@ -10,8 +11,8 @@ namespace lockstep::launcher {
 
 // A process beside the launcher that ends the workers when the launcher cannot: it
 // was killed with SIGKILL, or it does not run (SIGSTOP, a machine that stalls) longer
-// than the others of the job wait for it. It kills whole process groups, so what
-// workers have started goes too.
+// than the others of the job wait for it. It kills whole process groups, and what
+// workers have started in sessions of their own.
 class Keeper {
  public:
   // Forks; REQUIRES that this process has one thread. Throws ConfigError when that is
@@ -22,8 +23,9 @@ class Keeper {
   // Kills what is still guarded, as if the launcher had died, and waits for the end.
   ~Keeper();
 
-  // New workers follow: a lease that has run out does not concern them.
-  void begin();
+  // New workers follow: a lease that has run out does not concern them. mark: what their
+  // environment holds, for kill_leftovers().
+  void begin(const std::string& mark);
   // From before a worker runs to the moment its group is known to be gone. Where the
   // lease has run out since begin() it is killed at once.
   void guard(pid_t group);
@@ -33,7 +35,7 @@ class Keeper {
   void renew(std::chrono::milliseconds lease);
 
  private:
-  void send(char what, int64_t value) const;
+  void send(char what, int64_t value, const std::string& text = "") const;
 
   base::UniqueFd pipe_;
   pid_t pid_ = -1;

@@ -4,10 +4,14 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <system_error>
 
 namespace lockstep::launcher {
@@ -37,6 +41,38 @@ std::string folder_name(std::string run_id) {
   return run_id.substr(0, 100);
 }
 
+// Of folders that are removed in the end: whoever has one holds a lock on it.
+constexpr std::string_view kTemporaryStem = "lockstep-run";
+
+// Empty where somebody else holds it, or it is gone.
+base::UniqueFd lock_folder(const fs::path& path) {
+  base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  struct stat status {};
+  if (!fd || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || ::fstat(fd.get(), &status) != 0) return {};
+  return status.st_uid == ::geteuid() ? std::move(fd) : base::UniqueFd();
+}
+
+// Gets its name when it is locked: until then nobody takes it for a stale one.
+fs::path make_locked(const fs::path& base, base::UniqueFd& lock) {
+  const fs::path unnamed = make_random(base, "lockstep-new");
+  lock = lock_folder(unnamed);
+  std::string name = unnamed.filename().string();
+  name.replace(0, name.rfind('_'), kTemporaryStem);
+  std::error_code error;
+  fs::rename(unnamed, base / name, error);
+  if (error) fail(base / name, error.message());
+  return base / name;
+}
+
+// The kernel gives up a lock when its process ends, however that happens.
+void remove_stale_folders() {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(fs::temp_directory_path(), ignored)) {
+    if (!entry.path().filename().string().starts_with(fmt::format("{}_", kTemporaryStem))) continue;
+    if (const base::UniqueFd lock = lock_folder(entry.path())) fs::remove_all(entry.path(), ignored);
+  }
+}
+
 }  // namespace
 
 base::UniqueFd open_log_file(const fs::path& path, int flags) {
@@ -51,8 +87,12 @@ LogFolder::LogFolder(const std::string& base, const std::string& run_id, bool ke
   // torchrun's way to say that no file is wanted.
   const bool unwanted = base == "/dev/null";
   if (base.empty() || unwanted) {
-    root = make_random(fs::temp_directory_path(), "lockstep");
-    if (!keep || unwanted) remove_ = root;
+    remove_stale_folders();
+    if (keep && !unwanted) {
+      root = make_random(fs::temp_directory_path(), "lockstep");
+    } else {
+      root = remove_ = make_locked(fs::temp_directory_path(), lock_);
+    }
   } else {
     make(root);
     root = fs::absolute(root);

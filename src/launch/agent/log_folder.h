@@ -17,7 +17,8 @@ base::UniqueFd open_log_file(const std::filesystem::path& path, int flags);
 //   BASE/RUN-ID_RANDOM/attempt_0/filtered_{stdout,stderr}.log
 //
 // Without a base it is a temporary folder, which is removed in the end unless it is
-// to be kept; with the base /dev/null it is never kept.
+// to be kept; with the base /dev/null it is never kept. What a launcher that was killed
+// has left is removed by the next one of the same user.
 class LogFolder {
  public:
   // base "": temporary. keep: also a temporary one stays. Throws ConfigError when
@@ -37,6 +38,7 @@ class LogFolder {
  private:
   std::filesystem::path path_;
   std::filesystem::path remove_;  // at the end; empty: nothing
+  base::UniqueFd lock_;           // on it, as long as this process lives
 };
 
 }  // namespace lockstep::launcher

@@ -24,6 +24,7 @@ RendezvousOptions rendezvous_options(const RunOptions& options) {
   rendezvous.min_nodes = options.min_nodes;
   rendezvous.max_nodes = options.max_nodes;
   rendezvous.max_restarts = options.max_restarts;
+  rendezvous.stall_timeout = options.stall_timeout;
   rendezvous.join_timeout = options.meeting.join_timeout;
   rendezvous.last_call_timeout = options.meeting.last_call_timeout;
   return rendezvous;

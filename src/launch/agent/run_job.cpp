@@ -42,7 +42,11 @@ int report(const Agent& agent, const RunOptions& options, Console& err) {
     err.write(fmt::format("[run] log files: {}\n", logs));
   }
   if (!agent.outcome()) return kExitInternal;
-  err.write(format_outcome(*agent.outcome()));
+  const std::string outcome = format_outcome(*agent.outcome());
+  const size_t line = outcome.find('\n');
+  err.write(err.is_decorated() && !outcome.empty()
+                ? fmt::format("\x1b[1;31m{}\x1b[0m{}", outcome.substr(0, line), outcome.substr(line))
+                : outcome);
   if (agent.outcome()->failure) tell_failure(*agent.outcome()->failure);
   return agent.outcome()->status();
 }
@@ -54,7 +58,8 @@ int run_job(const RunOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
   Keeper keeper;
   base::EventLoop loop;
-  Console out(loop, STDOUT_FILENO), err(loop, STDERR_FILENO);
+  StatusLine status;
+  Console out(loop, STDOUT_FILENO, status), err(loop, STDERR_FILENO, status);
   Agent agent(loop, options, keeper, {out, err});
   const std::unique_ptr<Membership> membership = join_job(loop, options, agent);
   agent.join(*membership);

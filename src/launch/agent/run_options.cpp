@@ -4,6 +4,7 @@
 #include <lockstep/error.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -187,6 +188,12 @@ void decide_meeting(const RunFlags& flags, const config::OptionTable& table, Run
   } else {
     meeting.host = flags.master_addr;
     meeting.port = checked_port("--master-port", flags.master_port.value_or(kDefaultStaticPort));
+    if (!table.given("master_addr")) {
+      options.hints.push_back(fmt::format(
+          "--master-addr is not given: launchers look for node 0 on their own machine ({}). Where "
+          "the nodes are machines, give all of them the address of node 0",
+          flags.master_addr));
+    }
   }
   if (meeting.port == 0) refuse("several nodes need to know the port: it must not be 0");
   apply_conf(flags.rdzv_conf, meeting);
@@ -299,10 +306,15 @@ CommandKind command_kind(const RunFlags& flags) {
 
 std::string read_token(const RunFlags& flags, const base::Environment& environment) {
   if (flags.token_file.empty()) return environment.get("LOCKSTEP_JOB_TOKEN").value_or("");
+  struct stat status {};
   std::ifstream file(flags.token_file);
   std::string token;
-  if (!std::getline(file, token) || token.empty())
+  if (::stat(flags.token_file.c_str(), &status) != 0 || !std::getline(file, token) || token.empty())
     refuse("--token-file cannot be read or is empty: '{}'", flags.token_file);
+  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    refuse("--token-file must be for its owner only, its mode is {:04o}: chmod 600 '{}'",
+           status.st_mode & 07777, flags.token_file);
+  }
   return token;
 }
 

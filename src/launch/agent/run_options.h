@@ -65,6 +65,8 @@ struct RunOptions {
   std::vector<std::string> stderr_filters;
   std::string prefix_template;  // "": none
   bool quiet = false;
+  // Sentences for the user: what was assumed and is likely to be wrong.
+  std::vector<std::string> hints;
 };
 
 // Facts of the machine that decide "auto", "cpu" and "gpu".

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
+#include "cluster/allocation_check.h"
+#include "cluster/devices.h"
 #include "cluster/placement.h"
+#include "cluster/variables.h"
 
 namespace lockstep::launcher {
 
@@ -18,6 +21,21 @@ std::optional<SlurmStep> read_slurm_step(const base::Environment& environment, c
                                   map.world_size, map.num_nodes));
   }
   return SlurmStep{map.num_nodes, map.rank, map.rendezvous.address, map.rendezvous.port, map.job_id};
+}
+
+std::vector<std::string> check_slurm_share(const base::Environment& environment, int local_world_size) {
+  if (!environment.has("SLURM_JOB_ID")) return {};
+  RankMap map;
+  map.launcher = Launcher::kLockstep;
+  map.local_world_size = local_world_size;
+  // Slurm's word for it: a launcher does not ask the driver, which may be anyone's.
+  const cluster::VisibleDevices visible =
+      cluster::parse_visible_devices(environment.get("CUDA_VISIBLE_DEVICES"));
+  const int given = cluster::Variables(environment).number("SLURM_GPUS_ON_NODE", 0, 1024).value_or(0);
+  return cluster::check_allocation(
+      map, environment,
+      cluster::facts_of_process(environment, local_world_size,
+                                visible.restricted ? static_cast<int>(visible.devices.size()) : given));
 }
 
 }  // namespace lockstep::launcher

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/environment.h"
 
@@ -20,5 +21,10 @@ struct SlurmStep {
 // nullopt: this process is no task of a step. ConfigError: the variables contradict
 // each other, or there are several tasks on a node.
 std::optional<SlurmStep> read_slurm_step(const base::Environment& environment, const std::string& host);
+
+// What does not fit between this many ranks, started here by a launcher, and what
+// Slurm gave this node, each with the flag to change. Empty: all fits, or this is no
+// Slurm job.
+std::vector<std::string> check_slurm_share(const base::Environment& environment, int local_world_size);
 
 }  // namespace lockstep::launcher

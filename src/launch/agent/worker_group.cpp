@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <fstream>
 
 #include "cluster/cpu_binding.h"
 #include "cluster/topology.h"
+#include "launch/agent/leftovers.h"
 #include "launch/agent/memory_kills.h"
 #include "launch/agent/worker_environment.h"
 #include "launch/error_file.h"
@@ -19,6 +21,12 @@ namespace {
 // Where the kernel has no pidfd to wait on.
 constexpr std::chrono::milliseconds kPollPeriod{20};
 constexpr std::streamoff kTailBytes = 1 << 16;
+
+// Neighbours differ, and none is red: that is for failures.
+const char* colour_of(int rank) {
+  static constexpr std::array kColours{"36", "32", "33", "35", "34", "96", "92", "93", "95", "94"};
+  return kColours[static_cast<size_t>(rank) % kColours.size()];
+}
 
 base::UniqueFd open_null() { return base::UniqueFd(::open("/dev/null", O_WRONLY | O_CLOEXEC)); }
 
@@ -61,8 +69,9 @@ WorkerGroup::WorkerGroup(base::EventLoop& loop, Keeper& keeper, Consoles console
       on_exit_(std::move(on_exit)),
       environment_(base::Environment::of_process()),
       memory_kills_before_(count_memory_kills()),
-      cpus_(bound_cpus(options, generation_.local_world_size(), environment_)) {
-  keeper_.begin();
+      cpus_(bound_cpus(options, generation_.local_world_size(), environment_)),
+      mark_("TORCHELASTIC_ERROR_FILE=" + logs_.attempt(generation_.number).string() + "/") {
+  keeper_.begin(mark_);
   logs_.make_attempt(generation_.number, generation_.local_world_size());
   for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) start(local_rank);
   for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) watch(local_rank);
@@ -76,30 +85,45 @@ WorkerGroup::~WorkerGroup() {
     worker->process.reset();
     keeper_.release(pid);
   }
+  if (running_ > 0) kill_leftovers(mark_);
 }
 
-StreamSinks WorkerGroup::sinks_of(int local_rank, bool is_out) const {
+WorkerGroup::Connection WorkerGroup::connect(int local_rank, bool is_out) {
   const auto wants = [&](const StreamChoice& choice) {
     const Streams streams = choice.of(local_rank);
     return is_out ? streams.out : streams.err;
   };
+  const char* name = is_out ? "stdout.log" : "stderr.log";
+  const std::string path = logs_.worker(generation_.number, local_rank) / name;
+  Connection connection;
+  const bool teed = wants(options_.tee);
+  if (wants(options_.redirects) && !teed) {
+    connection.file = open_log_file(path, O_TRUNC);
+    connection.path = path;
+    return connection;
+  }
   StreamSinks sinks;
   if (!options_.shown_ranks || options_.shown_ranks->contains(local_rank)) {
     sinks.console = is_out ? &consoles_.out : &consoles_.err;
   }
   sinks.prefix = line_prefix(options_, generation_, local_rank);
-  const char* name = is_out ? "stdout.log" : "stderr.log";
-  if (wants(options_.tee)) sinks.file = logs_.worker(generation_.number, local_rank) / name;
+  sinks.colour = colour_of(generation_.first_rank() + local_rank);
+  if (teed) sinks.file = path;
   sinks.filters = is_out ? options_.stdout_filters : options_.stderr_filters;
   sinks.filtered_file = logs_.attempt(generation_.number) / (std::string("filtered_") + name);
-  return sinks;
+  // The last lines of standard error are remembered in any case.
+  if (is_out && sinks.console == nullptr && sinks.file.empty() && sinks.filters.empty()) {
+    connection.file = open_null();
+  } else {
+    connection.stream = std::make_unique<WorkerStream>(loop_, std::move(sinks));
+  }
+  return connection;
 }
 
 void WorkerGroup::start(int local_rank) {
   workers_.push_back(std::make_unique<Worker>());
   Worker& worker = *workers_.back();
-  const std::filesystem::path folder = logs_.worker(generation_.number, local_rank);
-  worker.error_file = folder / "error.json";
+  worker.error_file = logs_.worker(generation_.number, local_rank) / "error.json";
   base::ProcessOptions process;
   process.program = options_.command.program;
   process.arguments = options_.command.arguments;
@@ -110,27 +134,12 @@ void WorkerGroup::start(int local_rank) {
   process.inherited_fds = {worker.progress.fd()};
   if (!cpus_.empty()) process.cpus = cpus_[static_cast<size_t>(local_rank)];
 
-  base::UniqueFd out_file, err_file;
-  const auto connect = [&](bool is_out, std::unique_ptr<WorkerStream>& stream, base::UniqueFd& file) {
-    const Streams redirected = options_.redirects.of(local_rank), teed = options_.tee.of(local_rank);
-    const bool to_file = is_out ? redirected.out && !teed.out : redirected.err && !teed.err;
-    if (to_file) {
-      file = open_log_file(folder / (is_out ? "stdout.log" : "stderr.log"), O_TRUNC);
-      return file.get();
-    }
-    StreamSinks sinks = sinks_of(local_rank, is_out);
-    const bool nobody_reads =
-        is_out && sinks.console == nullptr && sinks.file.empty() && sinks.filters.empty();
-    if (nobody_reads) {
-      file = open_null();
-      return file.get();
-    }
-    stream = std::make_unique<WorkerStream>(loop_, std::move(sinks));
-    return stream->worker_fd();
-  };
-  process.stdout_fd = connect(/*is_out=*/true, worker.out, out_file);
-  process.stderr_fd = connect(/*is_out=*/false, worker.err, err_file);
-  if (err_file) worker.err_file = folder / "stderr.log";
+  Connection out = connect(local_rank, /*is_out=*/true), err = connect(local_rank, /*is_out=*/false);
+  process.stdout_fd = out.fd();
+  process.stderr_fd = err.fd();
+  worker.out = std::move(out.stream);
+  worker.err = std::move(err.stream);
+  worker.err_file = err.path;
 
   process.before_exec = [this](pid_t pid) { keeper_.guard(pid); };
   worker.process = std::make_unique<base::ChildProcess>(base::ChildProcess::start(process));
@@ -158,7 +167,7 @@ void WorkerGroup::on_exit_event(int local_rank) {
   if (worker.process->exit_fd() >= 0) loop_.forget(worker.process->exit_fd());
   if (worker.out) worker.out->finish();
   if (worker.err) worker.err->finish();
-  --running_;
+  if (--running_ == 0) kill_leftovers(mark_);
   on_exit_(local_rank);
 }
 
@@ -168,6 +177,18 @@ void WorkerGroup::send_signal(int signal) {
 
 void WorkerGroup::notify(int signal) {
   for (const std::unique_ptr<Worker>& worker : workers_) worker->process->notify(signal);
+}
+
+std::optional<JobStatus::Steps> WorkerGroup::steps() const {
+  std::optional<JobStatus::Steps> steps;
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    const base::ProgressWatch::Snapshot progress = worker->progress.look();
+    if (!progress.told || progress.step < 0) continue;
+    if (!steps) steps = {progress.step, progress.step};
+    steps->least = std::min(steps->least, progress.step);
+    steps->most = std::max(steps->most, progress.step);
+  }
+  return steps;
 }
 
 JobFailure WorkerGroup::failure_of(int local_rank) const {

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/environment.h"
@@ -12,6 +13,7 @@
 #include "launch/agent/keeper.h"
 #include "launch/agent/log_folder.h"
 #include "launch/agent/run_options.h"
+#include "launch/agent/status_line.h"
 #include "launch/agent/worker_stream.h"
 #include "launch/job.h"
 
@@ -54,6 +56,8 @@ class WorkerGroup {
   base::ProgressWatch::Snapshot progress(int local_rank) const {
     return workers_[local_rank]->progress.look();
   }
+  // The steps that this node's workers are at, where they tell.
+  std::optional<JobStatus::Steps> steps() const;
   // What is known of a worker that has ended badly.
   JobFailure failure_of(int local_rank) const;
 
@@ -67,7 +71,15 @@ class WorkerGroup {
   };
 
   void start(int local_rank);
-  StreamSinks sinks_of(int local_rank, bool is_out) const;
+  // What one standard stream of a worker goes to: one of the two.
+  struct Connection {
+    std::unique_ptr<WorkerStream> stream;
+    base::UniqueFd file;
+    std::string path;  // of the file, where it is a log
+
+    int fd() const { return stream ? stream->worker_fd() : file.get(); }
+  };
+  Connection connect(int local_rank, bool is_out);
   void on_exit_event(int local_rank);
   void watch(int local_rank);
 
@@ -82,6 +94,8 @@ class WorkerGroup {
   const int64_t memory_kills_before_;
   // By local rank; empty: not bound.
   const std::vector<std::vector<int>> cpus_;
+  // What the environment of each of these workers, and of what it starts, holds.
+  const std::string mark_;
   std::vector<std::unique_ptr<Worker>> workers_;
   size_t running_ = 0;
 };

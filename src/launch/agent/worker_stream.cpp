@@ -102,7 +102,11 @@ void WorkerStream::take_line(std::string_view line) {
   last_lines_.emplace_back(line);
   if (last_lines_.size() > kRememberedLines) last_lines_.pop_front();
   const std::string shown = fmt::format("{}{}\n", sinks_.prefix, line);
-  if (sinks_.console != nullptr && !sinks_.prefix.empty()) sinks_.console->write(shown);
+  if (sinks_.console != nullptr && !sinks_.prefix.empty()) {
+    const bool coloured = sinks_.console->is_decorated() && !sinks_.colour.empty();
+    sinks_.console->write(coloured ? fmt::format("\x1b[{}m{}\x1b[0m{}\n", sinks_.colour, sinks_.prefix, line)
+                                   : shown);
+  }
   const bool wanted = std::any_of(sinks_.filters.begin(), sinks_.filters.end(), [&](const std::string& text) {
     return line.find(text) != std::string_view::npos;
   });

@@ -16,6 +16,7 @@ namespace lockstep::launcher {
 struct StreamSinks {
   Console* console = nullptr;  // nullptr: not shown
   std::string prefix;          // before each line on the console; "": bytes pass as they come
+  std::string colour;          // of the prefix on a console that is decorated: an SGR number
   std::string file;            // "": none; made anew, gets the bytes unchanged
   // Lines that hold any of these are appended to filtered_file, with the prefix.
   std::vector<std::string> filters;

@@ -29,6 +29,16 @@ void Coordinator::join(Time now, MemberId id, const Candidate& candidate) {
   actions_.emplace_back(Admit{id});
   if (phase_ == Phase::kGathering) consider_first_start(now);
   if (phase_ == Phase::kRunning) consider_scale_up(now);
+  if (phase_ == Phase::kRunning && !roster_.find(id)->takes_part) explain_waiting(id);
+}
+
+void Coordinator::explain_waiting(MemberId id) {
+  const bool full = static_cast<int>(map_->nodes.size()) >= options_.max_nodes;
+  actions_.emplace_back(
+      Tell{id, full ? fmt::format("the job runs on all of its {}: this launcher is a spare, and waits until "
+                                  "one of them is lost or the job ends",
+                                  count_nodes(options_.max_nodes))
+                    : "the job runs already: this launcher waits to take part when its ranks start again"});
 }
 
 void Coordinator::consider_first_start(Time now) {
@@ -96,6 +106,7 @@ void Coordinator::start_generation(uint16_t store_port) {
     Member& member = *roster_.find(id);
     member.takes_part = true;
     member.succeeded = member.stopped = false;
+    member.workers.clear();
     member.node_rank = static_cast<int>(generation->nodes.size());
     generation->nodes.push_back(member.candidate.node);
     generation->nodes.back().node_rank = member.node_rank;
@@ -103,6 +114,11 @@ void Coordinator::start_generation(uint16_t store_port) {
   }
   generation->master_addr = generation->nodes.front().address;
   phase_ = Phase::kRunning;
+  map_ = generation;
+  for (const auto& [id, member] : roster_.members()) {
+    if (!member.takes_part && member.available()) explain_waiting(id);
+  }
+  stall_told_ = false;
   scale_up_.reset();
   failures_.clear();
   first_failure_.reset();

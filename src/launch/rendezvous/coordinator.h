@@ -10,6 +10,7 @@
 #include "launch/job.h"
 #include "launch/rendezvous/options.h"
 #include "launch/rendezvous/roster.h"
+#include "launch/stall.h"
 
 namespace lockstep::launcher {
 
@@ -35,11 +36,20 @@ struct Stop {
   int generation = 0;
   std::string reason;
 };
+struct Tell {
+  MemberId to = 0;
+  std::string text;  // a sentence
+};
+struct TellStall {
+  MemberId to = 0;
+  int generation = 0;
+  std::shared_ptr<const Stall> stall;  // one for all
+};
 struct Finish {
   MemberId to = 0;
   JobOutcome outcome;
 };
-using Action = std::variant<Refuse, Admit, ReserveStorePort, Start, Stop, Finish>;
+using Action = std::variant<Refuse, Admit, ReserveStorePort, Start, Stop, Tell, TellStall, Finish>;
 
 // Runs a job: who takes part, when workers start and stop, how it ends. A state
 // machine without sockets and without a clock: what happens is told to it together
@@ -61,6 +71,8 @@ using Action = std::variant<Refuse, Admit, ReserveStorePort, Start, Stop, Finish
 //   the coordinator, the whole job ends.
 // - A worker that left with kExitPreempted as the first of its generation ends the job,
 //   and so does one that leaves with it while the job is stopped by a signal.
+// - Where no worker of any member has moved for stall_timeout and some wait, all are
+//   told once; what follows is theirs to decide.
 // - Every member gets one Finish or one Refuse, and nothing after it.
 class Coordinator {
  public:
@@ -73,6 +85,7 @@ class Coordinator {
   // The answer to ReserveStorePort: a port, or 0 and the reason why there is none.
   void store_port(Time now, MemberId id, int generation, uint16_t port, const std::string& error);
   void worker_failed(Time now, MemberId id, JobFailure failure);
+  void progress(Time now, MemberId id, int generation, std::vector<RankView> workers);
   void succeeded(Time now, MemberId id, int generation);
   void stopped(Time now, MemberId id, int generation);
   void leave(Time now, MemberId id, int signal);
@@ -110,7 +123,10 @@ class Coordinator {
   // A member came or went before the generation that is being prepared has started.
   void reconsider_selection(Time now);
   void consider_scale_up(Time now);
+  // Why a member that has joined does not take part in what runs.
+  void explain_waiting(MemberId id);
   bool all_succeeded() const;
+  void consider_stall(Time now);
   // The member, if it takes part in the generation that runs, which is this one.
   Member* participant(MemberId id, int generation);
 
@@ -140,7 +156,9 @@ class Coordinator {
   std::optional<Time> last_call_;  // when it is over
   std::optional<Time> scale_up_;   // when the job restarts for those who came late
   MemberId reserver_ = 0;
-  int generation_ = -1;  // the one that runs or ran last
+  int generation_ = -1;                    // the one that runs or ran last
+  std::shared_ptr<const Generation> map_;  // of that one
+  bool stall_told_ = false;
   int restarts_ = 0;
 
   // Of the generation that is being stopped.

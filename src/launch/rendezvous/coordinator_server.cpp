@@ -2,10 +2,8 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
-#include <lockstep/error.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +12,9 @@
 #include <utility>
 
 #include "base/log.h"
+#include "launch/rendezvous/agreement.h"
+#include "launch/rendezvous/open_files.h"
+#include "launch/rendezvous/pulse.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -22,25 +23,9 @@ using std::chrono::milliseconds;
 using Clock = base::EventLoop::Clock;
 
 constexpr int kAcceptsAtOnce = 64;
+constexpr int kPulsesAtOnce = 256;
 constexpr milliseconds kAcceptPause{50};
 constexpr int kMaxComplaints = 10;
-// What a launcher has open besides: logs, workers, stores.
-constexpr rlim_t kOtherFiles = 256;
-
-void raise_open_files(const RendezvousOptions& options) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const rlim_t needed = static_cast<rlim_t>(options.max_nodes) + kOtherFiles;
-  if (limit.rlim_max < needed) {
-    throw ConfigError("rendezvous", fmt::format("a job of {} nodes needs {} open files, the limit is {}: "
-                                                "raise the hard limit (ulimit -Hn)",
-                                                options.max_nodes, needed, limit.rlim_max));
-  }
-  const rlim_t wanted = std::min(limit.rlim_max, 2 * needed + static_cast<rlim_t>(options.max_strangers));
-  if (options.max_nodes < 256 || limit.rlim_cur >= wanted) return;
-  limit.rlim_cur = wanted;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 // Numeric, and an IPv4 address in its own form when it came over an IPv6 socket.
 std::string address_of(const sockaddr_storage& storage) {
@@ -81,6 +66,8 @@ struct CoordinatorServer::Peer : Channel::Handler {
   const MemberId id;
   const std::string address;
   const Nonce nonce = make_nonce();
+  Nonce its_nonce{};
+  int64_t last_pulse = -1;
   Stage stage = Stage::kStranger;
   bool is_host = false;
   Time since = Clock::now();  // in this stage
@@ -92,12 +79,14 @@ CoordinatorServer::CoordinatorServer(base::EventLoop& loop, base::ListenSocket l
                                      const RendezvousOptions& options, bool needs_host)
     : loop_(loop),
       listener_(std::move(listener)),
+      pulse_socket_(open_pulse_socket(listener_.fd.get())),
       options_(options),
       token_(options.token),
       coordinator_(options, needs_host, Clock::now()) {
   raise_open_files(options_);
   prepare_socket(listener_.fd.get());
   loop_.watch(listener_.fd.get(), EPOLLIN, [this](uint32_t) { accept_some(); });
+  if (pulse_socket_) loop_.watch(pulse_socket_.get(), EPOLLIN, [this](uint32_t) { take_pulses(); });
   schedule_look();
   schedule_deadline();
 }
@@ -105,6 +94,7 @@ CoordinatorServer::CoordinatorServer(base::EventLoop& loop, base::ListenSocket l
 CoordinatorServer::~CoordinatorServer() {
   for (const auto& timer : {look_timer_, deadline_timer_, accept_timer_, cleanup_timer_}) loop_.cancel(timer);
   loop_.forget(listener_.fd.get());
+  if (pulse_socket_) loop_.forget(pulse_socket_.get());
 }
 
 // --- connections
@@ -200,6 +190,7 @@ void CoordinatorServer::hello(Peer& peer, const wire::Hello& hello) {
     return refuse(peer, "the job token is wrong: all launchers of a job must be given the same one");
   }
   peer.stage = Peer::Stage::kProven;
+  peer.its_nonce = hello.nonce;
   peer.channel.set_max_bytes(kMaxMemberBytes);
   peer.channel.send(wire::Welcome{token_.prove(JobToken::Side::kCoordinator, peer.nonce, hello.nonce)});
 }
@@ -208,6 +199,9 @@ void CoordinatorServer::join(Peer& peer, const wire::Join& join) {
   if (join.run_id != options_.run_id) {
     return refuse(peer, fmt::format("the job here is \"{}\", the launcher belongs to \"{}\"", options_.run_id,
                                     join.run_id));
+  }
+  if (const std::string difference = difference_of(join, options_); !difference.empty()) {
+    return refuse(peer, difference);
   }
   strangers_.erase(peer.id);
   peer.stage = Peer::Stage::kMember;
@@ -223,13 +217,15 @@ void CoordinatorServer::from_member(Peer& peer, const wire::Message& message) {
   const Time now = Clock::now();
   if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
     peer.last_heartbeat = now;
-    peer.channel.send(*beat);
+    peer.channel.send(wire::Heartbeat{beat->sequence, wall_clock_us(now)});
     return;
   }
   if (const auto* port = std::get_if<wire::StorePort>(&message)) {
     coordinator_.store_port(now, peer.id, port->generation, port->port, port->error);
   } else if (const auto* failed = std::get_if<wire::WorkerFailed>(&message)) {
     coordinator_.worker_failed(now, peer.id, failed->failure);
+  } else if (const auto* progress = std::get_if<wire::Progress>(&message)) {
+    coordinator_.progress(now, peer.id, progress->generation, progress->workers);
   } else if (const auto* succeeded = std::get_if<wire::Succeeded>(&message)) {
     coordinator_.succeeded(now, peer.id, succeeded->generation);
   } else if (const auto* stopped = std::get_if<wire::Stopped>(&message)) {
@@ -240,6 +236,24 @@ void CoordinatorServer::from_member(Peer& peer, const wire::Message& message) {
     throw ProtocolError("a message out of turn");
   }
   perform_actions();
+}
+
+// As heartbeats. Each is good once: who heard an old one cannot keep a dead member alive.
+void CoordinatorServer::take_pulses() {
+  for (int i = 0; i < kPulsesAtOnce; ++i) {
+    const std::optional<Datagram> datagram = receive_datagram(pulse_socket_.get());
+    if (!datagram) return;
+    const std::optional<Pulse> pulse = read_pulse(datagram->bytes);
+    Peer* peer = pulse ? find(pulse->member) : nullptr;
+    const bool known = peer != nullptr && peer->stage >= Peer::Stage::kMember;
+    if (!known || pulse->sequence <= peer->last_pulse) continue;
+    const PulseKey its_key{token_, JobToken::Side::kMember, peer->nonce, peer->its_nonce};
+    if (!verify_pulse(datagram->bytes, its_key)) continue;
+    peer->last_pulse = pulse->sequence;
+    peer->last_heartbeat = Clock::now();
+    const PulseKey our_key{token_, JobToken::Side::kCoordinator, peer->nonce, peer->its_nonce};
+    send_datagram(pulse_socket_.get(), encode_pulse(*pulse, our_key), datagram->from);
+  }
 }
 
 void CoordinatorServer::broken(Peer& peer, const std::string& reason) {
@@ -280,7 +294,8 @@ void CoordinatorServer::perform(const Refuse& action) {
 
 void CoordinatorServer::perform(const Admit& action) {
   if (Peer* peer = find(action.to)) {
-    peer->channel.send(wire::Joined{options_.heartbeat_interval, options_.heartbeat_timeout});
+    peer->channel.send(
+        wire::Joined{options_.heartbeat_interval, options_.heartbeat_timeout, pulse_socket_ ? peer->id : 0});
   }
 }
 
@@ -301,6 +316,14 @@ void CoordinatorServer::perform(const Start& action) {
 
 void CoordinatorServer::perform(const Stop& action) {
   if (Peer* peer = find(action.to)) peer->channel.send(wire::Halt{action.generation, action.reason});
+}
+
+void CoordinatorServer::perform(const Tell& action) {
+  if (Peer* peer = find(action.to)) peer->channel.send(wire::Note{action.text});
+}
+
+void CoordinatorServer::perform(const TellStall& action) {
+  if (Peer* peer = find(action.to)) peer->channel.send(wire::Stalled{action.generation, *action.stall});
 }
 
 void CoordinatorServer::perform(const Finish& action) {
@@ -342,8 +365,9 @@ void CoordinatorServer::look_around() {
     if (peer->stage == Peer::Stage::kMember) {
       if (now - peer->last_heartbeat > options_.heartbeat_timeout && !was_away) silent.push_back(id);
     } else {
-      const milliseconds limit =
-          peer->stage == Peer::Stage::kToldOutcome ? options_.heartbeat_timeout : options_.stranger_timeout;
+      // On a bad link the outcome needs its time, and pulses keep the member there.
+      const milliseconds limit = peer->stage == Peer::Stage::kToldOutcome ? 2 * options_.heartbeat_timeout
+                                                                          : options_.stranger_timeout;
       if (now - peer->since > limit) late.push_back(id);
     }
   }

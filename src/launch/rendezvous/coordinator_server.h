@@ -53,6 +53,7 @@ class CoordinatorServer {
   void from_member(Peer& peer, const wire::Message& message);
   void broken(Peer& peer, const std::string& reason);
   void lose(Peer& peer, const std::string& reason, Time when);
+  void take_pulses();
 
   // Decisions.
   void perform_actions();
@@ -61,6 +62,8 @@ class CoordinatorServer {
   void perform(const ReserveStorePort& action);
   void perform(const Start& action);
   void perform(const Stop& action);
+  void perform(const Tell& action);
+  void perform(const TellStall& action);
   void perform(const Finish& action);
   Peer* find(MemberId id);
 
@@ -72,6 +75,7 @@ class CoordinatorServer {
 
   base::EventLoop& loop_;
   base::ListenSocket listener_;
+  const base::UniqueFd pulse_socket_;  // may be empty
   const RendezvousOptions options_;
   const JobToken token_;
   Coordinator coordinator_;

@@ -35,6 +35,9 @@ class HostingMembership : public Membership {
                 listener) {}
 
   void worker_failed(const JobFailure& failure) override { member_.worker_failed(failure); }
+  void progress(int generation, const std::vector<RankView>& workers) override {
+    member_.progress(generation, workers);
+  }
   void succeeded(int generation) override { member_.succeeded(generation); }
   void stopped(int generation) override { member_.stopped(generation); }
   void leave(int signal) override { member_.leave(signal); }

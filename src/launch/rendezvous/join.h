@@ -29,8 +29,8 @@ struct HostedJob {
 
 // Hosts the coordinator and joins it. listen_address: numeric, "::" or "0.0.0.0" for
 // all. A node without an address is reached at options.host, where the others find the
-// coordinator too. finish() comes when the others know the outcome, or a
-// heartbeat_timeout later. ConfigError: the port is in use, the address is not ours.
+// coordinator too. finish() comes when the others know the outcome, or two
+// heartbeat_timeouts later. ConfigError: the port is in use, the address is not ours.
 HostedJob host_job(base::EventLoop& loop, NodeInfo node, const RendezvousOptions& options,
                    const std::string& listen_address, MembershipListener& listener);
 

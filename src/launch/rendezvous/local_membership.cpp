@@ -49,6 +49,10 @@ void LocalMembership::perform_actions() {
               events_.push([this, generation = a.generation] { listener_.start(*generation); });
             },
             [this](const Stop& a) { events_.push([this, a] { listener_.stop(a.generation, a.reason); }); },
+            [](const Tell&) {},
+            [this](const TellStall& a) {
+              events_.push([this, a] { listener_.stalled(a.generation, *a.stall); });
+            },
             [this](const Finish& a) { events_.push([this, a] { listener_.finish(a.outcome); }); },
         },
         action);
@@ -69,6 +73,11 @@ void LocalMembership::reserve_port(int generation) {
 
 void LocalMembership::worker_failed(const JobFailure& failure) {
   coordinator_.worker_failed(Clock::now(), kSelf, failure);
+  perform_actions();
+}
+
+void LocalMembership::progress(int generation, const std::vector<RankView>& workers) {
+  coordinator_.progress(Clock::now(), kSelf, generation, workers);
   perform_actions();
 }
 

@@ -16,6 +16,7 @@ class LocalMembership : public Membership {
                   MembershipListener& listener);
 
   void worker_failed(const JobFailure& failure) override;
+  void progress(int generation, const std::vector<RankView>& workers) override;
   void succeeded(int generation) override;
   void stopped(int generation) override;
   void leave(int signal) override;

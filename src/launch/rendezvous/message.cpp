@@ -9,6 +9,7 @@
 #include "launch/rendezvous/fields.h"
 #include "launch/rendezvous/frame.h"
 #include "launch/rendezvous/job_json.h"
+#include "launch/rendezvous/progress_json.h"
 
 namespace lockstep::launcher::wire {
 namespace {
@@ -17,6 +18,7 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr int64_t kMaxHeartbeatMs = 3'600'000;
+constexpr int64_t kMaxTimeUs = INT64_MAX / 4;
 constexpr size_t kMaxRunId = 1024;
 constexpr size_t kMaxInstance = 64;
 
@@ -28,6 +30,10 @@ json object_of(const Welcome& m) { return {{"type", "welcome"}, {"proof", to_hex
 json object_of(const Join& m) {
   return {{"type", "join"},
           {"run_id", cut(m.run_id, kMaxRunId)},
+          {"min_nodes", m.min_nodes},
+          {"max_nodes", m.max_nodes},
+          {"max_restarts", m.max_restarts},
+          {"stall_timeout_ms", m.stall_timeout.count()},
           {"instance", m.candidate.instance},
           {"hosts_coordinator", m.candidate.hosts_coordinator},
           {"node", to_json(m.candidate.node)}};
@@ -35,10 +41,13 @@ json object_of(const Join& m) {
 json object_of(const Joined& m) {
   return {{"type", "joined"},
           {"heartbeat_interval_ms", m.heartbeat_interval.count()},
-          {"heartbeat_timeout_ms", m.heartbeat_timeout.count()}};
+          {"heartbeat_timeout_ms", m.heartbeat_timeout.count()},
+          {"pulse_id", m.pulse_id}};
 }
 json object_of(const Refused& m) { return {{"type", "refused"}, {"reason", cut(m.reason, kMaxReason)}}; }
-json object_of(const Heartbeat& m) { return {{"type", "heartbeat"}, {"sequence", m.sequence}}; }
+json object_of(const Heartbeat& m) {
+  return {{"type", "heartbeat"}, {"sequence", m.sequence}, {"time_us", m.time_us}};
+}
 json object_of(const ReservePort& m) { return {{"type", "reserve_port"}, {"generation", m.generation}}; }
 json object_of(const StorePort& m) {
   return {{"type", "store_port"},
@@ -57,6 +66,13 @@ json object_of(const Halt& m) {
 }
 json object_of(const Stopped& m) { return {{"type", "stopped"}, {"generation", m.generation}}; }
 json object_of(const Leave& m) { return {{"type", "leave"}, {"signal", m.signal}}; }
+json object_of(const Progress& m) {
+  return {{"type", "progress"}, {"generation", m.generation}, {"workers", to_json(m.workers)}};
+}
+json object_of(const Note& m) { return {{"type", "note"}, {"text", cut(m.text, kMaxReason)}}; }
+json object_of(const Stalled& m) {
+  return {{"type", "stalled"}, {"generation", m.generation}, {"stall", to_json(m.stall)}};
+}
 json object_of(const Over& m) { return {{"type", "over"}, {"outcome", to_json(m.outcome)}}; }
 
 int generation_of(const Fields& fields) {
@@ -66,6 +82,11 @@ int generation_of(const Fields& fields) {
 Message join_from(const Fields& fields) {
   Join join;
   join.run_id = fields.text("run_id", kMaxRunId);
+  // Any number: one that makes no sense is not the coordinator's either.
+  join.min_nodes = static_cast<int>(fields.integer("min_nodes", 0, INT32_MAX));
+  join.max_nodes = static_cast<int>(fields.integer("max_nodes", 0, INT32_MAX));
+  join.max_restarts = static_cast<int>(fields.integer("max_restarts", 0, INT32_MAX));
+  join.stall_timeout = milliseconds(fields.integer("stall_timeout_ms", 0, INT64_MAX));
   join.candidate.instance = fields.word("instance", kMaxInstance);
   join.candidate.hosts_coordinator = fields.boolean("hosts_coordinator");
   join.candidate.node = node_from(fields.at("node"));
@@ -74,7 +95,8 @@ Message join_from(const Fields& fields) {
 
 Message joined_from(const Fields& fields) {
   return Joined{milliseconds(fields.integer("heartbeat_interval_ms", 1, kMaxHeartbeatMs)),
-                milliseconds(fields.integer("heartbeat_timeout_ms", 1, kMaxHeartbeatMs))};
+                milliseconds(fields.integer("heartbeat_timeout_ms", 1, kMaxHeartbeatMs)),
+                static_cast<MemberId>(fields.integer("pulse_id", 0, INT64_MAX))};
 }
 
 Message store_port_from(const Fields& fields) {
@@ -96,7 +118,9 @@ const std::unordered_map<std::string_view, Reader>& readers() {
       {"joined", joined_from},
       {"refused", [](const Fields& f) -> Message { return Refused{f.text("reason", 3 * kMaxReason)}; }},
       {"heartbeat",
-       [](const Fields& f) -> Message { return Heartbeat{f.integer("sequence", 0, INT64_MAX)}; }},
+       [](const Fields& f) -> Message {
+         return Heartbeat{f.integer("sequence", 0, INT64_MAX), f.integer("time_us", 0, kMaxTimeUs)};
+       }},
       {"reserve_port", [](const Fields& f) -> Message { return ReservePort{generation_of(f)}; }},
       {"store_port", store_port_from},
       {"begin",
@@ -113,6 +137,15 @@ const std::unordered_map<std::string_view, Reader>& readers() {
       {"stopped", [](const Fields& f) -> Message { return Stopped{generation_of(f)}; }},
       {"leave",
        [](const Fields& f) -> Message { return Leave{static_cast<int>(f.integer("signal", 0, 127))}; }},
+      {"progress",
+       [](const Fields& f) -> Message {
+         return Progress{generation_of(f), workers_from(f.array("workers", kMaxWorkers))};
+       }},
+      {"note", [](const Fields& f) -> Message { return Note{f.text("text", 3 * kMaxReason)}; }},
+      {"stalled",
+       [](const Fields& f) -> Message {
+         return Stalled{generation_of(f), stall_from(f.at("stall"))};
+       }},
       {"over", [](const Fields& f) -> Message { return Over{outcome_from(f.at("outcome"))}; }},
   };
   return readers;

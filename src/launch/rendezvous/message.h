@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "launch/job.h"
 #include "launch/rendezvous/roster.h"
@@ -22,6 +23,7 @@
 //   ReservePort                StorePort
 //   Map, Begin                 WorkerFailed, Succeeded
 //   Halt                       Stopped, Leave
+//   Note, Stalled              Progress
 //   Over
 namespace lockstep::launcher::wire {
 
@@ -37,11 +39,17 @@ struct Welcome {
 };
 struct Join {
   std::string run_id;
+  // What the launcher was told of the whole job; all must have been told the same.
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int max_restarts = 0;
+  std::chrono::milliseconds stall_timeout{0};
   Candidate candidate;
 };
 struct Joined {
   std::chrono::milliseconds heartbeat_interval{0};
   std::chrono::milliseconds heartbeat_timeout{0};
+  MemberId pulse_id = 0;  // the member's name in pulses; 0: the coordinator takes none
 };
 struct Refused {
   std::string reason;
@@ -50,6 +58,7 @@ struct Refused {
 // answered: however long messages travel, the coordinator knows when it is over.
 struct Heartbeat {
   int64_t sequence = 0;
+  int64_t time_us = 0;  // since the epoch, by the clock of whoever sends it
 };
 struct ReservePort {
   int generation = 0;
@@ -84,12 +93,25 @@ struct Stopped {
 struct Leave {
   int signal = 0;
 };
+// Of the member's workers, in the order of their local ranks; without rank and host.
+struct Progress {
+  int generation = 0;
+  std::vector<RankView> workers;
+};
+struct Note {
+  std::string text;
+};
+struct Stalled {
+  int generation = 0;
+  Stall stall;
+};
 struct Over {
   JobOutcome outcome;
 };
 
-using Message = std::variant<Challenge, Hello, Welcome, Join, Joined, Refused, Heartbeat, ReservePort,
-                             StorePort, Map, Begin, WorkerFailed, Succeeded, Halt, Stopped, Leave, Over>;
+using Message =
+    std::variant<Challenge, Hello, Welcome, Join, Joined, Refused, Heartbeat, ReservePort, StorePort, Map,
+                 Begin, WorkerFailed, Succeeded, Halt, Stopped, Leave, Progress, Note, Stalled, Over>;
 
 // A whole frame. Texts are cut to what decode() takes and made valid UTF-8: the last
 // lines of a worker may be anything.

@@ -38,6 +38,9 @@ struct RendezvousOptions {
   // to be its root cause. Longer than heartbeat_timeout: a dead node is noticed late.
   std::chrono::milliseconds settle_time{2000};
 
+  // When a job in which nobody moves is told to hang.
+  std::chrono::milliseconds stall_timeout{30'000};
+
   // Strangers are dropped when they have not proven within this time that they know
   // the token; where there are max_strangers more than the job has nodes, the oldest
   // goes after a tenth of it, and the next ones wait for that.

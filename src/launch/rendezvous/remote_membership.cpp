@@ -2,17 +2,29 @@
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "launch/rendezvous/describe.h"
 #include "launch/rendezvous/fields.h"
 #include "launch/rendezvous/job_json.h"
+#include "launch/rendezvous/pulse.h"
 
 namespace lockstep::launcher {
 namespace {
 
 using Clock = base::EventLoop::Clock;
+
+// Longer than a busy machine keeps a process waiting.
+constexpr std::chrono::milliseconds kLongPause{700};
+
+int64_t wall_clock_us() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
 
 // Different for every membership, also in one process.
 std::string make_instance() { return to_hex(make_nonce()).substr(0, 32); }
@@ -47,9 +59,10 @@ RemoteMembership::RemoteMembership(base::EventLoop& loop, NodeInfo node, const R
 }
 
 RemoteMembership::~RemoteMembership() {
-  for (const auto& timer : {join_timer_, handshake_timer_, retry_timer_, heartbeat_timer_, lease_timer_}) {
+  for (const auto& timer : {join_timer_, handshake_timer_, retry_timer_, look_timer_, lease_timer_}) {
     loop_.cancel(timer);
   }
+  if (pulse_socket_) loop_.forget(pulse_socket_.get());
 }
 
 std::string RemoteMembership::endpoint() const { return fmt::format("{}:{}", options_.host, options_.port); }
@@ -57,6 +70,9 @@ std::string RemoteMembership::endpoint() const { return fmt::format("{}:{}", opt
 // --- until it has joined
 
 void RemoteMembership::connected(base::UniqueFd fd) {
+  coordinator_address_.length = sizeof coordinator_address_.storage;
+  ::getpeername(fd.get(), reinterpret_cast<sockaddr*>(&coordinator_address_.storage),
+                &coordinator_address_.length);
   channel_ = std::make_unique<Channel>(loop_, std::move(fd), kMaxStrangerBytes,
                                        static_cast<Channel::Handler&>(*this));
   stage_ = Stage::kExpectChallenge;
@@ -106,17 +122,20 @@ void RemoteMembership::check_welcome(const wire::Welcome& welcome) {
   }
   stage_ = Stage::kExpectJoined;
   channel_->set_max_bytes(kMaxCoordinatorBytes);
-  channel_->send(wire::Join{options_.run_id, candidate_});
+  channel_->send(wire::Join{options_.run_id, options_.min_nodes, options_.max_nodes, options_.max_restarts,
+                            options_.stall_timeout, candidate_});
 }
 
 void RemoteMembership::joined(const wire::Joined& joined) {
   stage_ = Stage::kJoined;
   loop_.cancel(join_timer_);
   loop_.cancel(handshake_timer_);
-  heartbeat_interval_ = joined.heartbeat_interval;
+  heartbeats_.emplace(joined.heartbeat_interval);
   heartbeat_timeout_ = joined.heartbeat_timeout;
-  renew_lease(Clock::now());
-  send_heartbeat();
+  pulse_id_ = joined.pulse_id;
+  last_look_ = Clock::now();
+  renew_lease(last_look_);
+  look_after_contact();
 }
 
 // --- from then on
@@ -136,7 +155,7 @@ void RemoteMembership::received(Channel&, wire::Message message) {
 
 void RemoteMembership::decided(wire::Message message) {
   if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
-    heartbeat_answered(*beat);
+    heartbeat_answered(beat->sequence, beat->time_us);
   } else if (const auto* reserve = std::get_if<wire::ReservePort>(&message)) {
     events_.push([this, generation = reserve->generation] { reserve_port(generation); });
   } else if (auto* map = std::get_if<wire::Map>(&message)) {
@@ -153,6 +172,10 @@ void RemoteMembership::decided(wire::Message message) {
     events_.push([this, generation] { listener_.start(*generation); });
   } else if (const auto* halt = std::get_if<wire::Halt>(&message)) {
     events_.push([this, said = *halt] { listener_.stop(said.generation, said.reason); });
+  } else if (const auto* note = std::get_if<wire::Note>(&message)) {
+    events_.push([this, text = note->text] { listener_.note(text); });
+  } else if (auto* stalled = std::get_if<wire::Stalled>(&message)) {
+    events_.push([this, said = std::move(*stalled)] { listener_.stalled(said.generation, said.stall); });
   } else if (const auto* over = std::get_if<wire::Over>(&message)) {
     finish(over->outcome);
   } else {
@@ -171,18 +194,47 @@ void RemoteMembership::reserve_port(int generation) {
   send(answer);
 }
 
-void RemoteMembership::send_heartbeat() {
-  unanswered_.push_back({next_heartbeat_, Clock::now()});
-  send(wire::Heartbeat{next_heartbeat_++});
-  heartbeat_timer_ = loop_.after(heartbeat_interval_, [this] { send_heartbeat(); });
+void RemoteMembership::look_after_contact() {
+  const Time now = Clock::now();
+  if (now - last_look_ > kLongPause) {
+    last_absence_ = now - last_look_;
+    back_since_ = now;
+  }
+  last_look_ = now;
+  look_timer_ = loop_.after(heartbeats_->look_period(), [this] { look_after_contact(); });
+  const Heartbeats::Due due = heartbeats_->due(now);
+  if (due == Heartbeats::Due::kRegular) send(wire::Heartbeat{heartbeats_->send(now, due), wall_clock_us()});
+  if (due == Heartbeats::Due::kUrgent && pulse_id_ != 0) send_pulse(heartbeats_->send(now, due));
 }
 
-void RemoteMembership::heartbeat_answered(const wire::Heartbeat& answer) {
-  while (!unanswered_.empty() && unanswered_.front().sequence < answer.sequence) unanswered_.pop_front();
-  if (unanswered_.empty() || unanswered_.front().sequence != answer.sequence) return;
+void RemoteMembership::send_pulse(int64_t sequence) {
+  if (!pulse_socket_) {
+    pulse_socket_ = open_pulse_socket(coordinator_address_);
+    if (!pulse_socket_) return;
+    loop_.watch(pulse_socket_.get(), EPOLLIN, [this](uint32_t) { take_pulses(); });
+  }
+  const PulseKey key{token_, JobToken::Side::kMember, coordinator_nonce_, own_nonce_};
+  send_datagram(pulse_socket_.get(), encode_pulse({pulse_id_, sequence}, key), coordinator_address_);
+}
+
+void RemoteMembership::take_pulses() {
+  const PulseKey key{token_, JobToken::Side::kCoordinator, coordinator_nonce_, own_nonce_};
+  while (stage_ == Stage::kJoined) {
+    const std::optional<Datagram> datagram = receive_datagram(pulse_socket_.get());
+    if (!datagram) return;
+    const std::optional<Pulse> pulse = read_pulse(datagram->bytes);
+    if (!pulse || pulse->member != pulse_id_ || !verify_pulse(datagram->bytes, key)) continue;
+    heartbeat_answered(pulse->sequence, std::nullopt);
+  }
+}
+
+void RemoteMembership::heartbeat_answered(int64_t sequence, std::optional<int64_t> time_us) {
+  const Time now = Clock::now();
+  const std::optional<Time> sent = heartbeats_->answered(sequence, now);
+  if (!sent) return;
+  if (time_us) clock_offset_.add(now - *sent, wall_clock_us(), *time_us);
   // From when it was sent, not from now: the coordinator counts from when it came.
-  renew_lease(unanswered_.front().when);
-  unanswered_.pop_front();
+  renew_lease(*sent);
   lease_is_agreed_ = true;
   for (wire::Message& message : std::exchange(held_, {})) decided(std::move(message));
 }
@@ -203,10 +255,21 @@ void RemoteMembership::broken(Channel&, const std::string& reason) {
   }
 }
 
+RemoteMembership::Duration RemoteMembership::absence() const {
+  const Time now = Clock::now();
+  if (now - last_look_ > kLongPause) return now - last_look_;
+  return now - back_since_ < heartbeat_timeout_ ? last_absence_ : Duration(0);
+}
+
 void RemoteMembership::contact_lost(const std::string& reason) {
   JobOutcome outcome;
   outcome.kind = started_ ? JobOutcome::Kind::kNodeLost : JobOutcome::Kind::kRendezvousFailed;
-  outcome.reason = fmt::format("lost contact with the job at {}: {}", endpoint(), reason);
+  const double away = std::chrono::duration<double>(absence()).count();
+  outcome.reason = away == 0 ? fmt::format("lost contact with the job at {}: {}", endpoint(), reason)
+                             : fmt::format(
+                                   "this launcher did not run for {:.1f} s, it was stopped or its "
+                                   "machine was overloaded: the job at {} is lost to it",
+                                   away, endpoint());
   if (leaving_ != 0) {
     outcome.kind = JobOutcome::Kind::kStopped;
     outcome.signal = leaving_;
@@ -218,10 +281,11 @@ void RemoteMembership::finish(JobOutcome outcome) {
   if (stage_ == Stage::kFinished) return;
   stage_ = Stage::kFinished;
   connector_.stop();
-  for (const auto& timer : {join_timer_, handshake_timer_, retry_timer_, heartbeat_timer_, lease_timer_}) {
+  for (const auto& timer : {join_timer_, handshake_timer_, retry_timer_, look_timer_, lease_timer_}) {
     loop_.cancel(timer);
   }
   if (channel_) channel_->close();
+  if (pulse_socket_) loop_.forget(pulse_socket_.get());
   // A process that was stopped finds a start in its socket and its lease run out: those
   // workers must not start.
   events_.clear();
@@ -232,7 +296,14 @@ void RemoteMembership::send(const wire::Message& message) {
   if (stage_ == Stage::kJoined) channel_->send(message);
 }
 
-void RemoteMembership::worker_failed(const JobFailure& failure) { send(wire::WorkerFailed{failure}); }
+void RemoteMembership::worker_failed(const JobFailure& failure) {
+  wire::WorkerFailed told{failure};
+  told.failure.time_us = std::max<int64_t>(0, told.failure.time_us + clock_offset_.us());
+  send(told);
+}
+void RemoteMembership::progress(int generation, const std::vector<RankView>& workers) {
+  send(wire::Progress{generation, workers});
+}
 void RemoteMembership::succeeded(int generation) { send(wire::Succeeded{generation}); }
 void RemoteMembership::stopped(int generation) { send(wire::Stopped{generation}); }
 

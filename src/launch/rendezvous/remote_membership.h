@@ -1,6 +1,5 @@
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -10,7 +9,9 @@
 #include "base/event_loop.h"
 #include "launch/membership.h"
 #include "launch/rendezvous/channel.h"
+#include "launch/rendezvous/clock_offset.h"
 #include "launch/rendezvous/connector.h"
+#include "launch/rendezvous/heartbeats.h"
 #include "launch/rendezvous/listener_queue.h"
 #include "launch/rendezvous/options.h"
 #include "launch/rendezvous/token.h"
@@ -33,6 +34,7 @@ class RemoteMembership : public Membership, private Channel::Handler {
   ~RemoteMembership() override;
 
   void worker_failed(const JobFailure& failure) override;
+  void progress(int generation, const std::vector<RankView>& workers) override;
   void succeeded(int generation) override;
   void stopped(int generation) override;
   void leave(int signal) override;
@@ -40,6 +42,7 @@ class RemoteMembership : public Membership, private Channel::Handler {
  private:
   enum class Stage { kConnecting, kExpectChallenge, kExpectWelcome, kExpectJoined, kJoined, kFinished };
   using Time = base::EventLoop::Clock::time_point;
+  using Duration = base::EventLoop::Clock::duration;
 
   // Until it has joined.
   void connected(base::UniqueFd fd);
@@ -54,8 +57,13 @@ class RemoteMembership : public Membership, private Channel::Handler {
   void broken(Channel& channel, const std::string& reason) override;
   void decided(wire::Message message);
   void reserve_port(int generation);
-  void send_heartbeat();
-  void heartbeat_answered(const wire::Heartbeat& answer);
+  void look_after_contact();
+  // How long this process did not run, up to now or until a moment ago; 0: it did.
+  Duration absence() const;
+  void send_pulse(int64_t sequence);
+  void take_pulses();
+  // time_us: the coordinator's clock, where it was told.
+  void heartbeat_answered(int64_t sequence, std::optional<int64_t> time_us);
   void renew_lease(Time from);
   void contact_lost(const std::string& reason);
   void send(const wire::Message& message);
@@ -79,14 +87,15 @@ class RemoteMembership : public Membership, private Channel::Handler {
   bool started_ = false;
   int leaving_ = 0;
 
-  std::chrono::milliseconds heartbeat_interval_{0};
+  std::optional<Heartbeats> heartbeats_;
+  Time last_look_;
+  Time back_since_;  // from the last absence
+  Duration last_absence_{0};
+  ClockOffset clock_offset_;  // of the coordinator
+  SocketAddress coordinator_address_;
+  MemberId pulse_id_ = 0;        // 0: the coordinator takes none
+  base::UniqueFd pulse_socket_;  // opened for the first one
   std::chrono::milliseconds heartbeat_timeout_{0};
-  struct SentHeartbeat {
-    int64_t sequence;
-    Time when;
-  };
-  std::deque<SentHeartbeat> unanswered_;
-  int64_t next_heartbeat_ = 0;
   // Until the first answer the two sides do not count the lease from the same moment,
   // so that no worker may start.
   bool lease_is_agreed_ = false;
@@ -95,7 +104,7 @@ class RemoteMembership : public Membership, private Channel::Handler {
   base::EventLoop::Timer join_timer_;
   base::EventLoop::Timer handshake_timer_;
   base::EventLoop::Timer retry_timer_;
-  base::EventLoop::Timer heartbeat_timer_;
+  base::EventLoop::Timer look_timer_;
   base::EventLoop::Timer lease_timer_;
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launch/job.h"
+#include "launch/stall.h"
 
 namespace lockstep::launcher {
 
@@ -33,6 +34,11 @@ struct Member {
   int node_rank = 0;
   bool succeeded = false;
   bool stopped = false;
+
+  // What they did when it last told, and when that was.
+  std::vector<RankView> workers;
+  std::chrono::steady_clock::time_point workers_seen;
+  bool workers_quiet = false;
 
   int port_requests = 0;       // not answered yet
   std::optional<int> leaving;  // the signal

@@ -22,7 +22,8 @@ JobToken::JobToken(std::string_view token) {
   crypto_hash_sha256(key_.data(), reinterpret_cast<const unsigned char*>(token.data()), token.size());
 }
 
-Proof JobToken::prove(Side side, const Nonce& coordinator, const Nonce& member) const {
+Proof JobToken::prove(Side side, const Nonce& coordinator, const Nonce& member,
+                      std::string_view statement) const {
   const auto side_byte = static_cast<unsigned char>(side);
   Proof proof;
   crypto_auth_hmacsha512256_state state;
@@ -30,12 +31,15 @@ Proof JobToken::prove(Side side, const Nonce& coordinator, const Nonce& member) 
   crypto_auth_hmacsha512256_update(&state, &side_byte, 1);
   crypto_auth_hmacsha512256_update(&state, coordinator.data(), coordinator.size());
   crypto_auth_hmacsha512256_update(&state, member.data(), member.size());
+  crypto_auth_hmacsha512256_update(&state, reinterpret_cast<const unsigned char*>(statement.data()),
+                                   statement.size());
   crypto_auth_hmacsha512256_final(&state, proof.data());
   return proof;
 }
 
-bool JobToken::verify(const Proof& proof, Side side, const Nonce& coordinator, const Nonce& member) const {
-  const Proof expected = prove(side, coordinator, member);
+bool JobToken::verify(const Proof& proof, Side side, const Nonce& coordinator, const Nonce& member,
+                      std::string_view statement) const {
+  const Proof expected = prove(side, coordinator, member, statement);
   return sodium_memcmp(expected.data(), proof.data(), proof.size()) == 0;
 }
 

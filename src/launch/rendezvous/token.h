@@ -19,9 +19,12 @@ class JobToken {
 
   explicit JobToken(std::string_view token);
 
-  Proof prove(Side side, const Nonce& coordinator, const Nonce& member) const;
+  // statement: what the side says besides; "": that it knows the token.
+  Proof prove(Side side, const Nonce& coordinator, const Nonce& member,
+              std::string_view statement = "") const;
   // In constant time.
-  bool verify(const Proof& proof, Side side, const Nonce& coordinator, const Nonce& member) const;
+  bool verify(const Proof& proof, Side side, const Nonce& coordinator, const Nonce& member,
+              std::string_view statement = "") const;
 
  private:
   std::array<uint8_t, 32> key_;

@@ -23,8 +23,10 @@ std::string_view field(std::string_view record, std::string_view key, char end) 
 
 JobRecord parse_record(std::string_view text) {
   // The first line holds the job's name, which may look like anything.
-  text.remove_prefix(std::min(text.find('\n'), text.size()));
+  const std::string_view first = text.substr(0, text.find('\n'));
+  text.remove_prefix(first.size());
   JobRecord record;
+  record.task = field(first.substr(0, first.find(" JobName=")), "ArrayTaskId=", ' ');
   record.state = field(text, "JobState=", ' ');
   record.log_path = field(text, "StdOut=", '\n');
   const std::string_view exit = field(text, "ExitCode=", ' ');
@@ -37,6 +39,12 @@ JobRecord parse_record(std::string_view text) {
 }
 
 }  // namespace
+
+bool JobRecord::has_log() const {
+  // One record of an array stands for all tasks that wait, with a path of none of them.
+  return !log_path.empty() && log_path.find('%') == std::string::npos &&
+         !(state == "PENDING" && !task.empty());
+}
 
 bool JobRecord::ended() const {
   constexpr std::array<std::string_view, 10> kFinal{"COMPLETED", "FAILED",        "CANCELLED", "TIMEOUT",

@@ -8,11 +8,14 @@ namespace lockstep::launcher {
 
 // A job, or one task of an array, as slurmctld remembers it.
 struct JobRecord {
+  std::string task;      // of an array: "3", or several that have not begun: "4-9"
   std::string state;     // "RUNNING", "COMPLETED", ...
   int exit_code = 0;     // of the batch script
   int exit_signal = 0;   // that ended it, or 0
   std::string log_path;  // standard output; "" where it is not known
 
+  // Whether it has begun, so that log_path is its own.
+  bool has_log() const;
   // Whether it will not run any more.
   bool ended() const;
   // The script's exit code or 128 + signal; 1 for a job that was cancelled, lost its

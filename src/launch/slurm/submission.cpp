@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -26,9 +27,11 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// slurmctld serves a whole site: the log is looked at often, the controller is not.
+// slurmctld serves a whole site: the log is looked at often, the controller is not, the
+// less the longer the job takes.
 constexpr milliseconds kLogInterval{200};
-constexpr int kLogLooksPerQuery = 10;
+constexpr milliseconds kShortestPause{400};
+constexpr milliseconds kLongestPause{5000};
 // A busy controller may not answer for a while; it is asked this many times in a row.
 constexpr int kMaxFailedQueries = 30;
 
@@ -118,12 +121,51 @@ bool all_ended(const std::vector<JobRecord>& records) {
          std::all_of(records.begin(), records.end(), [](const JobRecord& record) { return record.ended(); });
 }
 
-void copy_log(std::optional<LogFollower>& log) {
-  if (!log) return;
-  const std::string text = log->read_new();
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
+// The logs of a job, or of all tasks of an array as they begin.
+class JobLogs {
+ public:
+  void add(const std::string& job_id, const std::vector<JobRecord>& records) {
+    for (const JobRecord& record : records) {
+      if (!record.has_log() || logs_.contains(record.log_path)) continue;
+      base::log_info("slurm", "job {} writes {}", record.task.empty() ? job_id : job_id + "_" + record.task,
+                     record.log_path);
+      const std::string prefix = record.task.empty() ? "" : "[" + record.task + "]:";
+      logs_.try_emplace(record.log_path, Log{LogFollower(record.log_path), prefix, ""});
+    }
+  }
+
+  // What came since the last call, of tasks in whole lines; at the end all of it.
+  void copy(bool all) {
+    for (auto& [path, log] : logs_) {
+      log.unshown += log.file.read_new();
+      const size_t end = all || log.prefix.empty() ? log.unshown.size() : log.unshown.rfind('\n') + 1;
+      show(log.prefix, std::string_view(log.unshown).substr(0, end));
+      log.unshown.erase(0, end);
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  struct Log {
+    LogFollower file;
+    std::string prefix;
+    std::string unshown;
+  };
+
+  static void show(const std::string& prefix, std::string_view text) {
+    if (prefix.empty()) {
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      return;
+    }
+    while (!text.empty()) {
+      const std::string_view line = text.substr(0, text.find('\n'));
+      fmt::print("{}{}\n", prefix, line);
+      text.remove_prefix(std::min(line.size() + 1, text.size()));
+    }
+  }
+
+  std::map<std::string, Log> logs_;  // by path: tasks may share one
+};
 
 }  // namespace
 
@@ -153,27 +195,22 @@ std::string submit_script(const std::string& script, const base::Environment& en
 
 int follow_job(const std::string& job_id, const base::Environment& environment) {
   JobWatch watch(job_id, environment);
-  std::optional<LogFollower> log;
-  bool named = false;
+  JobLogs logs;
+  milliseconds pause = kShortestPause;
   while (true) {
     const std::vector<JobRecord>& records = watch.look();
-    if (!named && !records.empty()) {
-      named = true;
-      base::log_info("slurm", "job {} writes {}", job_id, records.front().log_path);
-      if (records.size() == 1 && records.front().log_path.find('%') == std::string::npos) {
-        log.emplace(records.front().log_path);
-      }
-    }
+    logs.add(job_id, records);
     if (all_ended(records)) {
-      copy_log(log);
+      logs.copy(/*all=*/true);
       int status = 0;
       for (const JobRecord& record : records) status = std::max(status, record.status());
       return status;
     }
-    for (int i = 0; i < kLogLooksPerQuery; ++i) {
-      copy_log(log);
+    for (milliseconds waited{0}; waited < pause; waited += kLogInterval) {
+      logs.copy(/*all=*/false);
       std::this_thread::sleep_for(kLogInterval);
     }
+    pause = std::min(pause * 3 / 2, kLongestPause);
   }
 }
 

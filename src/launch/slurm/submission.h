@@ -20,7 +20,8 @@ std::string test_script(const std::string& script, const base::Environment& envi
 std::string submit_script(const std::string& script, const base::Environment& environment);
 
 // Copies the job's log to standard output until the job has ended, and returns its
-// exit status (the largest of an array's tasks, whose logs are only named). Blocks. A
+// exit status; of an array all tasks' logs, "[3]:" before the lines of task 3, and the
+// largest status. Blocks. A
 // job that is queued again has not ended. ConfigError: slurmctld does not know the job
 // any more.
 int follow_job(const std::string& job_id, const base::Environment& environment);

@@ -1,9 +1,11 @@
 // What test_learning_rates.py, test_grad_scaler.py and test_weight_average.py compare with
-// PyTorch: reads one JSON request from standard input and prints the answer as JSON.
+// PyTorch: reads JSON requests from standard input, one a line, and prints each answer as a
+// line of JSON.
 
 #include <lockstep/grad_scaler.h>
 #include <lockstep/learning_rate.h>
 #include <lockstep/reduce_on_plateau.h>
+#include <lockstep/weight_average.h>
 #include <torch/torch.h>
 
 #include <iostream>
@@ -82,19 +84,55 @@ json scaler_trace(const json& request) {
   return rows;
 }
 
+// A model with a weight, a floating-point buffer and a counter.
+struct Averaged : torch::nn::Module {
+  explicit Averaged(int64_t size)
+      : weight(register_parameter("weight", torch::zeros({size}))),
+        running(register_buffer("running", torch::zeros({size}))),
+        count(register_buffer("count", torch::zeros({}, torch::kLong))) {}
+  at::Tensor weight;
+  at::Tensor running;
+  at::Tensor count;
+};
+
+// [[weight..., running..., count] of the average after each step], for a model that is
+// given the same rows step by step.
+json average_trace(const json& request) {
+  const auto rows = request.at("rows").get<std::vector<std::vector<double>>>();
+  const auto size = static_cast<int64_t>(rows.at(0).size() / 2);
+  Averaged model(size);
+  lockstep::WeightAverageOptions options;
+  options.decay = request.at("decay");
+  if (request.at("use_buffers")) options.buffers = lockstep::WeightAverageOptions::Buffers::kAverage;
+  lockstep::WeightAverage average(model, options);
+  json result = json::array();
+  const torch::NoGradGuard no_grad;
+  for (const auto& row : rows) {
+    const auto values = torch::tensor(row, torch::kDouble);
+    model.weight.copy_(values.narrow(0, 0, size));
+    model.running.copy_(values.narrow(0, size, size));
+    model.count.fill_(static_cast<int64_t>(row.back()));
+    average.update();
+    const auto state = average.state();  // weight, running, count
+    const auto all = torch::cat({state[0].second.to(torch::kDouble), state[1].second.to(torch::kDouble),
+                                 state[2].second.to(torch::kDouble).view(1)});
+    result.push_back(std::vector<double>(all.data_ptr<double>(), all.data_ptr<double>() + all.numel()));
+  }
+  return result;
+}
+
+json answer(const json& request) {
+  const auto what = request.at("what").get<std::string>();
+  if (what == "schedule") return schedule_trace(request);
+  if (what == "plateau") return plateau_trace(request);
+  if (what == "scaler") return scaler_trace(request);
+  if (what == "average") return average_trace(request);
+  throw std::invalid_argument("unknown request: " + what);
+}
+
 }  // namespace
 
 int main() {
-  const json request = json::parse(std::cin);
-  const auto what = request.at("what").get<std::string>();
-  if (what == "schedule") {
-    std::cout << schedule_trace(request) << "\n";
-  } else if (what == "plateau") {
-    std::cout << plateau_trace(request) << "\n";
-  } else if (what == "scaler") {
-    std::cout << scaler_trace(request) << "\n";
-  } else {
-    std::cerr << "unknown request: " << what << "\n";
-    return 1;
-  }
+  std::string line;
+  while (std::getline(std::cin, line)) std::cout << answer(json::parse(line)) << std::endl;
 }

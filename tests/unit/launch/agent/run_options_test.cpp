@@ -1,10 +1,14 @@
 #include "launch/agent/run_options.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 
 namespace lockstep::launcher {
 namespace {
@@ -182,6 +186,31 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--token-file", "/nonexistent"}, "--token-file cannot be read"},
         Refusal{{"--numa-binding", "moon"}, "numa_binding must be one of"},
         Refusal{{"--nproc", "2"}, "--nproc"}));
+
+TEST(RunOptionsTest, SeveralNodesWithoutAnAddressGetAHint) {
+  for (const char* rank : {"0", "1"}) {
+    const RunOptions options = parse({"--nnodes", "2", "--node-rank", rank});
+    ASSERT_EQ(options.hints.size(), 1u);
+    EXPECT_THAT(options.hints[0], HasSubstr("--master-addr is not given"));
+  }
+  EXPECT_TRUE(parse({"--nnodes", "2", "--master-addr", "node0"}).hints.empty());
+  EXPECT_TRUE(parse({"--nnodes", "2", "--rdzv-endpoint", "node0:1"}).hints.empty());
+  EXPECT_TRUE(parse({"-n", "2"}).hints.empty()) << "one node needs none";
+}
+
+TEST(RunOptionsTest, ATokenFileIsForItsOwnerOnly) {
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / fmt::format("lockstep_token_test_{}", ::getpid());
+  std::ofstream(path) << "secret\n";
+  std::filesystem::permissions(path, std::filesystem::perms(0600));
+  EXPECT_EQ(parse({"--token-file", path}).meeting.token, "secret");
+  for (const int mode : {0640, 0604, 0620, 0601}) {
+    std::filesystem::permissions(path, std::filesystem::perms(mode));
+    EXPECT_THAT(refusal({"--token-file", path}),
+                HasSubstr(fmt::format("its mode is {:04o}: chmod 600 '{}'", mode, path.string())));
+  }
+  std::filesystem::remove(path);
+}
 
 TEST(RunOptionsTest, WithoutAProgramItSaysWhereToWriteIt) {
   EXPECT_THROW(parse_run_options({"-n", "2"}, {}, {}), ConfigError);

@@ -243,5 +243,27 @@ TEST(CoordinatorTest, OnlyTheLastAnswerOfAPortCounts) {
   EXPECT_EQ(job.map().master_port, 1001);
 }
 
+TEST(CoordinatorTest, WhoWaitsIsToldWhy) {
+  Job job(nodes(1, 2, 1));
+  job.join(1);
+  job.join(2);
+  ASSERT_EQ(job.generation(), 0);
+  EXPECT_THAT(job.told, IsEmpty());
+  job.join(3);
+  ASSERT_EQ(job.told[3].size(), 1u);
+  EXPECT_THAT(job.told[3][0], HasSubstr("runs on all of its 2 nodes: this launcher is a spare"));
+  job.lose(2);
+  job.all_stopped();
+  ASSERT_EQ(job.generation(), 1);
+  EXPECT_EQ(job.told[3].size(), 1u) << "it takes part now";
+
+  Job small(nodes(1, 3));
+  small.join(1);
+  small.pass(seconds(10));
+  ASSERT_EQ(small.generation(), 0);
+  small.join(2);
+  EXPECT_THAT(small.told[2].at(0), HasSubstr("waits to take part"));
+}
+
 }  // namespace
 }  // namespace lockstep::launcher

@@ -356,6 +356,8 @@ class Simulation {
     }
     told(node, [this, &node, a] { start(node, a); });
   }
+  void perform(Node& node, const Tell&) { expect_not_told(node); }
+  void perform(const Node& node, const TellStall&) { ADD_FAILURE() << node.id << " told nothing of it"; }
   void perform(Node& node, const Stop& a) {
     expect_not_told(node);
     told(node, [this, &node, a] { stop(node, a.generation); });

@@ -6,6 +6,7 @@
 
 #include <csignal>
 
+#include "cluster/topology.h"
 #include "unit/launch/rendezvous/test_cluster.h"
 
 namespace lockstep::launcher {
@@ -37,6 +38,22 @@ TEST(StrangersTest, AnotherRunIsRefusedWithBothNames) {
   ASSERT_TRUE(cluster.all_finish());
   EXPECT_THAT(launcher.outcome->reason,
               HasSubstr("the job here is \"job-7\", the launcher belongs to \"job-8\""));
+}
+
+TEST(StrangersTest, AnotherIdeaOfTheJobIsRefusedWithBothHostsAndValues) {
+  Cluster cluster(quick(2, 4, 3));
+  RendezvousOptions other = cluster.options;
+  other.max_restarts = 2;
+  const Launcher& patient = cluster.add("gpu07", std::nullopt, other);
+  other = cluster.options;
+  other.min_nodes = other.max_nodes = 3;
+  const Launcher& fixed = cluster.add("gpu08", std::nullopt, other);
+  ASSERT_TRUE(cluster.all_finish());
+  const std::string host = cluster::host_name();
+  EXPECT_THAT(patient.outcome->reason,
+              HasSubstr("--max-restarts is 2 on gpu07 and 3 on " + host + ", which hosts the job"));
+  EXPECT_THAT(fixed.outcome->reason, HasSubstr("--nnodes is 3 on gpu08 and 2:4 on " + host));
+  EXPECT_EQ(fixed.outcome->status(), kExitRendezvous);
 }
 
 TEST(StrangersTest, ATakenRankIsRefused) {
@@ -121,7 +138,7 @@ TEST(StrangersTest, AMemberThatBreaksTheProtocolIsLost) {
         channel.send(wire::Hello{nonce, token.prove(JobToken::Side::kMember, challenge->nonce, nonce)});
       } else if (std::holds_alternative<wire::Welcome>(message)) {
         NodeInfo info = node("b", 1);
-        channel.send(wire::Join{"job-7", {info, "by hand", false}});
+        channel.send(wire::Join{"job-7", 1, 2, 0, std::chrono::seconds(30), {info, "by hand", false}});
       } else if (std::holds_alternative<wire::Begin>(message)) {
         channel.send(wire::Challenge{});
       }

@@ -85,6 +85,11 @@ struct Launcher : MembershipListener {
     stop_reason = reason;
     membership->stopped(generation);
   }
+  void note(const std::string& text) override { notes.push_back(text); }
+  void stalled(int generation, const Stall& how) override {
+    EXPECT_EQ(running, generation);
+    stalls.push_back(how);
+  }
   void finish(const JobOutcome& how) override {
     EXPECT_FALSE(outcome) << "finished twice";
     running.reset();
@@ -105,6 +110,8 @@ struct Launcher : MembershipListener {
   Generation map;
   std::string stop_reason, port_error;
   std::optional<JobOutcome> outcome;
+  std::vector<Stall> stalls;
+  std::vector<std::string> notes;
   int ports_reserved = 0;
   bool membership_ends_with_job = true;
 };
@@ -135,6 +142,18 @@ struct Cluster {
       return true;
     });
   }
+  // Lets "b", node 1, join on a loop of its own, until all run; from then on it stands
+  // still like a process that got SIGSTOP.
+  bool runs_with(Launcher& other, base::EventLoop& other_loop) {
+    other.membership = join_remote(other_loop, node("b", 1), options, other);
+    return run_until([&] {
+      other_loop.run_once(milliseconds(0));
+      for (const auto& launcher : launchers) {
+        if (launcher->running != 0) return false;
+      }
+      return other.running == 0;
+    });
+  }
   bool all_finish() {
     return run_until([&] {
       for (const auto& launcher : launchers) {
@@ -148,6 +167,36 @@ struct Cluster {
   RendezvousOptions options;
   std::optional<CoordinatorServer> server;
   std::vector<std::unique_ptr<Launcher>> launchers;
+};
+
+// A coordinator by hand: knows the token, welcomes one launcher and says what a test
+// wants.
+struct ByHand : Channel::Handler {
+  using Heard = std::function<void(Channel& channel, const wire::Message& message)>;
+
+  // Between the launcher's connect() and its first message.
+  void accept(base::EventLoop& loop, Heard heard) {
+    on_message = std::move(heard);
+    base::UniqueFd fd(::accept(socket.fd.get(), nullptr, nullptr));
+    channel = std::make_unique<Channel>(loop, std::move(fd), kMaxMemberBytes, *this);
+    channel->send(wire::Challenge{nonce});
+  }
+  void received(Channel& from, wire::Message message) override {
+    if (const auto* hello = std::get_if<wire::Hello>(&message)) {
+      its_nonce = hello->nonce;
+      from.send(wire::Welcome{token.prove(JobToken::Side::kCoordinator, nonce, its_nonce)});
+    } else {
+      on_message(from, message);
+    }
+  }
+  void broken(Channel&, const std::string&) override {}
+
+  const base::ListenSocket socket = base::listen_on("127.0.0.1", 0);
+  const JobToken token{"secret"};
+  const Nonce nonce = make_nonce();
+  Nonce its_nonce{};
+  Heard on_message;
+  std::unique_ptr<Channel> channel;
 };
 
 // A peer that says what it likes.

@@ -57,6 +57,10 @@ class Job {
     coordinator_.worker_failed(now_, id, failure);
     collect();
   }
+  void progress(MemberId id, const std::vector<RankView>& workers) {
+    coordinator_.progress(now_, id, generation(), workers);
+    collect();
+  }
   void succeed(MemberId id) {
     coordinator_.succeeded(now_, id, generation());
     collect();
@@ -100,6 +104,8 @@ class Job {
   std::vector<Stop> stops;
   std::map<MemberId, std::vector<JobOutcome>> finishes;
   std::map<MemberId, std::string> refused;
+  std::map<MemberId, std::vector<std::string>> told;
+  std::vector<TellStall> stalls;
   std::vector<ReserveStorePort> port_requests;
   bool answers_port_requests = true;
   const Coordinator& coordinator() const { return coordinator_; }
@@ -109,6 +115,8 @@ class Job {
     for (const Action& action : coordinator_.take_actions()) {
       if (const auto* a = std::get_if<Refuse>(&action)) refused[a->to] = a->reason;
       if (const auto* a = std::get_if<Stop>(&action)) stops.push_back(*a);
+      if (const auto* a = std::get_if<Tell>(&action)) told[a->to].push_back(a->text);
+      if (const auto* a = std::get_if<TellStall>(&action)) stalls.push_back(*a);
       if (const auto* a = std::get_if<Finish>(&action)) finishes[a->to].push_back(a->outcome);
       if (const auto* a = std::get_if<ReserveStorePort>(&action)) port_requests.push_back(*a);
       if (const auto* a = std::get_if<Start>(&action)) note_start(*a);

@@ -3,37 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <random>
 
 #include "launch/rendezvous/frame.h"
 #include "launch/rendezvous/message.h"
+#include "support/fuzz.h"
 
 namespace lockstep::launcher {
 namespace {
 
 constexpr int kMutationsPerFile = 2000;
-
-std::vector<std::string> corpus() {
-  const char* root = std::getenv("LOCKSTEP_SOURCE_DIR");
-  if (root == nullptr) throw std::runtime_error("LOCKSTEP_SOURCE_DIR is not set: run through ctest");
-  std::vector<std::filesystem::path> paths;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(std::filesystem::path(root) / "tests/fuzz/rendezvous")) {
-    paths.push_back(entry.path());
-  }
-  std::sort(paths.begin(), paths.end());
-  std::vector<std::string> contents;
-  for (const auto& path : paths) {
-    std::ifstream file(path, std::ios::binary);
-    contents.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  }
-  return contents;
-}
+constexpr std::string_view kSpice = "[{\"0123456789-+.eE\\u0000";
 
 // The number of messages in a stream, cut into pieces like a network does. What was
 // taken can be said again.
@@ -56,53 +36,27 @@ int parse_stream(const std::string& bytes, std::mt19937_64& random) {
   return messages;
 }
 
-std::string mutate(std::string bytes, const std::vector<std::string>& all, std::mt19937_64& random) {
-  const auto pick = [&](size_t size) { return std::uniform_int_distribution<size_t>(0, size)(random); };
-  const size_t changes = 1 + pick(4);
-  for (size_t i = 0; i < changes && !bytes.empty(); ++i) {
-    const size_t place = pick(bytes.size() - 1);
-    switch (pick(6)) {
-      case 0: bytes[place] = static_cast<char>(pick(255)); break;
-      case 1: bytes[place] = static_cast<char>(bytes[place] ^ (1 << pick(7))); break;
-      case 2: bytes.erase(place, 1 + pick(20)); break;
-      case 3: bytes.insert(place, 1 + pick(20), static_cast<char>(pick(255))); break;
-      case 4: bytes.insert(place, "[{\"0123456789-+.eE\\u0000"); break;
-      case 5: bytes.resize(place); break;
-      default: {
-        const std::string& other = all[pick(all.size() - 1)];
-        if (!other.empty()) bytes.insert(place, other.substr(pick(other.size() - 1), pick(100)));
-      }
-    }
-  }
-  return bytes;
-}
-
 TEST(WireFuzzTest, TheCorpusIsUnderstood) {
   std::mt19937_64 random(1);
   int messages = 0;
-  for (const std::string& bytes : corpus()) messages += parse_stream(bytes, random);
-  EXPECT_GE(messages, 17) << "one of each kind at least";
+  for (const test::FuzzFile& file : test::fuzz_corpus("rendezvous"))
+    messages += parse_stream(file.bytes, random);
+  EXPECT_GE(messages, 20) << "one of each kind at least";
 }
 
 TEST(WireFuzzTest, MutationsNeverDoMoreThanThrow) {
-  const std::vector<std::string> files = corpus();
-  ASSERT_FALSE(files.empty());
-  std::mt19937_64 random(20260101);
-  for (const std::string& bytes : files) {
-    for (int i = 0; i < kMutationsPerFile; ++i) parse_stream(mutate(bytes, files, random), random);
-  }
+  std::mt19937_64 random(1);
+  test::for_each_mutation(test::fuzz_corpus("rendezvous"), kMutationsPerFile, kSpice, 20260101,
+                          [&](const std::string& bytes) { parse_stream(bytes, random); });
 }
 
 // The header is right, so that the mutations reach the fields.
 TEST(WireFuzzTest, MutatedBodiesNeverDoMoreThanThrow) {
-  const std::vector<std::string> files = corpus();
-  std::mt19937_64 random(20260102);
-  for (const std::string& bytes : files) {
-    if (bytes.size() <= kFrameHeaderBytes) continue;
-    const std::string body = bytes.substr(kFrameHeaderBytes);
-    for (int i = 0; i < kMutationsPerFile; ++i)
-      parse_stream(encode_frame(mutate(body, files, random)), random);
-  }
+  std::mt19937_64 random(1);
+  std::vector<test::FuzzFile> bodies = test::fuzz_corpus("rendezvous");
+  for (test::FuzzFile& file : bodies) file.bytes.erase(0, kFrameHeaderBytes);
+  test::for_each_mutation(bodies, kMutationsPerFile, kSpice, 20260102,
+                          [&](const std::string& body) { parse_stream(encode_frame(body), random); });
 }
 
 }  // namespace

@@ -78,22 +78,57 @@ TEST(TokenTest, ProvesKnowledgeOfTheTokenForOneSideAndOneConnection) {
 }
 
 TEST(WireTest, MessagesSurvive) {
-  const wire::Join join =
-      round_trip(wire::Join{"job \"7\"", {{3, "gpu07", "10.0.0.7", 8, 4711}, "abc", true}});
+  const wire::Join join = round_trip(wire::Join{
+      "job \"7\"", 2, 4, 3, std::chrono::seconds(9), {{3, "gpu07", "10.0.0.7", 8, 4711}, "abc", true}});
   EXPECT_EQ(join.run_id, "job \"7\"");
+  EXPECT_EQ(join.min_nodes, 2);
+  EXPECT_EQ(join.max_nodes, 4);
+  EXPECT_EQ(join.max_restarts, 3);
   EXPECT_EQ(join.candidate.node.node_rank, 3);
   EXPECT_EQ(join.candidate.node.host, "gpu07");
   EXPECT_EQ(join.candidate.node.local_world_size, 8);
   EXPECT_EQ(join.candidate.node.pid, 4711);
   EXPECT_TRUE(join.candidate.hosts_coordinator);
   EXPECT_FALSE(round_trip(wire::Join{}).candidate.node.node_rank);
-  EXPECT_EQ(round_trip(wire::Heartbeat{77}).sequence, 77);
+  EXPECT_EQ(round_trip(wire::Heartbeat{77, 5}).sequence, 77);
+  EXPECT_EQ(round_trip(wire::Heartbeat{77, 5}).time_us, 5);
   EXPECT_EQ(round_trip(wire::StorePort{2, 29500, "why"}).port, 29500);
   EXPECT_EQ(round_trip(wire::Begin{4, 5}).node_rank, 5);
   EXPECT_EQ(round_trip(wire::Halt{4, "reason"}).reason, "reason");
   EXPECT_EQ(round_trip(wire::Leave{15}).signal, 15);
+  EXPECT_EQ(round_trip(wire::Note{"a spare"}).text, "a spare");
   const Nonce nonce = make_nonce();
   EXPECT_EQ(round_trip(wire::Challenge{nonce}).nonce, nonce);
+}
+
+TEST(WireTest, ProgressSurvives) {
+  RankView worker;
+  worker.ended = true;
+  worker.progress = {.told = true,
+                     .phase = base::Phase::kBackward,
+                     .step = -1,
+                     .collectives_started = UINT64_MAX,
+                     .collectives_finished = 8,
+                     .operation = "\xff\xfe no text at all",
+                     .idle_ns = 31'000'000'000};
+  const wire::Progress read = round_trip(wire::Progress{4, {worker, RankView{}}});
+  EXPECT_EQ(read.generation, 4);
+  ASSERT_EQ(read.workers.size(), 2u);
+  EXPECT_TRUE(read.workers[0].ended);
+  EXPECT_EQ(read.workers[0].progress.phase, base::Phase::kBackward);
+  EXPECT_EQ(read.workers[0].progress.step, -1);
+  EXPECT_EQ(read.workers[0].progress.collectives_started, static_cast<uint64_t>(INT64_MAX));
+  EXPECT_EQ(read.workers[0].progress.idle_ns, worker.progress.idle_ns);
+  EXPECT_FALSE(read.workers[1].progress.told);
+  const std::vector<RankView> many(1024, worker);
+  EXPECT_LT(wire::encode(wire::Progress{0, many}).size(), kMaxMemberBytes);
+
+  Stall stall;
+  stall.report = std::string(100'000, 'x');
+  stall.missing.assign(10'000, 7);
+  const wire::Stalled told = round_trip(wire::Stalled{4, stall});
+  EXPECT_EQ(told.stall.missing.size(), 256u);
+  EXPECT_EQ(told.stall.report.size(), 16384u);
 }
 
 TEST(WireTest, MapsSurvive) {
@@ -181,7 +216,8 @@ TEST(WireTest, RefusesNodesThatCouldNotBe) {
     nlohmann::json node{{"host", "a"}, {"address", "b"}, {"local_world_size", 1}, {"pid", 1}, {"role", "r"}};
     node[field] = value;
     const nlohmann::json message{
-        {"type", "join"}, {"run_id", ""}, {"instance", ""}, {"hosts_coordinator", false}, {"node", node}};
+        {"type", "join"}, {"run_id", ""},   {"instance", ""},    {"hosts_coordinator", false}, {"node", node},
+        {"min_nodes", 1}, {"max_nodes", 1}, {"max_restarts", 0}, {"stall_timeout_ms", 0}};
     return message.dump();
   };
   EXPECT_NO_THROW(wire::decode(join("host", "fine")));

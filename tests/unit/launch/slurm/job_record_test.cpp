@@ -66,5 +66,29 @@ TEST(JobRecordTest, NothingIsNoRecord) {
   EXPECT_EQ(parse_job_records("JobId=7").size(), 1);
 }
 
+// What Slurm 22.05 prints of an array of which task 0 runs and the others wait.
+TEST(JobRecordTest, TasksOfAnArrayHaveLogsOfTheirOwn) {
+  const auto records = parse_job_records(
+      "JobId=7 ArrayJobId=7 ArrayTaskId=1-2 JobName=a ArrayTaskId=9 b\n"
+      "   JobState=PENDING Reason=Resources Dependency=(null)\n"
+      "   StdOut=/tmp/a-7_4294967294.out\n\n"
+      "JobId=8 ArrayJobId=7 ArrayTaskId=0 JobName=a ArrayTaskId=9 b\n"
+      "   JobState=RUNNING Reason=None Dependency=(null)\n"
+      "   StdOut=/tmp/a-7_0.out\n\n");
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].task, "1-2");
+  EXPECT_FALSE(records[0].has_log());
+  EXPECT_EQ(records[1].task, "0");
+  EXPECT_TRUE(records[1].has_log());
+}
+
+TEST(JobRecordTest, AJobIsNoTask) {
+  const auto records = parse_job_records(
+      "JobId=7 JobName=ArrayTaskId=9\n   JobState=PENDING Reason=None\n   StdOut=/tmp/a-7.out\n");
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].task, "");
+  EXPECT_TRUE(records[0].has_log()) << "its log will be there";
+}
+
 }  // namespace
 }  // namespace lockstep::launcher

@@ -88,6 +88,16 @@ TEST(SbatchScriptTest, EachStyleStartsInItsWay) {
       HasSubstr("--cpus-per-task=\"$((${SLURM_CPUS_PER_TASK:-1} * SLURM_NTASKS_PER_NODE))\" \\\n  ./sine"));
 }
 
+// In the environment, which others do not see; a command line is everybody's.
+TEST(SbatchScriptTest, LaunchersGetASecretThatNoCommandLineShows) {
+  const std::string script = sbatch_script(full_request(SlurmStyle::kTorchrun));
+  EXPECT_THAT(script, HasSubstr("\nexport LOCKSTEP_JOB_TOKEN\n"));
+  EXPECT_THAT(script.substr(script.find("\nsrun ")), Not(HasSubstr("TOKEN")));
+  for (const SlurmStyle style : {SlurmStyle::kSrun, SlurmStyle::kSpawn}) {
+    EXPECT_THAT(sbatch_script(full_request(style)), Not(HasSubstr("TOKEN"))) << "no launchers that meet";
+  }
+}
+
 TEST(SbatchScriptTest, TellsSrunWhatItForgets) {
   const auto text = [](std::optional<SlurmVersion> version) {
     SbatchRequest request = full_request(SlurmStyle::kSrun);

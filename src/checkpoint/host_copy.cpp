@@ -1,0 +1,49 @@
+#include "checkpoint/host_copy.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+
+namespace lockstep::checkpoint {
+
+Snapshot HostCopy::copy(const Snapshot& snapshot) {
+  const at::NoGradGuard no_grad;
+  Snapshot result = snapshot;
+  buffers_.resize(snapshot.pieces.size());
+  std::vector<c10::Device> devices;
+  for (size_t i = 0; i < snapshot.pieces.size(); ++i) {
+    const TensorPiece& piece = snapshot.pieces[i];
+    at::Tensor& buffer = buffer_for(i, piece.data);
+    buffer.copy_(piece.data, /*non_blocking=*/true);
+    const bool known = std::find(devices.begin(), devices.end(), piece.data.device()) != devices.end();
+    if (!piece.data.is_cpu() && !known) devices.push_back(piece.data.device());
+    result.pieces[i].data = buffer;
+  }
+  for (const c10::Device device : devices) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    guard.synchronizeStream(guard.getStream(device));
+  }
+  return result;
+}
+
+at::Tensor& HostCopy::buffer_for(size_t index, const at::Tensor& data) {
+  at::Tensor& buffer = buffers_[index];
+  const bool pinned = data.is_cuda();
+  const bool fits = buffer.defined() && buffer.scalar_type() == data.scalar_type() &&
+                    buffer.sizes() == data.sizes() && (!pinned || buffer.is_pinned());
+  if (!fits) {
+    buffer = at::Tensor();  // freed before the new one is there
+    buffer = at::empty(data.sizes(), at::TensorOptions().dtype(data.scalar_type()).pinned_memory(pinned));
+  }
+  return buffer;
+}
+
+int64_t HostCopy::bytes() const {
+  int64_t result = 0;
+  for (const at::Tensor& buffer : buffers_) result += static_cast<int64_t>(buffer.nbytes());
+  return result;
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,210 @@
+#include "checkpoint/reader.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "checkpoint/checksum.h"
+#include "checkpoint/error.h"
+#include "checkpoint/input_file.h"
+#include "checkpoint/parallel.h"
+#include "checkpoint/safetensors_file.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+constexpr int64_t kMaxManifestBytes = 256LL << 20;
+
+// Of a target that has no memory to read into directly.
+bool is_direct(const at::Tensor& out) {
+  return out.is_cpu() && out.is_contiguous() && !out.is_conj() && !out.is_neg();
+}
+
+void check_target(const Target& target, const TensorEntry& entry) {
+  const int64_t count = target.out.numel();
+  if (target.out.scalar_type() != entry.dtype) {
+    throw ConfigError("checkpoint",
+                      fmt::format("'{}' was saved as {} and cannot be read into {}", target.name,
+                                  c10::toString(entry.dtype), c10::toString(target.out.scalar_type())));
+  }
+  if (target.first_element < 0 || target.first_element > entry.numel() - count) {
+    throw ConfigError("checkpoint",
+                      fmt::format("'{}' has no elements {} + {}: its shape is [{}]", target.name,
+                                  target.first_element, count, fmt::join(entry.shape, ", ")));
+  }
+}
+
+}  // namespace
+
+// A run of bytes of one file, and where it goes.
+struct Reader::PieceRead {
+  int file = 0;
+  int64_t offset = 0;
+  char* to = nullptr;  // nullptr: only compared with its checksum
+  int64_t bytes = 0;
+  const std::string* checksum = nullptr;  // nullptr: not a whole piece, so there is none
+  const std::string* name = nullptr;
+};
+
+Reader::Reader(std::filesystem::path folder) : folder_(std::move(folder)) {
+  const std::filesystem::path path = folder_ / kManifestName;
+  const InputFile file(path);
+  if (file.bytes() > kMaxManifestBytes) {
+    throw CheckpointError(fmt::format("'{}' is broken: {} bytes", path.string(), file.bytes()));
+  }
+  std::string text(static_cast<size_t>(file.bytes()), '\0');
+  file.read(text.data(), file.bytes(), 0);
+  bytes_read_ += file.bytes();
+  manifest_ = Manifest::parse(text, path);
+  for (size_t i = 0; i < manifest_.files.size(); ++i) open_file(i);
+}
+
+std::vector<std::string> Reader::names() const {
+  std::vector<std::string> result;
+  for (const auto& [name, entry] : manifest_.tensors) result.push_back(name);
+  return result;
+}
+
+bool Reader::has(const std::string& name) const { return manifest_.tensors.count(name) != 0; }
+
+const TensorEntry& Reader::entry(const std::string& name) const {
+  const auto found = manifest_.tensors.find(name);
+  if (found != manifest_.tensors.end()) return found->second;
+  throw ConfigError("checkpoint", fmt::format("'{}' holds no tensor '{}'", folder_.string(), name));
+}
+
+at::Tensor Reader::read(const std::string& name) const {
+  const TensorEntry& saved = entry(name);
+  at::Tensor out = at::empty(saved.shape, saved.dtype);
+  read({{.name = name, .out = out}}, /*threads=*/1);
+  return out;
+}
+
+void Reader::read_range(const std::string& name, int64_t first, int64_t count, const at::Tensor& out) const {
+  if (out.numel() != count) {
+    throw ConfigError("checkpoint", fmt::format("{} elements of '{}' do not fit into a tensor of {}", count,
+                                                name, out.numel()));
+  }
+  read({{.name = name, .out = out, .first_element = first}}, /*threads=*/1);
+}
+
+void Reader::read(const std::vector<Target>& targets, int threads) const {
+  std::vector<PieceRead> reads;
+  std::vector<at::Tensor> direct;  // what is read into: a target's own memory, or a copy of its form
+  for (const Target& target : targets) {
+    const TensorEntry& saved = entry(target.name);
+    check_target(target, saved);
+    direct.push_back(is_direct(target.out) ? target.out : at::empty(target.out.sizes(), saved.dtype));
+    add_reads(target, saved, static_cast<char*>(direct.back().mutable_data_ptr()), reads);
+  }
+  sort_by_place(reads);
+  for_each_index(reads.size(), threads, [&](size_t i) { read_piece(reads[i]); });
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (!direct[i].is_same(targets[i].out)) targets[i].out.copy_(direct[i]);
+  }
+}
+
+void Reader::add_reads(const Target& target, const TensorEntry& saved, char* to,
+                       std::vector<PieceRead>& reads) const {
+  const auto item = static_cast<int64_t>(c10::elementSize(saved.dtype));
+  const int64_t begin = target.first_element;
+  const int64_t end = begin + target.out.numel();
+  for (const Piece& piece : saved.pieces) {
+    const int64_t from = std::max(begin, piece.first);
+    const int64_t until = std::min(end, piece.first + piece.count);
+    if (from >= until) continue;
+    reads.push_back({.file = piece.file,
+                     .offset = piece.offset + (from - piece.first) * item,
+                     .to = to + (from - begin) * item,
+                     .bytes = (until - from) * item,
+                     .checksum = until - from == piece.count ? &piece.checksum : nullptr,
+                     .name = &target.name});
+  }
+}
+
+InputFile Reader::open_file(size_t index) const {
+  const FileEntry& entry = manifest_.files[index];
+  InputFile file(folder_ / entry.name);
+  if (file.bytes() != entry.bytes) {
+    throw CheckpointError(fmt::format("'{}' is cut or changed: {} bytes where its manifest says {}",
+                                      file.path().string(), file.bytes(), entry.bytes));
+  }
+  return file;
+}
+
+void Reader::sort_by_place(std::vector<PieceRead>& reads) {
+  std::sort(reads.begin(), reads.end(), [](const PieceRead& a, const PieceRead& b) {
+    return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
+  });
+}
+
+void Reader::read_piece(const PieceRead& read) const {
+  const InputFile file = open_file(static_cast<size_t>(read.file));
+  if (read.checksum == nullptr) {
+    file.read(read.to, read.bytes, read.offset);
+  } else {
+    const std::string checksum = read.to == nullptr ? file.sum(read.bytes, read.offset)
+                                                    : file.read_and_sum(read.to, read.bytes, read.offset);
+    if (checksum != *read.checksum) {
+      throw CheckpointError(
+          fmt::format("'{}' is damaged: the bytes of '{}' are not those that were saved (checksum)",
+                      file.path().string(), *read.name));
+    }
+  }
+  bytes_read_.fetch_add(read.bytes, std::memory_order_relaxed);
+}
+
+void Reader::verify(int threads) const {
+  // The headers first: they say that the pieces are all of the files.
+  for_each_index(manifest_.files.size(), threads, [&](size_t i) { check_header(i); });
+  std::vector<PieceRead> pieces;
+  for (const auto& [name, tensor] : manifest_.tensors) {
+    const auto item = static_cast<int64_t>(c10::elementSize(tensor.dtype));
+    for (const Piece& piece : tensor.pieces) {
+      pieces.push_back({.file = piece.file,
+                        .offset = piece.offset,
+                        .bytes = piece.count * item,
+                        .checksum = &piece.checksum,
+                        .name = &name});
+    }
+  }
+  sort_by_place(pieces);
+  for_each_index(pieces.size(), threads, [&](size_t i) { read_piece(pieces[i]); });
+}
+
+// What opens in Python is what we read: each piece is a tensor of the file, and the other
+// way round.
+void Reader::check_header(size_t index) const {
+  const SafetensorsFile file(folder_ / manifest_.files[index].name);
+  const SafetensorsHeader& header = file.header();
+  const InputFile input = open_file(index);
+  bytes_read_.fetch_add(header.bytes, std::memory_order_relaxed);
+  if (input.sum(header.bytes, 0) != manifest_.files[index].header_checksum) {
+    throw CheckpointError(
+        fmt::format("'{}' is damaged: its header is not what was saved (checksum)", file.path().string()));
+  }
+  std::multiset<std::tuple<int64_t, int64_t, at::ScalarType>> stored;
+  for (const StoredTensor& tensor : header.tensors) {
+    stored.emplace(header.bytes + tensor.begin, header.bytes + tensor.end, tensor.dtype);
+  }
+  std::multiset<std::tuple<int64_t, int64_t, at::ScalarType>> expected;
+  for (const auto& [name, tensor] : manifest_.tensors) {
+    const auto item = static_cast<int64_t>(c10::elementSize(tensor.dtype));
+    for (const Piece& piece : tensor.pieces) {
+      if (piece.file != static_cast<int>(index)) continue;
+      expected.emplace(piece.offset, piece.offset + piece.count * item, tensor.dtype);
+    }
+  }
+  if (stored != expected) {
+    throw CheckpointError(
+        fmt::format("'{}' does not hold the tensors that its manifest says", file.path().string()));
+  }
+}
+
+}  // namespace lockstep::checkpoint

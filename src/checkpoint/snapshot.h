@@ -1,0 +1,44 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lockstep::checkpoint {
+
+// A named tensor, or a run of its elements: what one rank holds of it. A generator's
+// state and other small bytes are uint8 tensors.
+struct TensorPiece {
+  // The whole of `tensor`, which may lie anywhere, with any strides.
+  static TensorPiece whole(std::string name, const at::Tensor& tensor);
+  // Elements [first_element, first_element + data.numel()), in row-major order, of a
+  // tensor of this shape.
+  static TensorPiece part(std::string name, const at::Tensor& data, std::vector<int64_t> shape,
+                          int64_t first_element);
+
+  bool is_whole() const;
+
+  std::string name;
+  at::Tensor data;             // shares memory with the caller's; not changed
+  std::vector<int64_t> shape;  // of the whole tensor
+  int64_t first_element = 0;
+};
+
+// All that one save holds. Two names that share memory are saved under each name, so
+// that a file opens in Python with every name in it.
+struct Snapshot {
+  int64_t step = 0;
+  int64_t epoch = 0;
+  int world_size = 1;
+  // The number by which the best checkpoints are kept, where there is one.
+  std::optional<double> metric;
+  // The trainer's own: configuration, scheduler, scaler, sampler position, callbacks.
+  nlohmann::json metadata = nlohmann::json::object();
+  std::vector<TensorPiece> pieces = {};
+};
+
+}  // namespace lockstep::checkpoint

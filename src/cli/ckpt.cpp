@@ -1,0 +1,87 @@
+#include "cli/ckpt.h"
+
+#include <lockstep/exit_status.h>
+
+#include <memory>
+
+#include "cli/ckpt/commands.h"
+
+namespace lockstep::cli {
+namespace {
+
+// A subcommand whose options live as long as the application.
+template <typename Options>
+Options& declare(CLI::App& ckpt, CLI::App** command, const char* name, const char* help, int* status,
+                 int (*run)(const Options&)) {
+  auto options = std::make_shared<Options>();
+  *command = ckpt.add_subcommand(name, help);
+  (*command)->callback([options, status, run] { *status = run(*options); });
+  return *options;
+}
+
+void add_looking(CLI::App& ckpt, int* status) {
+  CLI::App* command = nullptr;
+  auto& list = declare(ckpt, &command, "ls", "the checkpoints of a run", status, ckpt::list);
+  command->add_option("folder", list.folder, "the run's folder, or its folder of checkpoints")->required();
+  command->add_option("--best", list.best, "which metric is the best: min or max")
+      ->check(CLI::IsMember({"min", "max"}))
+      ->capture_default_str();
+  command->add_flag("--json", list.json, "print JSON");
+
+  auto& inspect =
+      declare(ckpt, &command, "inspect", "what a checkpoint or a file holds", status, ckpt::inspect);
+  command->add_option("path", inspect.path, "checkpoint, run, .safetensors or .pt file")->required();
+  command->add_flag("--json", inspect.json, "print JSON");
+
+  auto& verify = declare(ckpt, &command, "verify", "compare every byte with the checksums; status 1: broken",
+                         status, ckpt::verify);
+  command->add_option("path", verify.path, "checkpoint, run (all of its checkpoints) or file")->required();
+}
+
+void add_moving(CLI::App& ckpt, int* status) {
+  CLI::App* command = nullptr;
+  auto& out = declare(ckpt, &command, "export", "write weights to a file that Python opens", status,
+                      ckpt::export_weights);
+  command->add_option("path", out.path, "checkpoint, run, .safetensors or .pt file")->required();
+  command->add_option("--to", out.to, "file to write: *.safetensors, *.pt or *.pth")->required();
+  command->add_option("--prefix", out.prefix, "text before each name: module. for a DistributedDataParallel");
+  command->add_option("--what", out.what, "model: the weights; all: every tensor of the checkpoint")
+      ->check(CLI::IsMember({"model", "all"}))
+      ->capture_default_str();
+  command->add_option("--script", out.script, "TorchScript file: fill this module and write it");
+
+  auto& in =
+      declare(ckpt, &command, "import", "make a checkpoint of a file's weights, for a trainer to start from",
+              status, ckpt::import_weights);
+  command->add_option("file", in.file, ".pt or .safetensors file of Python's")->required();
+  command->add_option("--to", in.to, "folder of checkpoints to make")->required();
+}
+
+void add_comparing(CLI::App& ckpt, int* status) {
+  CLI::App* command = nullptr;
+  auto& diff = declare(ckpt, &command, "diff", "compare two; status 1: they differ", status, ckpt::diff);
+  command->add_option("a", diff.a, "checkpoint, run, .safetensors or .pt file")->required();
+  command->add_option("b", diff.b, "the same")->required();
+  command->add_option("--what", diff.what, "model: the weights; all: every tensor of a checkpoint")
+      ->check(CLI::IsMember({"model", "all"}))
+      ->capture_default_str();
+  command->add_option("--rtol", diff.rtol, "values may differ by this part of b's")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--atol", diff.atol, "and by this much")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_flag("--json", diff.json, "print JSON");
+}
+
+}  // namespace
+
+void add_ckpt(CLI::App& app, int* status) {
+  CLI::App* ckpt = app.add_subcommand("ckpt", "checkpoints: list, inspect, verify, export, import, compare");
+  ckpt->require_subcommand(1);
+  add_looking(*ckpt, status);
+  add_moving(*ckpt, status);
+  add_comparing(*ckpt, status);
+}
+
+}  // namespace lockstep::cli

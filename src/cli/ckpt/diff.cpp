@@ -1,0 +1,120 @@
+#include <fmt/format.h>
+#include <lockstep/exit_status.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/ckpt/commands.h"
+#include "cli/ckpt/text.h"
+#include "interop/compare_tensors.h"
+#include "interop/match_weights.h"
+#include "interop/weights_file.h"
+
+namespace lockstep::cli::ckpt {
+namespace {
+
+using Tensors = std::map<std::string, at::Tensor>;
+
+struct Row {
+  std::string name;
+  std::string what;  // in words; empty: the values differ, or nothing does
+  std::optional<interop::TensorDifference> values;
+  bool differs = false;
+};
+
+// Names as a plain model has them.
+Tensors read(const std::string& path, const DiffOptions& options) {
+  const auto which = options.what == "all" ? interop::WhichTensors::kAll : interop::WhichTensors::kModel;
+  const interop::NamedTensors tensors = interop::read_tensors(interop::find_weights(path), which);
+  const size_t prefix = interop::wrapper_prefix(tensors).size();
+  Tensors result;
+  for (const auto& [name, tensor] : tensors) result[name.substr(prefix)] = tensor;
+  return result;
+}
+
+std::string describe(const at::Tensor& tensor) {
+  return fmt::format("{} {}", dtype_text(tensor.scalar_type()), shape_text(tensor.sizes().vec()));
+}
+
+Row compare(const std::string& name, const at::Tensor& a, const at::Tensor& b, const DiffOptions& options) {
+  Row row{.name = name};
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) {
+    row.what = fmt::format("{} in a, {} in b", describe(a), describe(b));
+    row.differs = true;
+  }
+  if (a.sizes() != b.sizes()) return row;
+  row.values = interop::compare_tensors(a, b, {options.rtol, options.atol});
+  row.differs = row.differs || row.values->out_of_range > 0;
+  return row;
+}
+
+std::vector<Row> compare_all(const Tensors& a, const Tensors& b, const DiffOptions& options) {
+  std::vector<Row> rows;
+  for (const auto& [name, tensor] : a) {
+    const auto other = b.find(name);
+    if (other == b.end()) {
+      rows.push_back({name, fmt::format("only in a: {}", describe(tensor)), std::nullopt, true});
+    } else {
+      rows.push_back(compare(name, tensor, other->second, options));
+    }
+  }
+  for (const auto& [name, tensor] : b) {
+    if (a.count(name) == 0)
+      rows.push_back({name, fmt::format("only in b: {}", describe(tensor)), std::nullopt, true});
+  }
+  return rows;
+}
+
+// Every tensor that is not equal, also where the tolerance lets it pass.
+void print_table(const std::vector<Row>& rows, size_t different) {
+  std::vector<std::vector<std::string>> cells = {{"tensor", "max abs", "max rel", "elements", ""}};
+  for (const Row& row : rows) {
+    if (!row.differs && row.values && row.values->elements == 0) continue;
+    std::vector<std::string> line = {row.name, "-", "-", "-", row.what};
+    if (row.values) {
+      line[1] = fmt::format("{:.6g}", row.values->max_absolute);
+      line[2] = fmt::format("{:.6g}", row.values->max_relative);
+      line[3] = std::to_string(row.values->elements);
+      if (!row.differs) line[4] = "within the tolerance";
+    }
+    cells.push_back(std::move(line));
+  }
+  if (cells.size() > 1) fmt::print("{}\n", table_text(cells, {false, true, true, true, false}));
+  fmt::print("{} of {} tensors differ\n", different, rows.size());
+}
+
+// JSON has no infinity: null.
+nlohmann::json number(double value) {
+  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
+}
+
+void print_json(const std::vector<Row>& rows, size_t different) {
+  nlohmann::json result = {{"different", different}, {"tensors", nlohmann::json::array()}};
+  for (const Row& row : rows) {
+    nlohmann::json item = {{"name", row.name}, {"differs", row.differs}};
+    if (!row.what.empty()) item["what"] = row.what;
+    if (row.values) {
+      item.update({{"elements", row.values->elements},
+                   {"max_abs", number(row.values->max_absolute)},
+                   {"max_rel", number(row.values->max_relative)}});
+    }
+    result["tensors"].push_back(std::move(item));
+  }
+  fmt::print("{}\n", result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+}  // namespace
+
+int diff(const DiffOptions& options) {
+  const std::vector<Row> rows = compare_all(read(options.a, options), read(options.b, options), options);
+  const auto different = static_cast<size_t>(
+      std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.differs; }));
+  options.json ? print_json(rows, different) : print_table(rows, different);
+  return different == 0 ? kExitSuccess : kExitFailure;
+}
+
+}  // namespace lockstep::cli::ckpt

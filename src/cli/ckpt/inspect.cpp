@@ -1,0 +1,112 @@
+#include <fmt/format.h>
+#include <lockstep/exit_status.h>
+#include <torch/torch.h>
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/reader.h"
+#include "cli/ckpt/commands.h"
+#include "cli/ckpt/text.h"
+#include "interop/weights_file.h"
+
+namespace lockstep::cli::ckpt {
+namespace {
+
+using json = nlohmann::ordered_json;  // printed as it was put together
+
+struct TensorRow {
+  std::string name;
+  at::ScalarType dtype;
+  std::vector<int64_t> shape;
+  int64_t bytes;
+};
+
+// What is known besides the tensors, and the tensors.
+struct Content {
+  json facts = json::object();
+  std::vector<TensorRow> tensors;
+};
+
+Content content_of_checkpoint(const std::filesystem::path& folder) {
+  const checkpoint::Reader reader(folder);
+  const checkpoint::Manifest& manifest = reader.manifest();
+  Content content;
+  content.facts = {{"kind", "checkpoint"},           {"path", folder.string()},
+                   {"step", manifest.step},          {"epoch", manifest.epoch},
+                   {"time", manifest.time},          {"world_size", manifest.world_size},
+                   {"lockstep", manifest.lockstep},  {"libtorch", manifest.libtorch},
+                   {"files", manifest.files.size()}, {"metadata", manifest.metadata}};
+  if (manifest.metric) content.facts["metric"] = *manifest.metric;
+  for (const auto& [name, tensor] : manifest.tensors) {
+    content.tensors.push_back({name, tensor.dtype, tensor.shape,
+                               tensor.numel() * static_cast<int64_t>(c10::elementSize(tensor.dtype))});
+  }
+  return content;
+}
+
+Content content_of_file(const interop::WeightsSource& source) {
+  Content content;
+  const bool is_safetensors = source.kind == interop::WeightsSource::Kind::kSafetensors;
+  content.facts = {{"kind", is_safetensors ? "safetensors" : "torch"}, {"path", source.path.string()}};
+  for (const auto& [name, tensor] : interop::read_tensors(source, interop::WhichTensors::kAll)) {
+    content.tensors.push_back(
+        {name, tensor.scalar_type(), tensor.sizes().vec(), static_cast<int64_t>(tensor.nbytes())});
+  }
+  return content;
+}
+
+int64_t total_bytes(const Content& content) {
+  int64_t bytes = 0;
+  for (const TensorRow& tensor : content.tensors) bytes += tensor.bytes;
+  return bytes;
+}
+
+void print_json(Content content) {
+  content.facts["bytes"] = total_bytes(content);
+  content.facts["tensors"] = json::array();
+  for (const TensorRow& tensor : content.tensors) {
+    content.facts["tensors"].push_back({{"name", tensor.name},
+                                        {"dtype", dtype_text(tensor.dtype)},
+                                        {"shape", tensor.shape},
+                                        {"bytes", tensor.bytes}});
+  }
+  fmt::print("{}\n", content.facts.dump(2, ' ', false, json::error_handler_t::replace));
+}
+
+// Text without quotes, a section of its own for what has parts.
+void print_facts(const json& facts) {
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [key, value] : facts.items()) {
+    if (key == "metadata") continue;
+    rows.push_back({key, value.is_string() ? value.get<std::string>() : value.dump()});
+  }
+  fmt::print("{}", table_text(rows, {false, false}));
+  if (!facts.contains("metadata")) return;
+  for (const auto& [key, value] : facts["metadata"].items()) {
+    fmt::print("\n{}\n{}\n", key, value.dump(2, ' ', false, json::error_handler_t::replace));
+  }
+}
+
+void print_text(const Content& content) {
+  print_facts(content.facts);
+  std::vector<std::vector<std::string>> rows = {{"tensor", "dtype", "shape", "size"}};
+  for (const TensorRow& tensor : content.tensors) {
+    rows.push_back(
+        {tensor.name, dtype_text(tensor.dtype), shape_text(tensor.shape), size_text(tensor.bytes)});
+  }
+  fmt::print("\n{}\n{} tensors, {}\n", table_text(rows, {false, false, false, true}), content.tensors.size(),
+             size_text(total_bytes(content)));
+}
+
+}  // namespace
+
+int inspect(const InspectOptions& options) {
+  const interop::WeightsSource source = interop::find_weights(options.path);
+  const Content content = source.kind == interop::WeightsSource::Kind::kCheckpoint
+                              ? content_of_checkpoint(source.path)
+                              : content_of_file(source);
+  options.json ? print_json(content) : print_text(content);
+  return kExitSuccess;
+}
+
+}  // namespace lockstep::cli::ckpt

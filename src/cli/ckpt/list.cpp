@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/exit_status.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "checkpoint/catalog.h"
+#include "checkpoint/reader.h"
+#include "cli/ckpt/commands.h"
+#include "cli/ckpt/text.h"
+#include "interop/weights_file.h"
+
+namespace lockstep::cli::ckpt {
+namespace {
+
+using checkpoint::Entry;
+
+struct Row {
+  Entry entry;
+  std::optional<checkpoint::Manifest> manifest;  // of a valid one
+  bool latest = false;
+  bool best = false;
+};
+
+std::vector<Row> rows_of(const std::filesystem::path& folder, const std::string& best) {
+  std::vector<Row> rows;
+  std::optional<size_t> best_row;
+  for (const Entry& entry : checkpoint::list(folder)) {
+    Row row{entry, std::nullopt, false, false};
+    try {
+      if (entry.valid()) row.manifest = checkpoint::Reader(entry.path).manifest();
+    } catch (const Error& error) {  // a run that removes it meanwhile
+      row.entry.problem = error.what();
+    }
+    row.latest =
+        row.entry.valid() && std::none_of(rows.begin(), rows.end(), [](const Row& r) { return r.latest; });
+    rows.push_back(std::move(row));
+    // Newest first, and the newer of two equals is the better one.
+    const std::optional<double>& metric = rows.back().entry.metric;
+    if (!rows.back().entry.valid() || !metric) continue;
+    const double before = best_row ? *rows[*best_row].entry.metric : 0;
+    if (!best_row || (best == "min" ? *metric < before : *metric > before)) best_row = rows.size() - 1;
+  }
+  if (best_row) rows[*best_row].best = true;
+  return rows;
+}
+
+std::string marks(const Row& row) {
+  std::string text = row.latest ? "latest" : "";
+  if (row.best) text += text.empty() ? "best" : ", best";
+  return row.entry.valid() ? text : "broken: " + row.entry.problem;
+}
+
+void print_table(const std::vector<Row>& rows) {
+  std::vector<std::vector<std::string>> cells = {
+      {"step", "epoch", "time", "size", "tensors", "ranks", "metric", ""}};
+  for (const Row& row : rows) {
+    const auto& manifest = row.manifest;
+    const auto number = [&](auto value) { return manifest ? std::to_string(value(*manifest)) : "-"; };
+    cells.push_back({std::to_string(row.entry.step), number([](const auto& m) { return m.epoch; }),
+                     row.entry.time.empty() ? "-" : row.entry.time,
+                     manifest ? size_text(row.entry.bytes) : "-",
+                     number([](const auto& m) { return m.tensors.size(); }),
+                     number([](const auto& m) { return m.world_size; }),
+                     row.entry.metric ? fmt::format("{:.6g}", *row.entry.metric) : "-", marks(row)});
+  }
+  fmt::print("{}", table_text(cells, {true, true, false, true, true, true, true, false}));
+}
+
+void print_json(const std::vector<Row>& rows) {
+  nlohmann::json result = nlohmann::json::array();
+  for (const Row& row : rows) {
+    nlohmann::json item = {{"step", row.entry.step},
+                           {"path", row.entry.path.string()},
+                           {"valid", row.entry.valid()},
+                           {"latest", row.latest},
+                           {"best", row.best}};
+    if (!row.entry.valid()) item["problem"] = row.entry.problem;
+    if (row.manifest) {
+      item.update({{"epoch", row.manifest->epoch},
+                   {"time", row.entry.time},
+                   {"bytes", row.entry.bytes},
+                   {"tensors", row.manifest->tensors.size()},
+                   {"world_size", row.manifest->world_size}});
+    }
+    if (row.entry.metric) item["metric"] = *row.entry.metric;
+    result.push_back(std::move(item));
+  }
+  fmt::print("{}\n", result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+}  // namespace
+
+int list(const ListOptions& options) {
+  if (!std::filesystem::is_directory(options.folder)) {
+    throw ConfigError("ckpt", fmt::format("there is no folder '{}'", options.folder));
+  }
+  const std::filesystem::path folder = interop::checkpoints_folder(options.folder);
+  const std::vector<Row> rows = rows_of(folder, options.best);
+  if (rows.empty() && !options.json) {
+    throw ConfigError("ckpt", fmt::format("there are no checkpoints in '{}'", folder.string()));
+  }
+  options.json ? print_json(rows) : print_table(rows);
+  return kExitSuccess;
+}
+
+}  // namespace lockstep::cli::ckpt

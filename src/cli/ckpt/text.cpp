@@ -1,0 +1,51 @@
+#include "cli/ckpt/text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "interop/pickle_globals.h"
+
+namespace lockstep::cli::ckpt {
+
+std::string size_text(int64_t bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  return fmt::format("{:.1f} {}", value, kUnits.at(unit));
+}
+
+std::string dtype_text(at::ScalarType dtype) {
+  const std::string_view name = interop::dtype_name(dtype);
+  return std::string(name.substr(name.rfind('.') + 1));
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+std::string table_text(const std::vector<std::vector<std::string>>& rows,
+                       const std::vector<bool>& right_aligned) {
+  std::vector<size_t> widths(right_aligned.size(), 0);
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += i == 0 ? "" : "  ";
+      line += right_aligned[i] ? fmt::format("{:>{}}", row[i], widths[i])
+                               : fmt::format("{:<{}}", row[i], widths[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace lockstep::cli::ckpt

@@ -1,0 +1,83 @@
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/exit_status.h>
+#include <lockstep/script_model.h>
+#include <lockstep/weights.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+
+#include "checkpoint/catalog.h"
+#include "checkpoint/store.h"
+#include "cli/ckpt/commands.h"
+#include "cli/ckpt/text.h"
+#include "interop/match_weights.h"
+#include "interop/weights_file.h"
+
+namespace lockstep::cli::ckpt {
+namespace {
+
+void check_target(const std::string& to) {
+  const std::string suffix = std::filesystem::path(to).extension();
+  if (suffix != ".safetensors" && suffix != ".pt" && suffix != ".pth") {
+    throw ConfigError("ckpt", fmt::format("--to must end with .safetensors, .pt or .pth: '{}'", to));
+  }
+}
+
+int64_t total_bytes(const interop::NamedTensors& tensors) {
+  int64_t bytes = 0;
+  for (const auto& entry : tensors) bytes += static_cast<int64_t>(entry.second.nbytes());
+  return bytes;
+}
+
+// Code of the one file, weights of the other.
+void export_script(const ExportOptions& options, const std::filesystem::path& from) {
+  if (!options.prefix.empty() || options.what != "model") {
+    throw ConfigError("ckpt", "--script takes the model as it is: leave out --prefix and --what");
+  }
+  ScriptModel model(options.script);
+  load_weights(*model, from);
+  model->save_script(options.to);
+  fmt::print("{}: the module of {} with the weights of {}\n", options.to, options.script, from.string());
+}
+
+}  // namespace
+
+int export_weights(const ExportOptions& options) {
+  check_target(options.to);
+  const interop::WeightsSource source = interop::find_weights(options.path);
+  if (!options.script.empty()) {
+    export_script(options, source.path);
+    return kExitSuccess;
+  }
+  const auto which = options.what == "all" ? interop::WhichTensors::kAll : interop::WhichTensors::kModel;
+  interop::NamedTensors tensors = interop::read_tensors(source, which);
+  for (auto& entry : tensors) entry.first.insert(0, options.prefix);
+  interop::write_weights(options.to, tensors);
+  fmt::print("{}: {} tensors, {}, of {}\n", options.to, tensors.size(), size_text(total_bytes(tensors)),
+             source.path.string());
+  return kExitSuccess;
+}
+
+int import_weights(const ImportOptions& options) {
+  if (!checkpoint::list(options.to).empty()) {
+    throw ConfigError("ckpt",
+                      fmt::format("'{}' has checkpoints already, which a run goes on from: choose another "
+                                  "folder",
+                                  options.to));
+  }
+  const interop::NamedTensors tensors = interop::read_weights(options.file);
+  const size_t wrapper = interop::wrapper_prefix(tensors).size();
+  checkpoint::Snapshot snapshot;
+  snapshot.metadata = {{"weights_only", true}, {"imported_from", options.file}};
+  for (const auto& [name, tensor] : tensors) {
+    snapshot.pieces.push_back(
+        checkpoint::TensorPiece::whole(std::string(interop::kModelPrefix) + name.substr(wrapper), tensor));
+  }
+  checkpoint::Store store(options.to);
+  const checkpoint::Entry entry = store.save(snapshot);
+  fmt::print("{}: {} tensors, {}\n", entry.path.string(), tensors.size(), size_text(total_bytes(tensors)));
+  return kExitSuccess;
+}
+
+}  // namespace lockstep::cli::ckpt

@@ -1,0 +1,69 @@
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/exit_status.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "checkpoint/catalog.h"
+#include "checkpoint/reader.h"
+#include "cli/ckpt/commands.h"
+#include "cli/ckpt/text.h"
+#include "interop/weights_file.h"
+
+namespace lockstep::cli::ckpt {
+namespace {
+
+// Says what became of it.
+bool is_whole(const std::filesystem::path& path, const std::function<int64_t()>& read) {
+  try {
+    fmt::print("ok      {}  {}\n", path.string(), size_text(read()));
+    return true;
+  } catch (const Error& error) {
+    fmt::print("BROKEN  {}  {}\n", path.string(), error.what());
+    return false;
+  }
+}
+
+bool checkpoint_is_whole(const std::filesystem::path& path) {
+  return is_whole(path, [&] {
+    const checkpoint::Reader reader(path);
+    reader.verify();
+    return reader.manifest().total_bytes();
+  });
+}
+
+bool run_is_whole(const std::filesystem::path& run) {
+  const std::filesystem::path folder = interop::checkpoints_folder(run);
+  const std::vector<checkpoint::Entry> entries = checkpoint::list(folder);
+  if (entries.empty()) {
+    throw ConfigError("ckpt", fmt::format("there are no checkpoints in '{}'", folder.string()));
+  }
+  bool whole = true;
+  for (const checkpoint::Entry& entry : entries) whole = checkpoint_is_whole(entry.path) && whole;
+  return whole;
+}
+
+}  // namespace
+
+int verify(const VerifyOptions& options) {
+  const std::filesystem::path path = options.path;
+  if (!std::filesystem::exists(path)) {
+    throw ConfigError("ckpt", fmt::format("there is no checkpoint or file '{}'", options.path));
+  }
+  bool whole = true;
+  if (interop::is_checkpoint(path)) {
+    whole = checkpoint_is_whole(path);
+  } else if (std::filesystem::is_directory(path)) {
+    whole = run_is_whole(path);
+  } else {  // has no checksums: what can be read is right
+    whole = is_whole(path, [&] {
+      interop::read_weights(path);
+      return static_cast<int64_t>(std::filesystem::file_size(path));
+    });
+  }
+  return whole ? kExitSuccess : kExitFailure;
+}
+
+}  // namespace lockstep::cli::ckpt

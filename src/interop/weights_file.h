@@ -1,0 +1,42 @@
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+#include "interop/named_tensors.h"
+
+namespace lockstep::interop {
+
+// In a checkpoint the weights of the model are "model." and their name; whatever else is
+// there (optimizer, generators) has another prefix.
+inline constexpr std::string_view kModelPrefix = "model.";
+
+struct WeightsSource {
+  enum class Kind { kCheckpoint, kSafetensors, kTorch };
+  Kind kind = Kind::kTorch;
+  std::filesystem::path path;  // the checkpoint's own folder, or the file
+};
+
+// What a path stands for: a file by what is in it; the folder of a checkpoint; or the
+// folder of a run or its "checkpoints", whose newest usable one it is. ConfigError: there
+// is none.
+WeightsSource find_weights(const std::filesystem::path& path);
+
+// Where the checkpoints of a run are: its folder, or "checkpoints" in it.
+std::filesystem::path checkpoints_folder(const std::filesystem::path& run);
+// Whether this is the folder of one checkpoint, be it a broken one.
+bool is_checkpoint(const std::filesystem::path& folder);
+
+enum class WhichTensors {
+  kModel,  // a checkpoint's weights, without kModelPrefix
+  kAll,    // a checkpoint's tensors under their names in it
+};
+
+// A file has no other tensors than its weights: kAll is the same for it.
+NamedTensors read_tensors(const WeightsSource& source, WhichTensors which);
+NamedTensors read_weights(const std::filesystem::path& path);
+
+// "*.safetensors" as such, another name as torch.save would.
+void write_weights(const std::filesystem::path& path, const NamedTensors& tensors);
+
+}  // namespace lockstep::interop

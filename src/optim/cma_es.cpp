@@ -1,0 +1,155 @@
+#include <lockstep/gradient_free.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "optim/argument.h"
+#include "optim/random_points.h"
+
+// N. Hansen, "The CMA Evolution Strategy: A Tutorial", arXiv:1604.00772, without negative
+// weights; the separable variant by R. Ros and N. Hansen, PPSN 2008. Their names are kept.
+
+namespace lockstep {
+namespace {
+
+// The constants of a generation of n candidates in P dimensions.
+struct Constants {
+  at::Tensor weights;  // of the mu best
+  double mu_eff, c_c, c_sigma, c_1, c_mu, damping, chi;
+
+  Constants(int64_t n, int64_t dimension, bool separable) {
+    const int64_t mu = n / 2;
+    weights = std::log((static_cast<double>(n) + 1) / 2) - at::arange(1, mu + 1, at::kDouble).log();
+    weights /= weights.sum();
+    const auto p = static_cast<double>(dimension);
+    mu_eff = 1 / weights.square().sum().item<double>();
+    c_c = (4 + mu_eff / p) / (p + 4 + 2 * mu_eff / p);
+    c_sigma = (mu_eff + 2) / (p + mu_eff + 5);
+    c_1 = 2 / ((p + 1.3) * (p + 1.3) + mu_eff);
+    c_mu = std::min(1 - c_1, 2 * (mu_eff - 2 + 1 / mu_eff) / ((p + 2) * (p + 2) + mu_eff));
+    if (separable) {
+      // P numbers are learned where the matrix has P^2.
+      const double faster = std::min((p + 2) / 3, 1 / (c_1 + c_mu));
+      c_1 *= faster;
+      c_mu *= faster;
+    }
+    damping = 1 + 2 * std::max(0.0, std::sqrt((mu_eff - 1) / (p + 1)) - 1) + c_sigma;
+    chi = std::sqrt(p) * (1 - 1 / (4 * p) + 1 / (21 * p * p));
+  }
+};
+
+class CmaEs final : public GradientFreeOptimizer {
+ public:
+  CmaEs(const at::Tensor& start, const CmaEsOptions& options)
+      : GradientFreeOptimizer(start),
+        population_(options.population > 0
+                        ? options.population
+                        : 4 + static_cast<int64_t>(3 * std::log(static_cast<double>(dimension())))),
+        separable_(dimension() > options.full_dimension),
+        random_(options.seed),
+        mean_(best().clone()),
+        path_sigma_(at::zeros_like(mean_)),
+        path_c_(at::zeros_like(mean_)),
+        covariance_(separable_ ? at::ones_like(mean_) : at::eye(dimension(), at::kDouble)),
+        scalars_(torch::tensor({options.sigma, 0.0}, at::kDouble)) {
+    decompose();
+  }
+
+  std::string kind() const override { return "cma_es"; }
+  int64_t population() const override { return population_; }
+
+ protected:
+  at::Tensor propose(int64_t n) override {
+    if (n < 2) throw ConfigError("optim", fmt::format("cma_es compares two candidates at least: {}", n));
+    const at::Tensor z = random_.normal({n, dimension()}) * axes_;
+    return mean_ + sigma() * (separable_ ? z : at::mm(z, basis_.t()));
+  }
+
+  void learn(const at::Tensor& candidates, const at::Tensor& losses) override {
+    if (!at::isfinite(losses).any().item<bool>()) {
+      scalars_[0] *= 0.5;  // nothing to compare: closer to where it began
+      return;
+    }
+    const int64_t n = candidates.size(0);
+    const Constants k(n, dimension(), separable_);
+    const at::Tensor order = std::get<1>(at::sort(losses, /*stable=*/true, 0, false)).narrow(0, 0, n / 2);
+    const at::Tensor y = (candidates - mean_).index_select(0, order) / sigma();
+    const at::Tensor step = at::mv(y.t(), k.weights);
+    mean_ += sigma() * step;
+    path_sigma_.mul_(1 - k.c_sigma).add_(whitened(step), std::sqrt(k.c_sigma * (2 - k.c_sigma) * k.mu_eff));
+    scalars_[1] += 1;
+    const double length = path_sigma_.norm().item<double>();
+    const bool moving =
+        length / std::sqrt(1 - std::pow(1 - k.c_sigma, 2 * scalars_[1].item<double>())) / k.chi <
+        1.4 + 2 / (static_cast<double>(dimension()) + 1);
+    path_c_.mul_(1 - k.c_c);
+    if (moving) path_c_.add_(step, std::sqrt(k.c_c * (2 - k.c_c) * k.mu_eff));
+    adapt_covariance(k, y, moving);
+    scalars_[0] *= std::exp(std::min(1.0, k.c_sigma / k.damping * (length / k.chi - 1)));
+    scalars_[0].clamp_min_(1e-150);  // squares must not vanish
+    decompose();
+  }
+
+  NamedTensors own_state() const override {
+    return {{"mean", mean_},       {"path_sigma", path_sigma_},
+            {"path_c", path_c_},   {"covariance", covariance_},
+            {"scalars", scalars_}, {"generator", random_.saved()}};
+  }
+  void loaded() override {
+    random_.load();
+    decompose();
+  }
+
+ private:
+  double sigma() const { return scalars_[0].item<double>(); }
+
+  // C^(-1/2) v.
+  at::Tensor whitened(const at::Tensor& v) const {
+    if (separable_) return v / axes_;
+    return at::mv(basis_, at::mv(basis_.t(), v) / axes_);
+  }
+
+  void adapt_covariance(const Constants& k, const at::Tensor& y, bool moving) {
+    const double lost = moving ? 0 : k.c_1 * k.c_c * (2 - k.c_c);
+    covariance_.mul_(1 - k.c_1 - k.c_mu + lost);
+    if (separable_) {
+      covariance_.addcmul_(path_c_, path_c_, k.c_1);
+      covariance_.add_(at::mv(y.square().t(), k.weights), k.c_mu);
+    } else {
+      covariance_.add_(at::outer(path_c_, path_c_), k.c_1);
+      covariance_.add_(at::mm((y * k.weights.unsqueeze(1)).t(), y), k.c_mu);
+    }
+  }
+
+  void decompose() {
+    if (separable_) {
+      axes_ = covariance_.clamp_min(1e-20).sqrt();
+      return;
+    }
+    const auto [values, vectors] = at::linalg_eigh((covariance_ + covariance_.t()) / 2);
+    basis_ = vectors;
+    axes_ = values.clamp_min(1e-20).sqrt();
+  }
+
+  int64_t population_;
+  bool separable_;
+  optim::RandomPoints random_;
+  at::Tensor mean_, path_sigma_, path_c_;
+  at::Tensor covariance_;  // [P, P], or [P] when separable
+  at::Tensor scalars_;     // sigma, generations
+  at::Tensor basis_;       // eigenvectors, columns; not when separable
+  at::Tensor axes_;        // roots of the eigenvalues
+};
+
+}  // namespace
+
+std::unique_ptr<GradientFreeOptimizer> make_cma_es(const at::Tensor& start, const CmaEsOptions& options) {
+  optim::require_positive("cma_es", "sigma", options.sigma);
+  optim::require(options.population == 0 || options.population >= 2, "cma_es", "population",
+                 "0 (chosen by dimension) or at least 2", options.population);
+  optim::require_at_least(0, "cma_es", "full_dimension", options.full_dimension);
+  return std::make_unique<CmaEs>(start, options);
+}
+
+}  // namespace lockstep

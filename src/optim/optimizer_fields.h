@@ -1,0 +1,86 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <type_traits>
+
+namespace lockstep::optim {
+
+// The options and the state of the classes of torch::optim, field by field: calls
+// field(name, reference) for each. The argument may be const.
+
+template <typename T, typename... Us>
+inline constexpr bool kIsOneOf = (std::is_same_v<std::remove_const_t<T>, Us> || ...);
+
+template <typename Options, typename Field>
+void for_each_option(Options& options, Field&& field) {
+  using namespace torch::optim;  // NOLINT(google-build-using-namespace): names of one function
+  field("lr", options.lr());
+  if constexpr (kIsOneOf<Options, SGDOptions>) {
+    field("momentum", options.momentum());
+    field("dampening", options.dampening());
+    field("weight_decay", options.weight_decay());
+    field("nesterov", options.nesterov());
+  } else if constexpr (kIsOneOf<Options, AdamOptions, AdamWOptions>) {
+    field("betas", options.betas());
+    field("eps", options.eps());
+    field("weight_decay", options.weight_decay());
+    field("amsgrad", options.amsgrad());
+  } else if constexpr (kIsOneOf<Options, AdagradOptions>) {
+    field("lr_decay", options.lr_decay());
+    field("weight_decay", options.weight_decay());
+    field("initial_accumulator_value", options.initial_accumulator_value());
+    field("eps", options.eps());
+  } else if constexpr (kIsOneOf<Options, RMSpropOptions>) {
+    field("alpha", options.alpha());
+    field("eps", options.eps());
+    field("weight_decay", options.weight_decay());
+    field("momentum", options.momentum());
+    field("centered", options.centered());
+  } else {
+    static_assert(kIsOneOf<Options, LBFGSOptions>);
+    field("max_iter", options.max_iter());
+    field("max_eval", options.max_eval());
+    field("tolerance_grad", options.tolerance_grad());
+    field("tolerance_change", options.tolerance_change());
+    field("history_size", options.history_size());
+    field("line_search_fn", options.line_search_fn());
+  }
+}
+
+// What one parameter has: numbers and tensors of the parameter's shape. LBFGS's lists are
+// not among it, and its `al` is scratch that every step writes before it reads.
+template <typename State, typename Field>
+void for_each_state(State& state, Field&& field) {
+  using namespace torch::optim;  // NOLINT(google-build-using-namespace): names of one function
+  if constexpr (kIsOneOf<State, SGDParamState>) {
+    field("momentum_buffer", state.momentum_buffer());
+  } else if constexpr (kIsOneOf<State, AdamParamState, AdamWParamState>) {
+    field("step", state.step());
+    field("exp_avg", state.exp_avg());
+    field("exp_avg_sq", state.exp_avg_sq());
+    field("max_exp_avg_sq", state.max_exp_avg_sq());
+  } else if constexpr (kIsOneOf<State, AdagradParamState>) {
+    field("step", state.step());
+    field("sum", state.sum());
+  } else if constexpr (kIsOneOf<State, RMSpropParamState>) {
+    field("step", state.step());
+    field("square_avg", state.square_avg());
+    field("momentum_buffer", state.momentum_buffer());
+    field("grad_avg", state.grad_avg());
+  } else {
+    static_assert(kIsOneOf<State, LBFGSParamState>);
+    field("func_evals", state.func_evals());
+    field("n_iter", state.n_iter());
+    field("t", state.t());
+    field("prev_loss", state.prev_loss());
+    field("d", state.d());
+    field("H_diag", state.H_diag());
+    field("prev_flat_grad", state.prev_flat_grad());
+    field("old_dirs", state.old_dirs());
+    field("old_stps", state.old_stps());
+    field("ro", state.ro());
+  }
+}
+
+}  // namespace lockstep::optim

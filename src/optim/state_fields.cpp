@@ -1,0 +1,73 @@
+#include "optim/state_fields.h"
+
+#include <fmt/ranges.h>
+#include <lockstep/error.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace lockstep::optim {
+
+nlohmann::json to_value(double number) {
+  if (std::isnan(number)) return "nan";
+  if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
+  return number;
+}
+
+void from_value(const nlohmann::json& value, double& number) {
+  if (value == "nan") {
+    number = std::numeric_limits<double>::quiet_NaN();
+  } else if (value == "inf" || value == "-inf") {
+    number = std::numeric_limits<double>::infinity() * (value == "inf" ? 1 : -1);
+  } else {
+    value.get_to(number);
+  }
+}
+
+void FieldWriter::operator()(const char* name, const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  values_["tensors"].push_back(name);
+  tensors_.emplace_back(fmt::format("{}/{}", prefix_, name), tensor);
+}
+
+void FieldWriter::operator()(const char* name, const std::deque<at::Tensor>& list) {
+  values_[name] = list.size();
+  for (size_t i = 0; i < list.size(); ++i) {
+    tensors_.emplace_back(fmt::format("{}/{}/{}", prefix_, name, i), list[i]);
+  }
+}
+
+at::Tensor FieldReader::take(const std::string& name) {
+  const auto found = pool_.find(fmt::format("{}/{}", prefix_, name));
+  if (found == pool_.end()) {
+    throw ConfigError("optim",
+                      fmt::format("a tensor of the saved optimizer state is missing: {}/{}", prefix_, name));
+  }
+  const at::Tensor tensor = found->second;
+  const bool scalar = allow_scalars_ && tensor.dim() == 0;
+  if (!scalar && (tensor.sizes() != like_.sizes() || tensor.scalar_type() != like_.scalar_type())) {
+    throw ConfigError(
+        "optim",
+        fmt::format(
+            "the saved optimizer state does not fit the model: {} of {} is {} [{}] there and {} [{}] here",
+            name, prefix_.empty() ? "all parameters" : prefix_, c10::toString(tensor.scalar_type()),
+            fmt::join(tensor.sizes(), ", "), c10::toString(like_.scalar_type()),
+            fmt::join(like_.sizes(), ", ")));
+  }
+  pool_.erase(found);
+  return tensor.detach().to(like_.device(), tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+}
+
+void FieldReader::operator()(const char* name, at::Tensor& tensor) {
+  const auto& saved = values_.at("tensors");
+  if (std::find(saved.begin(), saved.end(), name) != saved.end()) tensor = take(name);
+}
+
+void FieldReader::operator()(const char* name, std::deque<at::Tensor>& list) {
+  const auto size = values_.at(name).get<size_t>();
+  list.clear();
+  for (size_t i = 0; i < size; ++i) list.push_back(take(fmt::format("{}/{}", name, i)));
+}
+
+}  // namespace lockstep::optim

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <lockstep/named_tensors.h>
+#include <torch/torch.h>
+
+#include <deque>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <tuple>
+
+namespace lockstep::optim {
+
+// Numbers and options to JSON and back; NaN and infinity, which JSON lacks, as text.
+nlohmann::json to_value(double number);
+inline nlohmann::json to_value(bool flag) { return flag; }
+inline nlohmann::json to_value(int64_t number) { return number; }
+inline nlohmann::json to_value(const std::tuple<double, double>& pair) { return pair; }
+template <typename T>
+nlohmann::json to_value(const std::optional<T>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
+}
+
+void from_value(const nlohmann::json& value, double& number);
+inline void from_value(const nlohmann::json& value, bool& flag) { value.get_to(flag); }
+inline void from_value(const nlohmann::json& value, int64_t& number) { value.get_to(number); }
+inline void from_value(const nlohmann::json& value, std::tuple<double, double>& pair) { value.get_to(pair); }
+template <typename T>
+void from_value(const nlohmann::json& value, std::optional<T>& result) {
+  result = value.is_null() ? std::nullopt : std::optional<T>(value.get<T>());
+}
+
+// Takes the fields of one state apart: tensors to `tensors` under "PREFIX/NAME", all else
+// to the JSON object, which also lists the tensors that there are.
+class FieldWriter {
+ public:
+  FieldWriter(NamedTensors& tensors, std::string prefix) : tensors_(tensors), prefix_(std::move(prefix)) {}
+
+  template <typename T>
+  void operator()(const char* name, const T& value) {
+    values_[name] = to_value(value);
+  }
+  void operator()(const char* name, const at::Tensor& tensor);
+  void operator()(const char* name, const std::deque<at::Tensor>& list);
+
+  const nlohmann::json& values() const { return values_; }
+
+ private:
+  NamedTensors& tensors_;
+  std::string prefix_;
+  nlohmann::json values_ = {{"tensors", nlohmann::json::array()}};
+};
+
+// Saved tensors by name; each may be taken once.
+using TensorPool = std::map<std::string, at::Tensor>;
+
+// Puts the fields together again. Tensors are copies on the device of `like`. ConfigError:
+// a tensor is missing, or is neither a scalar nor of like's shape and dtype.
+class FieldReader {
+ public:
+  FieldReader(const nlohmann::json& values, TensorPool& pool, std::string prefix, at::Tensor like,
+              bool allow_scalars)
+      : values_(values),
+        pool_(pool),
+        prefix_(std::move(prefix)),
+        like_(std::move(like)),
+        allow_scalars_(allow_scalars) {}
+
+  template <typename T>
+  void operator()(const char* name, T& value) {
+    from_value(values_.at(name), value);
+  }
+  void operator()(const char* name, at::Tensor& tensor);
+  void operator()(const char* name, std::deque<at::Tensor>& list);
+
+ private:
+  at::Tensor take(const std::string& name);
+
+  const nlohmann::json& values_;
+  TensorPool& pool_;
+  std::string prefix_;
+  at::Tensor like_;
+  bool allow_scalars_;
+};
+
+}  // namespace lockstep::optim

@@ -1,0 +1,150 @@
+#include "track/http_client.h"
+
+#include <curl/curl.h>
+#include <fmt/format.h>
+#include <lockstep/error.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+namespace lockstep::track {
+namespace {
+
+constexpr long kConnectTimeout_s = 5;
+constexpr long kSilence_s = 30;
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+struct FreeList {
+  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
+};
+using File = std::unique_ptr<std::FILE, CloseFile>;
+using HeaderList = std::unique_ptr<curl_slist, FreeList>;
+
+size_t keep_body(char* data, size_t size, size_t count, void* body) {
+  static_cast<std::string*>(body)->append(data, size * count);
+  return size * count;
+}
+
+int check_deadline(void* client, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  return static_cast<HttpClient*>(client)->has_given_up() ? 1 : 0;
+}
+
+void add_header(HeaderList& list, const std::string& line) {
+  list.reset(curl_slist_append(list.release(), line.c_str()));
+}
+
+HeaderList headers_of(const HttpRequest& request, const Credentials& credentials) {
+  HeaderList list;
+  if (!request.content_type.empty()) add_header(list, "Content-Type: " + request.content_type);
+  // Do not ask whether a large body is welcome: some servers never answer that.
+  add_header(list, "Expect:");
+  if (!credentials.token.empty()) add_header(list, "Authorization: Bearer " + credentials.token);
+  return list;
+}
+
+File open_file(const std::filesystem::path& path) {
+  File file(std::fopen(path.c_str(), "rbe"));
+  if (!file) {
+    throw ConfigError("track", fmt::format("cannot read '{}': {}", path.string(), std::strerror(errno)));
+  }
+  return file;
+}
+
+}  // namespace
+
+struct HttpClient::Handle {
+  CURL* curl = nullptr;
+  std::array<char, CURL_ERROR_SIZE> reason{};
+
+  template <typename Value>
+  void set(CURLoption option, Value value) {
+    curl_easy_setopt(curl, option, value);
+  }
+
+  std::string why(CURLcode result) {
+    std::string text = reason[0] != '\0' ? reason.data() : curl_easy_strerror(result);
+    long system = 0;
+    curl_easy_getinfo(curl, CURLINFO_OS_ERRNO, &system);
+    return system == 0 ? text : fmt::format("{}: {}", text, std::strerror(static_cast<int>(system)));
+  }
+};
+
+HttpClient::HttpClient(Credentials credentials)
+    : credentials_(std::move(credentials)), handle_(std::make_unique<Handle>()) {
+  static std::once_flag initialized;
+  std::call_once(initialized, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
+  handle_->curl = curl_easy_init();
+  if (handle_->curl == nullptr) throw ConfigError("track", "libcurl cannot be used: curl_easy_init failed");
+}
+
+HttpClient::~HttpClient() { curl_easy_cleanup(handle_->curl); }
+
+HttpResponse HttpClient::send(const HttpRequest& request) {
+  Handle& handle = *handle_;
+  curl_easy_reset(handle.curl);  // keeps the connection
+  handle.reason[0] = '\0';
+  handle.set(CURLOPT_ERRORBUFFER, handle.reason.data());
+  handle.set(CURLOPT_URL, request.url.c_str());
+  handle.set(CURLOPT_NOSIGNAL, 1L);
+#if LIBCURL_VERSION_NUM >= 0x075700
+  // A name server that does not answer must not hold up the end of the program.
+  handle.set(CURLOPT_QUICK_EXIT, 1L);
+#endif
+  handle.set(CURLOPT_USERAGENT, "lockstep");
+  handle.set(CURLOPT_CONNECTTIMEOUT, kConnectTimeout_s);
+  handle.set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+  handle.set(CURLOPT_LOW_SPEED_TIME, kSilence_s);
+  handle.set(CURLOPT_NOPROGRESS, 0L);
+  handle.set(CURLOPT_XFERINFOFUNCTION, &check_deadline);
+  handle.set(CURLOPT_XFERINFODATA, static_cast<void*>(this));
+  if (credentials_.token.empty() && !credentials_.username.empty()) {
+    handle.set(CURLOPT_USERNAME, credentials_.username.c_str());
+    handle.set(CURLOPT_PASSWORD, credentials_.password.c_str());
+  }
+
+  File file;
+  if (!request.file.empty()) {
+    file = open_file(request.file);
+    handle.set(CURLOPT_UPLOAD, 1L);
+    handle.set(CURLOPT_READDATA, static_cast<void*>(file.get()));
+    handle.set(CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(std::filesystem::file_size(request.file)));
+  } else if (request.method != "GET") {
+    handle.set(CURLOPT_POSTFIELDS, request.body.data());
+    handle.set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
+  }
+  handle.set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
+
+  const HeaderList headers = headers_of(request, credentials_);
+  handle.set(CURLOPT_HTTPHEADER, headers.get());
+  HttpResponse response;
+  handle.set(CURLOPT_WRITEFUNCTION, &keep_body);
+  handle.set(CURLOPT_WRITEDATA, static_cast<void*>(&response.body));
+
+  const CURLcode result = curl_easy_perform(handle.curl);
+  if (result == CURLE_ABORTED_BY_CALLBACK) {
+    throw CommError("track", "the server has not answered in time", CommError::Recovery::kFatal);
+  }
+  if (result != CURLE_OK) throw CommError("track", handle.why(result), CommError::Recovery::kRebuild);
+  long status = 0;
+  curl_easy_getinfo(handle.curl, CURLINFO_RESPONSE_CODE, &status);
+  response.status = static_cast<int>(status);
+  return response;
+}
+
+std::string url_encoded(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       std::string_view("-._~").find(c) != std::string_view::npos;
+    result += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<uint8_t>(c));
+  }
+  return result;
+}
+
+}  // namespace lockstep::track

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace lockstep::track {
+
+// Who we are to a server. A token wins over a name and a password; all empty: nobody.
+struct Credentials {
+  std::string username;
+  std::string password;
+  std::string token;
+};
+
+struct HttpRequest {
+  std::string method;  // GET, POST or PUT
+  std::string url;
+  std::string content_type;
+  std::string body;
+  // PUT: the file whose content is sent instead of body.
+  std::filesystem::path file = {};
+};
+
+struct HttpResponse {
+  int status = 0;
+  std::string body;
+};
+
+// Sends requests one after the other and keeps the connection. Proxies are those of the
+// usual variables, certificates those of the system. Sending is for one thread;
+// give_up_at() may be called from another one meanwhile.
+class HttpClient {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit HttpClient(Credentials credentials);
+  ~HttpClient();
+
+  // Blocks until the answer is there, whatever its status is. CommError: no connection
+  // within 5 s, no byte moved for 30 s, or the time of give_up_at(). ConfigError: a file
+  // that cannot be read.
+  HttpResponse send(const HttpRequest& request);
+
+  // Ends, within about a second of this time, a request under way, and all later ones.
+  void give_up_at(Clock::time_point time) { deadline_ = time; }
+  bool has_given_up() const { return Clock::now() >= deadline_.load(); }
+
+ private:
+  struct Handle;
+
+  const Credentials credentials_;
+  std::atomic<Clock::time_point> deadline_{Clock::time_point::max()};
+  std::unique_ptr<Handle> handle_;
+};
+
+// A part of a URL with all but letters, digits and -._~ as %XX.
+std::string url_encoded(std::string_view text);
+
+}  // namespace lockstep::track

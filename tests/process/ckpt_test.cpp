@@ -1,0 +1,230 @@
+// `lockstep ckpt` as a user runs it, on checkpoints that the store wrote.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/store.h"
+#include "interop/torch_file.h"
+#include "interop/weights_file.h"
+#include "support/golden.h"
+#include "support/process.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class CkptTest : public testing::Test {
+ protected:
+  struct Result {
+    int status;
+    std::string output;
+    std::string errors;
+  };
+
+  Result ckpt(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {program_path("lockstep"), "ckpt"});
+    Process process(std::move(arguments));
+    const auto status = process.wait(std::chrono::seconds(60));
+    EXPECT_TRUE(status) << "no end";
+    return {status ? status->code : -1, process.output(), process.errors()};
+  }
+
+  json ckpt_json(std::vector<std::string> arguments) {
+    arguments.push_back("--json");
+    return json::parse(ckpt(std::move(arguments)).output);
+  }
+
+  // A run with the steps 10, 20 and 30, of which 20 has the lowest metric.
+  void make_run() {
+    checkpoint::Store store(checkpoints());
+    for (const int64_t step : {10, 20, 30}) {
+      checkpoint::Snapshot snapshot;
+      snapshot.step = step;
+      snapshot.epoch = step / 10;
+      snapshot.world_size = 2;
+      snapshot.metric = step == 20 ? 0.25 : 0.5;
+      snapshot.metadata = {{"config", {{"learning_rate", 0.125}}}, {"scheduler", {{"kind", "cosine"}}}};
+      snapshot.pieces = {
+          checkpoint::TensorPiece::whole("model.weight", torch::full({2, 3}, static_cast<double>(step))),
+          checkpoint::TensorPiece::whole("model.steps", torch::tensor(step)),
+          checkpoint::TensorPiece::whole("optimizer.weight.momentum", torch::ones({2, 3}))};
+      store.save(snapshot);
+    }
+  }
+
+  std::string path(const std::string& name = "") const { return folder_.path() / name; }
+  std::string checkpoints() const { return path("run/checkpoints"); }
+  std::string step(int number) const { return checkpoints() + "/" + checkpoint::step_name(number); }
+
+  // Changes one byte in the middle of a shard.
+  void damage(const std::string& checkpoint) {
+    for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) {
+      if (entry.path().extension() != ".safetensors") continue;
+      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(static_cast<std::streamoff>(entry.file_size()) - 3);
+      file.put('!');
+    }
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(CkptTest, ListsTheCheckpointsOfARun) {
+  make_run();
+  const Result result = ckpt({"ls", path("run")});
+  EXPECT_EQ(result.status, 0) << result.errors;
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("step"), HasSubstr("0.25"), HasSubstr("latest"), HasSubstr("best")));
+  const json rows = ckpt_json({"ls", checkpoints()});
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(rows[0]["step"], 30);
+  EXPECT_EQ(rows[0]["latest"], true);
+  EXPECT_EQ(rows[0]["best"], false);
+  EXPECT_EQ(rows[1]["step"], 20);
+  EXPECT_EQ(rows[1]["best"], true);
+  EXPECT_EQ(rows[1]["epoch"], 2);
+  EXPECT_EQ(rows[1]["tensors"], 3);
+  EXPECT_EQ(rows[1]["world_size"], 2);
+  EXPECT_EQ(ckpt_json({"ls", checkpoints(), "--best", "max"})[0]["best"], true);
+}
+
+TEST_F(CkptTest, ListsABrokenOneAsSuch) {
+  make_run();
+  std::filesystem::remove(step(30) + "/manifest.json");
+  const json rows = ckpt_json({"ls", path("run")});
+  EXPECT_EQ(rows[0]["step"], 20);
+  EXPECT_EQ(rows[0]["latest"], true);
+  EXPECT_EQ(rows[2]["valid"], false);
+  EXPECT_THAT(ckpt({"ls", path("run")}).output, HasSubstr("broken"));
+}
+
+TEST_F(CkptTest, InspectsACheckpoint) {
+  make_run();
+  const Result result = ckpt({"inspect", step(20)});
+  EXPECT_EQ(result.status, 0) << result.errors;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("model.weight"), HasSubstr("float32"), HasSubstr("[2, 3]"),
+                                   HasSubstr("int64"), HasSubstr("learning_rate"), HasSubstr("cosine")));
+  const json content = ckpt_json({"inspect", path("run")});
+  EXPECT_EQ(content["step"], 30) << "the newest one";
+  EXPECT_EQ(content["tensors"].size(), 3U);
+  EXPECT_EQ(content["bytes"], 24 + 8 + 24);
+  EXPECT_EQ(content["metadata"]["scheduler"]["kind"], "cosine");
+}
+
+TEST_F(CkptTest, InspectsAFileOfPython) {
+  const json content = ckpt_json({"inspect", data_path("unit/interop/golden/network.pt")});
+  EXPECT_EQ(content["kind"], "torch");
+  EXPECT_EQ(content["tensors"].size(), 9U);
+  EXPECT_EQ(content["tensors"][0],
+            json({{"name", "0.weight"}, {"dtype", "float32"}, {"shape", {4, 3}}, {"bytes", 48}}));
+}
+
+TEST_F(CkptTest, VerifyNamesWhatIsBroken) {
+  make_run();
+  EXPECT_EQ(ckpt({"verify", path("run")}).status, 0);
+  damage(step(20));
+  const Result one = ckpt({"verify", step(20)});
+  EXPECT_EQ(one.status, 1);
+  EXPECT_THAT(one.output, AllOf(HasSubstr("BROKEN"), HasSubstr("shard-00000-of-00001.safetensors")));
+  const Result all = ckpt({"verify", path("run")});
+  EXPECT_EQ(all.status, 1);
+  EXPECT_THAT(all.output, AllOf(HasSubstr("ok      " + step(30)), HasSubstr("BROKEN  " + step(20))));
+  EXPECT_EQ(ckpt({"verify", step(10)}).status, 0);
+}
+
+TEST_F(CkptTest, ExportsAndImportsTheModel) {
+  make_run();
+  for (const std::string name : {"w.pt", "w.safetensors"}) {
+    const Result result = ckpt({"export", path("run"), "--to", path(name), "--prefix", "module."});
+    ASSERT_EQ(result.status, 0) << result.errors;
+    const auto tensors = interop::read_weights(path(name));
+    ASSERT_EQ(tensors.size(), 2U);
+    for (const auto& [key, tensor] : tensors) {
+      EXPECT_TRUE(key == "module.weight" ? tensor.equal(torch::full({2, 3}, 30.0))
+                                         : tensor.item<int64_t>() == 30);
+    }
+    ASSERT_EQ(ckpt({"import", path(name), "--to", path("from_" + name)}).status, 0);
+    EXPECT_EQ(ckpt({"diff", path("from_" + name), step(30)}).status, 0) << "without the prefix again";
+    EXPECT_EQ(ckpt_json({"inspect", path("from_" + name)})["metadata"]["weights_only"], true);
+  }
+  ASSERT_EQ(ckpt({"export", step(10), "--to", path("all.safetensors"), "--what", "all"}).status, 0);
+  EXPECT_EQ(interop::read_weights(path("all.safetensors")).size(), 3U);
+}
+
+TEST_F(CkptTest, FillsATorchScriptModule) {
+  const std::string golden = data_path("unit/interop/golden/");
+  interop::NamedTensors weights = interop::read_weights(golden + "network.pt");
+  for (auto& entry : weights) entry.second = entry.second + 1;
+  interop::write_torch_file(path("w.pt"), weights);
+  const Result result =
+      ckpt({"export", path("w.pt"), "--to", path("filled.pt"), "--script", golden + "script.pt"});
+  ASSERT_EQ(result.status, 0) << result.errors;
+  EXPECT_EQ(ckpt({"diff", path("filled.pt"), path("w.pt")}).status, 0);
+}
+
+TEST_F(CkptTest, DiffTellsNamesShapesAndValues) {
+  interop::write_torch_file(path("a.pt"), {{"same", torch::ones({2})},
+                                           {"value", torch::tensor({1.0, 2.0})},
+                                           {"shape", torch::ones({2})},
+                                           {"type", torch::ones({2})},
+                                           {"gone", torch::ones({2})}});
+  interop::write_torch_file(path("b.pt"), {{"module.same", torch::ones({2})},
+                                           {"module.value", torch::tensor({1.0, 2.5})},
+                                           {"module.shape", torch::ones({3})},
+                                           {"module.type", torch::ones({2}, torch::kDouble)},
+                                           {"module.come", torch::ones({2})}});
+  const Result result = ckpt({"diff", path("a.pt"), path("b.pt")});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(
+      result.output,
+      AllOf(HasSubstr("value"), HasSubstr("0.5"), HasSubstr("0.2"), HasSubstr("only in a: float32 [2]"),
+            HasSubstr("only in b: float32 [2]"), HasSubstr("float32 [2] in a, float32 [3] in b"),
+            HasSubstr("float64 [2] in b"), HasSubstr("5 of 6 tensors differ"), Not(HasSubstr("same"))));
+  const json rows = ckpt_json({"diff", path("a.pt"), path("b.pt")});
+  EXPECT_EQ(rows["different"], 5);
+}
+
+TEST_F(CkptTest, DiffHasATolerance) {
+  make_run();
+  EXPECT_EQ(ckpt({"diff", step(10), step(10)}).status, 0);
+  EXPECT_EQ(ckpt({"diff", step(10), step(20)}).status, 1);
+  EXPECT_EQ(ckpt({"diff", step(10), step(20), "--rtol", "0.6"}).status, 0);
+  EXPECT_EQ(ckpt({"diff", step(10), step(20), "--atol", "9"}).status, 1);
+  EXPECT_EQ(ckpt({"diff", step(10), step(20), "--atol", "10", "--what", "all"}).status, 0);
+}
+
+TEST_F(CkptTest, BadInputIsSaidAndChangesNothing) {
+  make_run();
+  const auto expect_refused = [&](const std::vector<std::string>& arguments, const std::string& text) {
+    const Result result = ckpt(arguments);
+    EXPECT_EQ(result.status, 2) << text;
+    EXPECT_THAT(result.errors, HasSubstr(text));
+  };
+  expect_refused({"ls", path("absent")}, "absent");
+  expect_refused({"ls", path()}, "no checkpoints");
+  expect_refused({"inspect", path("absent")}, "absent");
+  expect_refused({"verify", path()}, "no checkpoints");
+  expect_refused({"export", path("run"), "--to", path("w.onnx")}, ".safetensors, .pt or .pth");
+  expect_refused({"export", path("run"), "--to", path("no/such/w.pt")}, "no/such/w.pt");
+  expect_refused({"import", data_path("unit/interop/golden/network.pt"), "--to", checkpoints()},
+                 "has checkpoints");
+  expect_refused({"import", data_path("unit/interop/golden/whole_module.pt"), "--to", path("new")},
+                 "torch.save(model.state_dict()");
+  EXPECT_FALSE(std::filesystem::exists(path("new")));
+  expect_refused({"frobnicate"}, "subcommand is required");
+  EXPECT_EQ(ckpt_json({"ls", path("run")}).size(), 3U);
+}
+
+}  // namespace
+}  // namespace lockstep::test

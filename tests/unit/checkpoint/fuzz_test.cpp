@@ -1,0 +1,146 @@
+// Hostile bytes: every file of tests/fuzz/manifest and tests/fuzz/safetensors, and seeded
+// mutations of them. Whatever comes, it is read or it is a CheckpointError.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <random>
+
+#include "checkpoint/checksum.h"
+#include "checkpoint/error.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/safetensors_file.h"
+#include "unit/checkpoint/folder.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+constexpr int kMutationsPerFile = 1500;
+constexpr size_t kLengthSize = 8;
+
+std::vector<std::string> corpus(const std::string& name) {
+  const char* root = std::getenv("LOCKSTEP_SOURCE_DIR");
+  if (root == nullptr) throw std::runtime_error("LOCKSTEP_SOURCE_DIR is not set: run through ctest");
+  const std::filesystem::path folder = std::filesystem::path(root) / "tests/fuzz" / name;
+  std::vector<std::string> contents;
+  for (const std::string& file : names_in(folder)) contents.push_back(read_text(folder / file));
+  return contents;
+}
+
+std::string mutate(std::string bytes, const std::vector<std::string>& all, std::mt19937_64& random) {
+  const auto pick = [&](size_t size) { return std::uniform_int_distribution<size_t>(0, size)(random); };
+  static const char* const kNumbers[] = {"0",     "-1", "9223372036854775807", "18446744073709551616",
+                                         "1e400", "4.5"};
+  const size_t changes = 1 + pick(4);
+  for (size_t i = 0; i < changes && !bytes.empty(); ++i) {
+    const size_t place = pick(bytes.size() - 1);
+    switch (pick(6)) {
+      case 0: bytes[place] = static_cast<char>(pick(255)); break;
+      case 1: bytes[place] = static_cast<char>(bytes[place] ^ (1 << pick(7))); break;
+      case 2: bytes.erase(place, 1 + pick(20)); break;
+      case 3: bytes.insert(place, 1 + pick(20), static_cast<char>(pick(255))); break;
+      case 4: {  // another number where one is
+        const size_t digit = bytes.find_first_of("0123456789", place);
+        if (digit != std::string::npos) bytes.replace(digit, 1, kNumbers[pick(std::size(kNumbers) - 1)]);
+        break;
+      }
+      case 5: bytes.resize(place); break;
+      default: {
+        const std::string& other = all[pick(all.size() - 1)];
+        if (!other.empty()) bytes.insert(place, other.substr(pick(other.size() - 1), pick(100)));
+      }
+    }
+  }
+  return bytes;
+}
+
+// A corpus file is the text after the checksum, so that mutations reach the contents.
+std::string with_checksum(const std::string& rest) {
+  return "{\"checksum\":\"" + checksum_of(rest) + "\"," + rest;
+}
+
+bool parses(const std::string& text) {
+  try {
+    const Manifest manifest = Manifest::parse(text, "manifest.json");
+    EXPECT_EQ(Manifest::parse(manifest.to_text(), "again").to_text(), manifest.to_text());
+    return true;
+  } catch (const CheckpointError&) {
+    return false;
+  }
+}
+
+// All that a reader does with a file.
+bool reads(const std::string& bytes, const std::filesystem::path& path) {
+  write_text(path, bytes);
+  try {
+    const SafetensorsFile file(path);
+    size_t data = 0;
+    for (const std::string& name : file.names()) data += file.read(name).nbytes();
+    EXPECT_LE(data, bytes.size());
+    return true;
+  } catch (const CheckpointError&) {
+    return false;
+  }
+}
+
+TEST(ManifestFuzzTest, TheCorpusIsUnderstood) {
+  int honest = 0;
+  for (const std::string& rest : corpus("manifest")) honest += parses(with_checksum(rest)) ? 1 : 0;
+  EXPECT_EQ(honest, 2);
+  EXPECT_GT(corpus("manifest").size(), 8U);
+}
+
+TEST(ManifestFuzzTest, MutationsNeverDoMoreThanThrow) {
+  const std::vector<std::string> files = corpus("manifest");
+  std::mt19937_64 random(20260201);
+  for (const std::string& rest : files) {
+    for (int i = 0; i < kMutationsPerFile; ++i) {
+      parses(with_checksum(mutate(rest, files, random)));
+      EXPECT_FALSE(parses(mutate(with_checksum(rest), files, random) + "x"));
+    }
+  }
+}
+
+TEST(SafetensorsFuzzTest, TheCorpusIsUnderstood) {
+  const Folder folder("/dev/shm");
+  int honest = 0;
+  for (const std::string& bytes : corpus("safetensors")) honest += reads(bytes, folder / "file") ? 1 : 0;
+  EXPECT_EQ(honest, 2);
+  EXPECT_GT(corpus("safetensors").size(), 8U);
+}
+
+TEST(SafetensorsFuzzTest, MutationsNeverDoMoreThanThrow) {
+  const Folder folder("/dev/shm");
+  const std::vector<std::string> files = corpus("safetensors");
+  std::mt19937_64 random(20260202);
+  for (const std::string& bytes : files) {
+    for (int i = 0; i < kMutationsPerFile; ++i) reads(mutate(bytes, files, random), folder / "file");
+  }
+}
+
+// The length is right, so that the mutations reach the header.
+TEST(SafetensorsFuzzTest, MutatedHeadersNeverDoMoreThanThrow) {
+  const std::vector<std::string> files = corpus("safetensors");
+  std::mt19937_64 random(20260203);
+  int parsed = 0;
+  for (const std::string& bytes : files) {
+    const size_t end = bytes.rfind('}');
+    if (bytes.size() <= kLengthSize || end == std::string::npos || end < kLengthSize) continue;
+    const std::string header = bytes.substr(kLengthSize, end + 1 - kLengthSize);
+    const auto data_bytes = static_cast<int64_t>(bytes.size() - end - 1);
+    for (int i = 0; i < kMutationsPerFile; ++i) {
+      const std::string changed = mutate(header, files, random);
+      const auto file_bytes = static_cast<int64_t>(kLengthSize + changed.size()) + data_bytes;
+      try {
+        const SafetensorsHeader result = parse_header(changed, file_bytes, "file");
+        for (const StoredTensor& tensor : result.tensors) EXPECT_LE(result.bytes + tensor.end, file_bytes);
+        ++parsed;
+      } catch (const CheckpointError&) {
+      }
+    }
+  }
+  EXPECT_GT(parsed, 0);
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,235 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lockstep/error.h>
+#include <lockstep/weights.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+
+#include "checkpoint/store.h"
+#include "interop/match_weights.h"
+#include "interop/safetensors_writer.h"
+#include "interop/torch_file.h"
+#include "interop/weights_file.h"
+#include "support/formula.h"
+#include "support/golden.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::ThrowsMessage;
+
+std::string golden(const std::string& name) { return test::data_path("unit/interop/golden/" + name); }
+
+// The network of golden/make_golden.py with weights of its own.
+torch::nn::Sequential network(int64_t outputs = 2) {
+  torch::nn::Sequential model(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4),
+                              torch::nn::Linear(4, outputs));
+  test::set_parameters(*model);
+  return model;
+}
+
+bool counts_up(const torch::nn::Module& module) {
+  for (const auto& [name, tensor] : interop::weights_of(module)) {
+    if (!tensor.equal(torch::arange(tensor.numel()).reshape(tensor.sizes()).to(tensor.scalar_type())))
+      return false;
+  }
+  return true;
+}
+
+bool equal(const torch::nn::Module& a, const torch::nn::Module& b) {
+  const interop::WeightMatch match = interop::match_weights(interop::weights_of(a), interop::weights_of(b));
+  return match.differences().empty() &&
+         std::all_of(match.pairs.begin(), match.pairs.end(),
+                     [](const auto& pair) { return test::same_bits(pair.to, pair.from); });
+}
+
+class LoadWeightsTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(LoadWeightsTest, FitTheSameNetwork) {
+  auto model = network();
+  const LoadedWeights loaded = load_weights(*model, golden(GetParam()));
+  EXPECT_TRUE(counts_up(*model));
+  EXPECT_THAT(loaded.missing, IsEmpty());
+  EXPECT_THAT(loaded.unexpected, IsEmpty());
+  EXPECT_THAT(loaded.converted, IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, LoadWeightsTest,
+                         testing::Values("network.pt", "wrapped.pt", "training.pt", "legacy.pt", "script.pt"),
+                         [](const auto& info) { return info.param.substr(0, info.param.size() - 3); });
+
+// A module as DistributedDataParallel wraps it.
+struct WrapperImpl : torch::nn::Module {
+  explicit WrapperImpl(const std::shared_ptr<torch::nn::Module>& inner) { register_module("module", inner); }
+};
+
+TEST(WeightsTest, AWrappedModelTakesPlainWeights) {
+  auto model = network();
+  WrapperImpl wrapper(model.ptr());
+  load_weights(wrapper, golden("network.pt"));
+  EXPECT_TRUE(counts_up(*model));
+  load_weights(wrapper, golden("wrapped.pt"));
+}
+
+TEST(WeightsTest, AWrongModelIsRefusedWithEveryNameAndKeepsItsWeights) {
+  torch::nn::Sequential model(torch::nn::Linear(3, 5), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 2),
+                              torch::nn::Linear(2, 2));
+  model->ptr(2)->to(torch::kDouble);
+  test::set_parameters(*model);
+  const auto before =
+      interop::weights_of(*std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone()));
+  EXPECT_THAT(
+      [&] { load_weights(*model, golden("wrapped.pt")); },
+      ThrowsMessage<ConfigError>(AllOf(HasSubstr("wrapped.pt"), HasSubstr("missing in the file: 3.weight"),
+                                       HasSubstr("missing in the file: 3.bias"),
+                                       HasSubstr("0.weight: Float [5, 3] in the model, Float [4, 3]"),
+                                       HasSubstr("0.bias: Float [5]"),
+                                       HasSubstr("2.weight: Double [2, 4] in the model, Float [2, 4]"),
+                                       HasSubstr("2.bias: Double"), Not(HasSubstr("1.weight")))));
+  const auto after = interop::weights_of(*model);
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(test::same_bits(after[i].second, before[i].second));
+
+  EXPECT_THAT([] { load_weights(*torch::nn::Sequential(torch::nn::Linear(3, 4)), golden("network.pt")); },
+              ThrowsMessage<ConfigError>(HasSubstr("not in the model: 2.bias")));
+}
+
+TEST(WeightsTest, ManyDifferencesAreCounted) {
+  torch::nn::Sequential model;
+  for (int i = 0; i < 30; ++i) model->push_back(torch::nn::Linear(2, 2));
+  // Six of 60 names are in the file, five of them with another shape, and three more.
+  EXPECT_THAT([&] { load_weights(*model, golden("network.pt")); },
+              ThrowsMessage<ConfigError>(
+                  AllOf(HasSubstr("and 42 more"), HasSubstr("missing in the file: 3.weight"))));
+}
+
+TEST(WeightsTest, WithoutStrictWhatFitsIsLoaded) {
+  torch::nn::Sequential model(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4), torch::nn::ReLU(),
+                              torch::nn::Linear(2, 2));
+  model->ptr(0)->to(torch::kDouble);
+  const LoadedWeights loaded = load_weights(*model, golden("network.pt"), {.strict = false});
+  EXPECT_THAT(loaded.missing, ElementsAre("3.weight", "3.bias"));
+  EXPECT_THAT(loaded.unexpected, ElementsAre("2.weight", "2.bias"));
+  EXPECT_THAT(loaded.converted, ElementsAre("0.weight", "0.bias"));
+  EXPECT_TRUE(model->parameters()[0].equal(torch::arange(12).reshape({4, 3}).to(torch::kDouble)));
+  EXPECT_THAT([] { load_weights(*network(7), golden("network.pt"), {.strict = false}); },
+              ThrowsMessage<ConfigError>(HasSubstr("2.weight: Float [7, 4]")));
+}
+
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    encoder = register_parameter("encoder", torch::zeros({2, 2}));
+    register_parameter("decoder", encoder);
+  }
+  torch::Tensor encoder;
+};
+
+// Python lists both names; safetensors.torch.save_model only one of them.
+TEST(WeightsTest, TiedWeightsNeedOneName) {
+  const test::TemporaryFolder folder;
+  const at::Tensor shared = torch::ones({2, 2});
+  TiedImpl both;
+  interop::write_torch_file(folder.path() / "one.pt", {{"decoder", shared}});
+  load_weights(both, folder.path() / "one.pt");
+  EXPECT_TRUE(both.encoder.equal(shared));
+
+  torch::nn::Module one;
+  const at::Tensor weight = one.register_parameter("encoder", torch::zeros({2, 2}));
+  interop::write_torch_file(folder.path() / "both.pt", {{"encoder", shared}, {"decoder", shared}});
+  load_weights(one, folder.path() / "both.pt");
+  EXPECT_TRUE(weight.equal(shared));
+}
+
+class SaveWeightsTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(SaveWeightsTest, OpenAgain) {
+  const test::TemporaryFolder folder;
+  auto model = network();
+  save_weights(*model, folder.path() / GetParam());
+  auto other = network();
+  {
+    const torch::NoGradGuard guard;
+    for (auto& parameter : other->parameters()) parameter.zero_();
+  }
+  load_weights(*other, folder.path() / GetParam());
+  EXPECT_TRUE(equal(*model, *other));
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, SaveWeightsTest, testing::Values("w.pt", "w.pth", "w.safetensors"),
+                         [](const auto& info) { return info.param.substr(2); });
+
+TEST(WeightsTest, SafetensorsKeepEveryDtypeAndAlignThem) {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "w.safetensors";
+  const interop::NamedTensors tensors = {{"bytes", torch::ones({3}, torch::kByte)},
+                                         {"half", torch::ones({3}, torch::kBFloat16)},
+                                         {"double", torch::arange(6, torch::kDouble).reshape({2, 3}).t()},
+                                         {"empty", torch::ones({0, 2})},
+                                         {"flag", torch::ones({}, torch::kBool)}};
+  interop::write_safetensors_file(path, tensors);
+  const interop::NamedTensors again = interop::read_weights(path);
+  ASSERT_EQ(again.size(), tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    const auto found = std::find_if(again.begin(), again.end(),
+                                    [&key = name](const auto& entry) { return entry.first == key; });
+    ASSERT_NE(found, again.end()) << name;
+    EXPECT_EQ(found->second.scalar_type(), tensor.scalar_type());
+    EXPECT_TRUE(test::same_bits(found->second, tensor)) << name;
+  }
+  EXPECT_THAT(
+      [&] {
+        interop::write_safetensors_file(path, {{"odd", torch::ones({2}).to_sparse()}});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("'odd'")));
+}
+
+TEST(WeightsTest, ACheckpointGivesTheWeightsOfItsModel) {
+  const test::TemporaryFolder folder;
+  auto model = network();
+  checkpoint::Snapshot snapshot;
+  for (const auto& [name, tensor] : interop::weights_of(*model)) {
+    snapshot.pieces.push_back(checkpoint::TensorPiece::whole("model." + name, tensor));
+  }
+  snapshot.pieces.push_back(checkpoint::TensorPiece::whole("optimizer.0.momentum", torch::ones({3})));
+  checkpoint::Store store(folder.path() / "run" / "checkpoints");
+  snapshot.step = 3;
+  store.save(snapshot);
+  {
+    const torch::NoGradGuard guard;
+    model->parameters()[0].add_(1);
+  }
+  snapshot.step = 4;
+  const checkpoint::Entry newest = store.save(snapshot);
+
+  for (const auto& path : {folder.path() / "run", store.folder(), newest.path}) {
+    auto other = network();
+    load_weights(*other, path);
+    EXPECT_TRUE(equal(*model, *other)) << path;
+  }
+  EXPECT_EQ(interop::read_tensors(interop::find_weights(newest.path), interop::WhichTensors::kAll).size(),
+            10U);
+}
+
+TEST(WeightsTest, WhereNoWeightsAreIsSaid) {
+  const test::TemporaryFolder folder;
+  auto model = network();
+  EXPECT_THAT([&] { load_weights(*model, folder.path() / "absent"); },
+              ThrowsMessage<ConfigError>(HasSubstr("absent")));
+  EXPECT_THAT([&] { load_weights(*model, folder.path()); },
+              ThrowsMessage<ConfigError>(HasSubstr("no usable checkpoint")));
+  checkpoint::Snapshot snapshot;
+  snapshot.pieces.push_back(checkpoint::TensorPiece::whole("optimizer.0", torch::ones({3})));
+  checkpoint::Store store(folder.path());
+  store.save(snapshot);
+  EXPECT_THAT([&] { load_weights(*model, folder.path()); },
+              ThrowsMessage<ConfigError>(HasSubstr("no tensor begins with 'model.'")));
+}
+
+}  // namespace
+}  // namespace lockstep
