@@ -14,8 +14,8 @@ LITERAL = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|RANK|PATH|TMPDIR)"')
 OPTION = re.compile(r'\.add\(\s*"([a-z0-9_]+)"((?:[^;]|\n)*?)(?=\.add\(|;)')
 # Files with a table, and the prefix of its variables.
 TABLES = {"src/train/train_config.cpp": "LOCKSTEP_", "src/launch/agent/run_flags.cpp": "PET_"}
-# Strings of capitals that are states of a Slurm job.
-NO_VARIABLES = {"OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL"}
+# Strings of capitals that are states of a Slurm job, and safetensors' names of dtypes.
+NO_VARIABLES = {"OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "F8_E4M3", "F8_E5M2"}
 
 
 def variables_of_source(root):
@@ -23,7 +23,10 @@ def variables_of_source(root):
     for path in [*root.glob("src/**/*.cpp"), *root.glob("src/**/*.h"), *root.glob("include/**/*.h")]:
         found.update(LITERAL.findall(path.read_text()))
     for file, prefix in TABLES.items():
-        for name, rest in OPTION.findall((root / file).read_text()):
+        text = (root / file).read_text()
+        if "add_config_file()" in text:
+            found.add(prefix + "CONFIG")
+        for name, rest in OPTION.findall(text):
             if "has_variable = false" not in rest:
                 found.add(prefix + name.upper())
     return found - NO_VARIABLES

@@ -6,10 +6,23 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <filesystem>
+#include <sstream>
+
+#include "config/toml_file.h"
 
 namespace lockstep::config {
 namespace {
+
+constexpr std::string_view kConfigOption = "config";
+
+std::string variable_of(std::string_view name, const std::string& prefix) {
+  std::string result = prefix + std::string(name);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
+  return result;
+}
 
 std::string with_dashes(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
@@ -21,14 +34,29 @@ std::string help_of(const std::string& help, const OptionRules& rules) {
   return fmt::format("{} ({})", help, fmt::join(rules.choices, ", "));
 }
 
+std::vector<std::string> split_at_commas(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
+  return parts;
+}
+
+void check_choices(const std::string& name, const std::string& text, const OptionRules& rules) {
+  const auto parts = rules.several ? split_at_commas(text) : std::vector<std::string>{text};
+  const bool known = !parts.empty() && std::all_of(parts.begin(), parts.end(), [&](const std::string& part) {
+    return std::find(rules.choices.begin(), rules.choices.end(), part) != rules.choices.end();
+  });
+  if (known) return;
+  throw ConfigError("config",
+                    fmt::format("{} must be one of {}{}: '{}'", name, fmt::join(rules.choices, ", "),
+                                rules.several ? ", or several with commas between them" : "", text));
+}
+
 void check_rules(const std::string& name, const nlohmann::json& value, const OptionRules& rules) {
   if (value.is_null()) return;
-  if (!rules.choices.empty()) {
-    const auto text = value.get<std::string>();
-    if (std::find(rules.choices.begin(), rules.choices.end(), text) == rules.choices.end()) {
-      throw ConfigError(
-          "config", fmt::format("{} must be one of {}: '{}'", name, fmt::join(rules.choices, ", "), text));
-    }
+  if (!rules.choices.empty()) check_choices(name, value.get<std::string>(), rules);
+  if (rules.maximum && value.is_number() && !(value.get<double>() <= *rules.maximum)) {
+    throw ConfigError("config", fmt::format("{} must be at most {}: {}", name, *rules.maximum, value.dump()));
   }
   // Not a number is not at least anything.
   if (rules.minimum && value.is_number() && !(value.get<double>() >= static_cast<double>(*rules.minimum))) {
@@ -52,17 +80,15 @@ std::string OptionTable::flag_names(const Entry& entry) {
 }
 
 std::string OptionTable::variable_name(const Entry& entry) const {
-  std::string result = variable_prefix_ + entry.name;
-  std::transform(result.begin(), result.end(), result.begin(),
-                 [](unsigned char c) { return std::toupper(c); });
-  return result;
+  return variable_of(entry.name, variable_prefix_);
 }
 
 void OptionTable::declare_all(CLI::App& app) const {
   for (const Entry& entry : entries_) {
     CLI::Option* option = entry.declare(app, flag_names(entry));
     option->description(help_of(entry.help, entry.rules));
-    option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    option->multi_option_policy(entry.takes_all ? CLI::MultiOptionPolicy::TakeAll
+                                                : CLI::MultiOptionPolicy::TakeLast);
     if (entry.rules.has_variable) option->envname(variable_name(entry));
   }
 }
@@ -86,8 +112,55 @@ void OptionTable::parse_with(CLI::App& app, Parse parse) {
 void OptionTable::parse(int argc, const char* const* argv) {
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "program";
   CLI::App app(description_, program);
+  // Before the flags are declared: --help then shows the file's values as defaults.
+  std::string file;
+  if (has_config_file_) {
+    file = config_path(argc, argv);
+    if (!file.empty()) assign(read_toml_file(file), fmt::format("'{}'", file));
+    app.add_option("--" + std::string(kConfigOption), file, "TOML file with these options as keys")
+        ->envname(variable_of(kConfigOption, variable_prefix_));
+  }
   declare_all(app);
   parse_with(app, [&] { app.parse(argc, argv); });
+}
+
+OptionTable& OptionTable::add_config_file() {
+  has_config_file_ = true;
+  return *this;
+}
+
+std::string OptionTable::config_path(int argc, const char* const* argv) const {
+  const std::string flag = "--" + std::string(kConfigOption);
+  for (int i = argc - 1; i > 0; --i) {
+    const std::string_view argument = argv[i];
+    if (argument == flag && i + 1 < argc) return argv[i + 1];
+    if (argument.starts_with(flag + "=")) return std::string(argument.substr(flag.size() + 1));
+  }
+  const char* variable = std::getenv(variable_of(kConfigOption, variable_prefix_).c_str());
+  return variable != nullptr ? variable : "";
+}
+
+void OptionTable::assign(const nlohmann::json& values, const std::string& source) {
+  for (const auto& [key, value] : values.items()) {
+    const auto entry = std::find_if(entries_.begin(), entries_.end(),
+                                    [&key = key](const Entry& entry) { return entry.name == key; });
+    if (entry == entries_.end()) {
+      throw ConfigError("config", fmt::format("{}: unknown option '{}'; known are {}", source, key,
+                                              fmt::join(names(), ", ")));
+    }
+    try {
+      entry->assign(value);
+    } catch (const std::exception& expected) {
+      throw ConfigError("config",
+                        fmt::format("{}: {} must be {}: {}", source, key, expected.what(), value.dump()));
+    }
+  }
+}
+
+std::vector<std::string> OptionTable::names() const {
+  std::vector<std::string> result;
+  for (const Entry& entry : entries_) result.push_back(entry.name);
+  return result;
 }
 
 namespace {

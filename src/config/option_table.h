@@ -10,12 +10,16 @@
 #include <type_traits>
 #include <vector>
 
+#include "config/option_value.h"
+
 namespace lockstep::config {
 
 // What a value may be, whoever set it.
 struct OptionRules {
   std::vector<std::string> choices = {};  // text options; empty: any
+  bool several = false;                   // text options: choices with commas between them
   std::optional<int64_t> minimum = {};    // numeric options
+  std::optional<double> maximum = {};     // numeric options
   std::string short_flag = {};            // one letter: -n
   bool negatable = true;                  // a bool also has --no_name
   bool has_variable = true;               // false: by flag only
@@ -31,7 +35,7 @@ class OptionTable {
  public:
   explicit OptionTable(std::string description, std::string variable_prefix = "LOCKSTEP_");
 
-  // T: std::string, bool, a number, or std::optional of one.
+  // T: std::string, bool, a number, std::optional of one, or FreeValues.
   template <typename T>
   OptionTable& add(const std::string& name, T& field, const std::string& help, OptionRules rules = {}) {
     Entry entry;
@@ -40,24 +44,26 @@ class OptionTable {
     entry.declare = [&field](CLI::App& app, const std::string& names) {
       if constexpr (std::is_same_v<T, bool>) {
         return app.add_flag(names, field);
+      } else if constexpr (std::is_same_v<T, FreeValues>) {
+        return add_free_values(app, names, field);
       } else {
         return app.add_option(names, field)->capture_default_str();
       }
     };
     entry.is_bool = std::is_same_v<T, bool>;
-    entry.value = [&field]() -> nlohmann::json {
-      if constexpr (is_optional<T>::value) {
-        return field ? nlohmann::json(*field) : nlohmann::json(nullptr);
-      } else {
-        return field;
-      }
-    };
+    entry.takes_all = std::is_same_v<T, FreeValues>;
+    entry.value = [&field]() -> nlohmann::json { return value_of(field); };
+    entry.assign = [&field](const nlohmann::json& value) { assign_value(field, value); };
     entry.rules = std::move(rules);
     entries_.push_back(std::move(entry));
     return *this;
   }
 
-  // Reads variables and flags into the fields, then validates. ConfigError: an
+  // Adds the flag --config FILE (variable LOCKSTEP_CONFIG): a TOML file with options
+  // as its keys. Whatever it sets, variables and flags may set otherwise.
+  OptionTable& add_config_file();
+
+  // Reads file, variables and flags into the fields, then validates. ConfigError: an
   // unknown flag or a bad value; HelpRequested: --help.
   void parse(int argc, const char* const* argv);
   // The same for a command that starts another: flags end at the first argument that
@@ -65,11 +71,16 @@ class OptionTable {
   // in messages; arguments begin after it.
   std::vector<std::string> parse_command(const std::string& program,
                                          const std::vector<std::string>& arguments);
+  // Sets fields by name. ConfigError names `source`, the key, the value and what is
+  // allowed; the fields before it are set by then.
+  void assign(const nlohmann::json& values, const std::string& source);
   // After a parse: whether a flag or a variable set this option.
   bool given(const std::string& name) const { return given_.count(name) > 0; }
   // ConfigError names the first option whose value breaks its rules.
   void validate() const;
   nlohmann::json to_json() const;
+  // The names of all options, in the order of the table.
+  std::vector<std::string> names() const;
 
  private:
   struct Entry {
@@ -77,13 +88,11 @@ class OptionTable {
     std::string help;
     std::function<CLI::Option*(CLI::App&, const std::string& names)> declare;
     bool is_bool = false;
+    bool takes_all = false;  // given twice: both count, not the last one
     std::function<nlohmann::json()> value;
+    std::function<void(const nlohmann::json&)> assign;  // throws std::exception: what was expected
     OptionRules rules;
   };
-  template <typename T>
-  struct is_optional : std::false_type {};
-  template <typename T>
-  struct is_optional<std::optional<T>> : std::true_type {};
 
   static std::string flag_names(const Entry& entry);
   std::string variable_name(const Entry& entry) const;
@@ -91,8 +100,11 @@ class OptionTable {
   template <typename Parse>
   void parse_with(CLI::App& app, Parse parse);
 
+  std::string config_path(int argc, const char* const* argv) const;
+
   std::string description_;
   std::string variable_prefix_;
+  bool has_config_file_ = false;
   std::set<std::string> given_;
   std::vector<Entry> entries_;
 };

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <variant>
+
+namespace lockstep::config {
+
+// Values by names that the user chooses: --hyperparams lr=0.1 --hyperparams net=cnn.
+using FreeValue = std::variant<bool, int64_t, double, std::string>;
+using FreeValues = std::map<std::string, FreeValue>;
+
+// One mechanism between the fields of a struct and JSON, whatever the field's type.
+
+nlohmann::json to_json(const FreeValue& value);
+FreeValue free_value_of(const nlohmann::json& value);
+// "true", "3", "0.5" or any other text as what it looks like.
+FreeValue parse_free_value(const std::string& text);
+
+// Throws std::invalid_argument with what the value should have been.
+void assign_text(std::string& field, const nlohmann::json& value);
+void assign_bool(bool& field, const nlohmann::json& value);
+void assign_integer(int64_t& field, const nlohmann::json& value, int64_t least, int64_t most);
+void assign_unsigned(uint64_t& field, const nlohmann::json& value);
+void assign_real(double& field, const nlohmann::json& value);
+void assign_free_values(FreeValues& field, const nlohmann::json& value);
+
+// A repeatable option NAME=VALUE.
+CLI::Option* add_free_values(CLI::App& app, const std::string& names, FreeValues& field);
+
+template <typename T>
+inline constexpr bool is_optional = false;
+template <typename T>
+inline constexpr bool is_optional<std::optional<T>> = true;
+
+template <typename T>
+nlohmann::json value_of(const T& field) {
+  if constexpr (is_optional<T>) {
+    return field ? nlohmann::json(*field) : nlohmann::json(nullptr);
+  } else if constexpr (std::is_same_v<T, FreeValues>) {
+    nlohmann::json result = nlohmann::json::object();
+    for (const auto& [name, value] : field) result[name] = to_json(value);
+    return result;
+  } else {
+    return field;
+  }
+}
+
+template <typename T>
+void assign_value(T& field, const nlohmann::json& value) {
+  if constexpr (is_optional<T>) {
+    typename T::value_type inner{};
+    assign_value(inner, value);
+    field = inner;
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    assign_text(field, value);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    assign_bool(field, value);
+  } else if constexpr (std::is_same_v<T, uint64_t>) {
+    assign_unsigned(field, value);
+  } else if constexpr (std::is_integral_v<T>) {
+    int64_t wide = 0;
+    assign_integer(wide, value, std::numeric_limits<T>::min(), std::numeric_limits<T>::max());
+    field = static_cast<T>(wide);
+  } else if constexpr (std::is_same_v<T, FreeValues>) {
+    assign_free_values(field, value);
+  } else {
+    assign_real(field, value);
+  }
+}
+
+}  // namespace lockstep::config
