@@ -7,6 +7,8 @@
 #include <functional>
 #include <initializer_list>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,15 +18,26 @@ namespace lockstep {
 // the loss wants beside them.
 using Example = std::vector<at::Tensor>;
 
+struct BatchPart;
+
 // The tensors of several samples; the first dimension counts the samples.
 struct Batch {
   std::vector<at::Tensor> tensors;
+  // Of several loaders by name: a batch of each, and no tensors of its own.
+  std::vector<BatchPart> parts;
 
   // The first and the second tensor. ConfigError: the dataset gives no such one.
   const at::Tensor& data() const;
   const at::Tensor& target() const;
-  // The number of samples.
-  int64_t size() const { return data().size(0); }
+  // The part of this name. ConfigError lists those there are.
+  const Batch& operator[](std::string_view name) const;
+  // The number of samples: of all parts together, 1 for a batch without data.
+  int64_t size() const;
+};
+
+struct BatchPart {
+  std::string name;
+  Batch batch;
 };
 
 // Where a sample takes its randomness from (augmentation, noise). The seed of a sample

@@ -23,6 +23,9 @@ struct LoaderOptions {
   bool drop_last = false;
   // Decides the order and the randomness of each sample.
   int64_t seed = 0;
+  // Training: one pass after the other without end. What a trainer calls an epoch is
+  // then config.max_batches batches.
+  bool endless = false;
 
   // Threads that read ahead; 0 reads in the consumer's thread. Batches and their order
   // are the same for any number.
@@ -56,6 +59,9 @@ class Loader {
   template <std::derived_from<Dataset> D>
   explicit Loader(D dataset, const LoaderOptions& options = {})
       : Loader(std::make_shared<const D>(std::move(dataset)), options) {}
+
+  // The same data in batches of another size.
+  Loader with_batch_size(int64_t batch_size) const;
 
   // This rank's part of the whole dataset (of the dataset, not of an earlier part). It
   // shares the dataset, and starts where this loader stands.

@@ -58,6 +58,24 @@ at::Tensor select_rows(const at::Tensor& tensor, std::span<const int64_t> indice
 
 }  // namespace
 
+const Batch& Batch::operator[](std::string_view name) const {
+  std::vector<std::string_view> known;
+  for (const BatchPart& part : parts) {
+    if (part.name == name) return part.batch;
+    known.push_back(part.name);
+  }
+  throw ConfigError("data", fmt::format("the batch has no part '{}': it has {}", name,
+                                        known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+}
+
+int64_t Batch::size() const {
+  if (!tensors.empty()) return tensors.front().size(0);
+  if (parts.empty()) return 1;
+  int64_t samples = 0;
+  for (const BatchPart& part : parts) samples += part.batch.size();
+  return samples;
+}
+
 const at::Tensor& Batch::data() const { return tensor_of(*this, 0, "data"); }
 
 const at::Tensor& Batch::target() const { return tensor_of(*this, 1, "target"); }

@@ -108,6 +108,15 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& opti
   impl_ = std::make_shared<Impl>(std::move(dataset), validated(options), 0, 1, ShardKind::kTrain);
 }
 
+Loader Loader::with_batch_size(int64_t batch_size) const {
+  LoaderOptions options = impl_->options;
+  options.batch_size = batch_size;
+  Loader other(impl_->dataset, options);
+  other.impl_->state = impl_->state;
+  other.impl_->resuming = impl_->resuming;
+  return other;
+}
+
 Loader Loader::shard(int rank, int world_size, ShardKind kind) const {
   auto part = std::make_shared<Impl>(impl_->dataset, impl_->options, rank, world_size, kind);
   part->state = impl_->state;
