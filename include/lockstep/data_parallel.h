@@ -2,6 +2,7 @@
 
 #include <lockstep/communicator.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -137,6 +138,10 @@ class GradientSync {
   // stay the same tensors. Valid after a backward that reduced; zero_grad() leaves
   // them as they are.
   std::vector<at::Tensor> flat_gradients() const;
+
+  // Time, in all, that backwards waited at their end for collectives: communication that
+  // nothing hid. Zero on CUDA, where the device waits.
+  std::chrono::nanoseconds exposed_wait() const;
 
   struct BucketStats {
     int64_t bytes = 0;

@@ -223,6 +223,8 @@ std::vector<at::Tensor> GradientSync::flat_gradients() const {
   return gradients;
 }
 
+std::chrono::nanoseconds GradientSync::exposed_wait() const { return impl_->reducer->waited(); }
+
 std::vector<GradientSync::BucketStats> GradientSync::buckets() const {
   std::vector<BucketStats> stats;
   for (const auto& bucket : impl_->reducer->buckets()) {

@@ -313,12 +313,14 @@ void Reducer::settle_unused() {
 }
 
 void Reducer::wait_for_buckets() {
+  const auto start = std::chrono::steady_clock::now();
   for (size_t i = 0; i < next_launch_; ++i) {
     PendingReduction& reduction = buckets_[i].reduction;
     reduction.work.wait();
     if (reduction.finish) reduction.finish();
     reduction = {};
   }
+  waited_ += std::chrono::steady_clock::now() - start;
 }
 
 }  // namespace lockstep::grad

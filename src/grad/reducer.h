@@ -4,6 +4,7 @@
 #include <lockstep/communicator.h>
 #include <lockstep/data_parallel.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -62,6 +63,10 @@ class Reducer {
   void settle();
 
   void zero_grad();
+
+  // Time at the ends of backwards that waited for collectives, in all: communication that
+  // nothing hid. On CUDA a wait is the stream's, and does not show here.
+  std::chrono::nanoseconds waited() const { return waited_; }
 
   struct Bucket {
     FlatBuffer buffer;
@@ -139,7 +144,8 @@ class Reducer {
   size_t next_launch_ = 0;  // buckets before it are started
   size_t next_poke_ = 0;    // buckets before it are done
   bool learned_ = false;    // static_graph: the first step is over
-  at::Tensor usage_;        // 1 for each parameter that got a gradient
+  std::chrono::nanoseconds waited_{0};
+  at::Tensor usage_;  // 1 for each parameter that got a gradient
 };
 
 }  // namespace lockstep::grad
