@@ -2,10 +2,18 @@
 
 import os
 import pathlib
+import signal
 
 import pytest
 
 from optim_program import OptimTrace
+
+
+def pytest_configure(config):
+    # A shell starts what it puts into the background with these ignored, and launchers
+    # differ in what they make of that: both begin like in the foreground.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -151,10 +151,13 @@ TEST_F(RunTest, TheErrorFileIsShownAndPassedOn) {
 }
 
 TEST_F(RunTest, RestartsAllRanksAndCountsThem) {
-  const Process done = run({"-n", "2", "--max-restarts", "3", "sh", "-c",
-                            "echo $RANK $TORCHELASTIC_RESTART_COUNT $MASTER_PORT >> " + file("log") +
-                                "; [ $TORCHELASTIC_RESTART_COUNT = 2 ] && exit 0; "
-                                "[ $RANK = 1 ] && exit 5; exec sleep 1000"});
+  // Rank 1 fails only when rank 0 has left its line: else it could be ended before.
+  const Process done =
+      run({"-n", "2", "--max-restarts", "3", "sh", "-c",
+           "echo $RANK $TORCHELASTIC_RESTART_COUNT $MASTER_PORT >> " + file("log") +
+               "; [ $TORCHELASTIC_RESTART_COUNT = 2 ] && exit 0; [ $RANK = 0 ] && exec sleep 1000; "
+               "until grep -q \"^0 $TORCHELASTIC_RESTART_COUNT \" " +
+               file("log") + "; do :; done; exit 5"});
   EXPECT_EQ(status_, ExitStatus{.code = 0}) << done.errors();
   std::istringstream log(read("log"));
   std::multiset<std::pair<int, int>> starts;
