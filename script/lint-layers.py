@@ -26,9 +26,8 @@ LAYERS = {
     # These two know rank and world size as numbers only.
     "data": ("base", "config"),
     "checkpoint": ("base", "config"),
-    # Weights of Python's files and scripts.
     "interop": ("base", "config", "checkpoint"),
-    "train": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop"),
+    "train": (*CORE, "track", "comm", "grad", "shard", "optim", "data", "checkpoint", "interop"),
     "models": ("base", "config", "grad"),
     "report": (*CORE, "train"),
     "cli": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models", "report"),
@@ -38,7 +37,8 @@ LAYERS = {
 }
 
 # Public headers belong to the layer that has a source of the same name; these have none.
-PUBLIC = {"version": "base", "exit_status": "base", "c10d": "comm", "world": "train", "lockstep": "cli"}
+PUBLIC = {"version": "base", "exit_status": "base", "c10d": "comm", "callbacks": "train", "data_source": "train",
+          "world": "train", "lockstep": "cli"}
 
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)

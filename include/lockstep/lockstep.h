@@ -3,8 +3,11 @@
 // Everything a training program needs.
 
 #include <lockstep/adam_lbfgs.h>
+#include <lockstep/callback.h>
+#include <lockstep/callbacks.h>
 #include <lockstep/communicator.h>
 #include <lockstep/data_parallel.h>
+#include <lockstep/data_source.h>
 #include <lockstep/dataset.h>
 #include <lockstep/error.h>
 #include <lockstep/grad_scaler.h>

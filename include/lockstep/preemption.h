@@ -34,8 +34,7 @@ struct PreemptionOptions {
 //     }
 //   }
 //
-// While it lives the signals do not end the process. One at a time in a process; made
-// and used by the same thread.
+// While it lives the signals do not end the process. Made and used by one thread.
 class Preemption {
  public:
   explicit Preemption(const World& world, PreemptionOptions options = {});
@@ -49,6 +48,8 @@ class Preemption {
   bool requested();
   // Why: "rank 3 got SIGUSR1". REQUIRES: requested() was true.
   const std::string& reason() const;
+  // The signal that asked; 0: the time limit. REQUIRES: requested() was true.
+  int signal() const;
   // Waits until all ranks have come here, so that nobody is ended while it saves, and
   // throws Preempted, which launch() turns into the exit status kExitPreempted: the
   // launcher does not restart the job, a batch script puts it into the queue again.

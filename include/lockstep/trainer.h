@@ -1,14 +1,18 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <lockstep/callback.h>
+#include <lockstep/data_source.h>
 #include <lockstep/loss.h>
 #include <lockstep/model.h>
 #include <lockstep/train_config.h>
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace torch::optim {
 class Optimizer;
@@ -16,17 +20,44 @@ class Optimizer;
 
 namespace lockstep {
 
-class Loader;
+class GradientFreeOptimizer;
+class TrackerSet;
 class World;
 
 struct FitResult {
+  // In all, those before a resume included.
   int64_t epochs = 0;
   int64_t steps = 0;
   // Mean loss of the last epoch over all samples of all ranks.
   double train_loss = 0;
-  // Where configuration and metrics of this run are; the same on all ranks.
+  // train_..., val_...: as the callbacks saw them last.
+  std::map<std::string, double> metrics;
+  // Of this call over all ranks.
+  double samples_per_s = 0;
+  // Steps that fp16's gradient scaler left out.
+  int64_t skipped_steps = 0;
+  // Why training ended before max_iter; empty: it did not.
+  std::string stopped;
+  // Where configuration, metrics and checkpoints of this run are; the same on all ranks.
   std::string run_folder;
 };
+
+struct Evaluation {
+  double loss = 0;
+  std::map<std::string, double> metrics;
+  int64_t samples = 0;
+};
+
+// What a custom step works with. closure() zeroes the gradients, runs forward and
+// backward over the step's batches, reduces, unscales and clips: gradients are then ready
+// for optimizer.step(). It may be called several times.
+struct StepContext {
+  const std::vector<Batch>& batches;
+  const Model& model;
+  torch::optim::Optimizer& optimizer;
+  const std::function<LossResult()>& closure;
+};
+using OptimizeStep = std::function<LossResult(const StepContext&)>;
 
 // Trains a model on all ranks of a world. Every rank constructs it with an equal
 // model and calls the same functions; ConfigError says which parameter differs where.
@@ -34,24 +65,97 @@ struct FitResult {
 // Construction moves the model to the world's device and to config.dtype and gives
 // all ranks rank 0's weights. World, optimizer and the model's parameters must
 // outlive the trainer. One thread at a time.
+//
+// Subclasses override the hooks; callbacks come with the configuration. Their order is
+// that of Stage.
 class Trainer {
  public:
+  struct Impl;
+
   Trainer(World& world, Model model, torch::optim::Optimizer& optimizer, TrainConfig config, Loss loss = mse);
-  Trainer(Trainer&&) noexcept;
-  ~Trainer();
+  // Without gradients: each step asks for candidates, every rank evaluates its share of
+  // them on the batch, and training ends on the best point. The optimizer must be made
+  // alike on all ranks.
+  Trainer(World& world, Model model, GradientFreeOptimizer& optimizer, TrainConfig config, Loss loss = mse);
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+  virtual ~Trainer();
 
-  // Trains for exactly config.max_iter epochs. The loader is for the whole data set:
-  // each rank draws its share, reshuffled every epoch, and all ranks make the same
-  // number of steps. Blocks.
-  FitResult fit(const Loader& loader);
+  // Trains until config.max_iter epochs are done, or something asks it to stop. The data
+  // are whole: each rank draws its share, reshuffled every epoch, and all ranks make the
+  // same number of steps. Without data an epoch is one step on an empty batch. Blocks.
+  //
+  // A checkpoint in the run folder is gone on from, where config.resume allows it.
+  // Ctrl-C ends it after the step; where checkpoints are on, SIGTERM, SIGUSR1 and
+  // SIGUSR2 to any rank, or the job's time limit coming near, save one and throw
+  // Preempted (see preemption.h).
+  FitResult fit(const DataSource& train = {}, const DataSource& validation = {});
 
-  // From now on a signal to any rank, or the job's time limit coming near, ends fit()
-  // on all ranks after the same step: each calls `save`, waits for the others, and
-  // throws Preempted (see preemption.h).
+  // Mean loss and metrics over the whole loader, each sample once whatever the number of
+  // ranks, without gradients; with the averaged weights where config.ema_decay asks for
+  // them. validate() runs the val stages, test() the test stages.
+  Evaluation validate(const Loader& loader);
+  Evaluation test(const Loader& loader);
+  // The model's outputs for all samples, in the order of the data, on the CPU of every
+  // rank.
+  at::Tensor predict(const Loader& loader);
+
+  // Replaces the step: what happens between a batch and changed weights.
+  void set_optimize_step(OptimizeStep step);
+  // Called at preemption, beside the checkpoint, and instead of one where checkpoints
+  // are off.
   void on_preemption(std::function<void()> save);
 
+  // Trains without gradients, or with another optimizer, while the scope lives.
+  class OptimizerScope {
+   public:
+    ~OptimizerScope();
+    OptimizerScope(OptimizerScope&&) noexcept;
+    OptimizerScope& operator=(OptimizerScope&&) = delete;
+
+   private:
+    friend class Trainer;
+    struct Saved;
+    explicit OptimizerScope(std::unique_ptr<Saved> saved);
+    std::unique_ptr<Saved> saved_;
+  };
+  [[nodiscard]] OptimizerScope disable_grad_opt(GradientFreeOptimizer& optimizer);
+  [[nodiscard]] OptimizerScope enable_grad_opt(torch::optim::Optimizer& optimizer);
+
+  // --- for callbacks and hooks ---
+
+  const World& world() const;
+  const TrainConfig& config() const;
+  const Model& model() const;
+  // ConfigError: training without gradients.
+  torch::optim::Optimizer& optimizer() const;
+  Stage stage() const;
+  const TrainResult& result() const;
+  void modify_result(const std::function<void(TrainResult&)>& change);
+  // ConfigError lists the metrics there are.
+  double metric(const std::string& name) const;
+  // Where metrics go; empty on ranks other than 0, and outside of fit().
+  TrackerSet& trackers();
+  // Ends training at the end of the epoch. One rank's word is enough.
+  void stop_training(const std::string& reason);
+  // Saves at the end of the step, whatever the periods say. Every rank calls it.
+  void save_checkpoint();
+
+ protected:
+  virtual void on_train_start() {}
+  virtual void on_train_end() {}
+  virtual void on_train_epoch_start() {}
+  virtual void on_train_epoch_end() {}
+  virtual void on_train_batch_start(const Batch& batch) {}
+  virtual void on_train_batch_end(const LossResult& result) {}
+  virtual void on_val_epoch_start() {}
+  virtual void on_val_epoch_end() {}
+  virtual void on_val_batch_start(const Batch& batch) {}
+  virtual void on_val_batch_end(const LossResult& result) {}
+  virtual void on_test_batch_start(const Batch& batch) {}
+  virtual void on_test_batch_end(const LossResult& result) {}
+
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

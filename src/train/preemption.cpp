@@ -7,22 +7,16 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <atomic>
 
 #include "base/environment.h"
 #include "base/log.h"
 #include "cluster/job_deadline.h"
+#include "train/signal_watch.h"
 
 namespace lockstep {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// A handler can reach nothing else.
-std::atomic<int> received_signal{0};
-std::atomic<bool> in_use{false};
-
-extern "C" void remember_signal(int signal) { received_signal = signal; }
 
 std::vector<int> signals_or_default(const std::vector<int>& signals) {
   return signals.empty() ? std::vector<int>{SIGTERM, SIGUSR1, SIGUSR2} : signals;
@@ -33,23 +27,8 @@ std::vector<int> signals_or_default(const std::vector<int>& signals) {
 struct Preemption::Impl {
   Impl(const World& world_, const PreemptionOptions& options_)
       : world(world_), options(options_), signals(signals_or_default(options_.signals)) {
-    if (in_use.exchange(true)) throw ConfigError("train", "one Preemption at a time in a process");
-    received_signal = 0;
-    for (const int signal : signals) {
-      struct sigaction action {};
-      action.sa_handler = remember_signal;
-      // Collectives and files go on where they were.
-      action.sa_flags = SA_RESTART;
-      previous.emplace_back();
-      ::sigaction(signal, &action, &previous.back());
-    }
     if (world.is_main()) find_deadline();
     last_asked = Clock::now();
-  }
-
-  ~Impl() {
-    for (size_t i = 0; i < signals.size(); ++i) ::sigaction(signals[i], &previous[i], nullptr);
-    in_use = false;
   }
 
   // On rank 0 alone: one clock decides, and squeue is asked once.
@@ -66,7 +45,7 @@ struct Preemption::Impl {
 
   bool ask_all() {
     const double elapsed = std::chrono::duration<double>(Clock::now() - last_asked).count();
-    const int signal = received_signal;
+    const int signal = signals.received();
     const bool late = deadline && std::chrono::system_clock::now() >= *deadline;
     const at::Tensor votes =
         torch::tensor({signal != 0 ? world.rank() + 1.0 : 0.0, static_cast<double>(signal), late ? 1.0 : 0.0,
@@ -78,6 +57,7 @@ struct Preemption::Impl {
     const auto* vote = result.const_data_ptr<double>();
     if (vote[0] > 0) {
       const char* name = ::sigabbrev_np(static_cast<int>(vote[1]));
+      agreed_signal = static_cast<int>(vote[1]);
       reason = fmt::format("rank {} got SIG{}", vote[0] - 1, name != nullptr ? name : "?");
     } else if (vote[2] > 0) {
       reason = "the job's time limit comes near";
@@ -98,13 +78,13 @@ struct Preemption::Impl {
 
   const World& world;
   const PreemptionOptions options;
-  const std::vector<int> signals;
-  std::vector<struct sigaction> previous;
+  const train::SignalWatch signals;
   std::optional<cluster::WallTime> deadline;
   int64_t steps = 0;
   int64_t interval = 1;  // steps between two questions; the same on all ranks
   Clock::time_point last_asked;
   std::string reason;
+  int agreed_signal = 0;
 };
 
 Preemption::Preemption(const World& world, PreemptionOptions options)
@@ -119,6 +99,8 @@ bool Preemption::requested() {
 }
 
 const std::string& Preemption::reason() const { return impl_->reason; }
+
+int Preemption::signal() const { return impl_->agreed_signal; }
 
 void Preemption::leave() {
   impl_->world.communicator().barrier();

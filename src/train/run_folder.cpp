@@ -7,56 +7,79 @@
 #include <unistd.h>
 
 #include <ctime>
+#include <fstream>
+#include <sstream>
 
 #include "base/atomic_file.h"
+#include "base/environment.h"
 #include "base/process.h"
+#include "train/main_rank.h"
 
 namespace lockstep::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Answers of rank 0 to the others: a path, or why there is none.
-constexpr char kMade = '+';
-constexpr char kFailed = '-';
+// This process's parent, which starts the ranks again: its pid, and when it began, since
+// pids come back.
+std::string launcher_id() {
+  std::ifstream file(fmt::format("/proc/{}/stat", ::getppid()));
+  std::string stat;
+  std::getline(file, stat);
+  // The name, in parentheses, may hold anything; the start time is the 20th field after it.
+  std::istringstream fields(stat.substr(stat.rfind(')') + 1));
+  std::string start;
+  for (int i = 0; i < 20; ++i) fields >> start;
+  return fmt::format("launcher{}_{}", ::getppid(), start);
+}
 
-fs::path new_folder_name(const std::string& root) {
+// What stays the same when a job is started again; empty: nothing starts this one again.
+std::string job_id(const base::Environment& environment) {
+  if (const auto slurm = environment.get("SLURM_JOB_ID")) {
+    const auto task = environment.get("SLURM_ARRAY_TASK_ID");
+    const auto array = environment.get("SLURM_ARRAY_JOB_ID");
+    return array && task ? fmt::format("job{}_{}", *array, *task) : fmt::format("job{}", *slurm);
+  }
+  const auto run_id = environment.get("TORCHELASTIC_RUN_ID");
+  const auto restarts = environment.get("TORCHELASTIC_MAX_RESTARTS");
+  if (!run_id || restarts.value_or("0") == "0") return {};
+  // "none" is what torchrun calls a run without a name.
+  return run_id->empty() || *run_id == "none" ? launcher_id() : "run" + *run_id;
+}
+
+std::string own_name(const TrainConfig& config) {
+  const std::string program = fs::path(base::own_executable()).filename().string();
+  if (!config.create_subfolder_per_run) return program;
+  const std::string id = job_id(base::Environment::of_process());
+  if (!id.empty()) return fmt::format("{}_{}", program, id);
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   ::localtime_r(&now, &local);
-  const std::string program = fs::path(base::own_executable()).filename().string();
-  return fs::path(root) / fmt::format("{}_{:%Y%m%dT%H%M%S}_{:x}", program, local, ::getpid());
+  return fmt::format("{}_{:%Y%m%dT%H%M%S}_{:x}", program, local, ::getpid());
+}
+
+fs::path folder_of(const TrainConfig& config) {
+  if (!config.log_folder.empty()) return config.log_folder;
+  return fs::path(config.root_folder) / own_name(config);
 }
 
 std::string make_folder(const TrainConfig& config) {
+  const bool exact = !config.log_folder.empty();
   try {
-    const fs::path path = new_folder_name(config.root_folder);
+    const fs::path path = folder_of(config);
     fs::create_directories(path);
     base::publish_file(path / "config.json", config.to_json() + "\n");
-    return kMade + path.string();
+    return path.string();
   } catch (const std::exception& error) {
-    return kFailed + std::string(error.what());
+    throw ConfigError("train", fmt::format("cannot make a run folder {} '{}': {}",
+                                           exact ? "at log_folder" : "under root_folder",
+                                           exact ? config.log_folder : config.root_folder, error.what()));
   }
 }
 
 }  // namespace
 
-RunFolder::RunFolder(const World& world, const TrainConfig& config) {
-  const std::string answer =
-      world.communicator().broadcast_bytes(world.is_main() ? make_folder(config) : std::string(), 0);
-  if (answer.at(0) == kFailed) {
-    throw ConfigError("train", fmt::format("cannot make a run folder under root_folder '{}': {}",
-                                           config.root_folder, answer.substr(1)));
-  }
-  path_ = answer.substr(1);
-  if (world.is_main()) {
-    metrics_.open(path_ / "metrics.csv");
-    metrics_ << "epoch,steps,train_loss\n";
-  }
-}
-
-void RunFolder::write_metrics(int64_t epoch, int64_t steps, double train_loss) {
-  if (metrics_.is_open()) metrics_ << fmt::format("{},{},{}\n", epoch, steps, train_loss) << std::flush;
-}
+RunFolder::RunFolder(const World& world, const TrainConfig& config)
+    : path_(on_main_rank(world, [&config] { return make_folder(config); })) {}
 
 }  // namespace lockstep::train

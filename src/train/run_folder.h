@@ -2,10 +2,7 @@
 
 #include <lockstep/train_config.h>
 
-#include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <string>
 
 namespace lockstep {
 class World;
@@ -13,20 +10,21 @@ class World;
 
 namespace lockstep::train {
 
-// The folder of one run: <root>/<program>_<YYYYmmddTHHMMSS>_<pid in hex>, with
-// config.json and metrics.csv. Rank 0 makes and writes it; all ranks know its path.
+// The folder of one run: config.log_folder, or a folder under config.root_folder. A run
+// of its own gets <program>_<YYYYmmddTHHMMSS>_<pid in hex>; a job that its launcher or
+// Slurm may start again gets <program>_<id of the job>, which it then finds again.
+// Rank 0 makes it; all ranks know its path.
 class RunFolder {
  public:
-  // Every rank calls it. ConfigError on all ranks when rank 0 cannot make it.
+  // Every rank calls it. ConfigError on all ranks when rank 0 cannot make it, or cannot
+  // write config.json into it.
   RunFolder(const World& world, const TrainConfig& config);
 
   const std::filesystem::path& path() const { return path_; }
-  // Appends a row to metrics.csv. Only rank 0 writes.
-  void write_metrics(int64_t epoch, int64_t steps, double train_loss);
+  std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
 
  private:
   std::filesystem::path path_;
-  std::ofstream metrics_;
 };
 
 }  // namespace lockstep::train

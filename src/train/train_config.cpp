@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+#include <lockstep/error.h>
 #include <lockstep/train_config.h>
 
 #include "config/option_table.h"
@@ -5,8 +7,7 @@
 namespace lockstep {
 namespace {
 
-config::OptionTable table_of(TrainConfig& config) {
-  config::OptionTable table("A training program on Lockstep.");
+void add_process_options(config::OptionTable& table, TrainConfig& config) {
   table
       .add("nprocs", config.nprocs, "ranks over all nodes; unset: what the launcher started, else 1",
            {.minimum = 1})
@@ -14,16 +15,98 @@ config::OptionTable table_of(TrainConfig& config) {
       .add("backend", config.backend, "collectives",
            {.choices = {"auto", "gloo", "nccl", "mpi", "shm", "fake"}})
       .add("init_method", config.init_method, "where ranks meet: env://, tcp://host:port, file:///path")
-      .add("timeout_s", config.timeout_s, "seconds that a collective waits for a peer", {.minimum = 1})
-      .add("max_iter", config.max_iter, "epochs", {.minimum = 0})
+      .add("timeout_s", config.timeout_s, "seconds that a collective waits for a peer", {.minimum = 1});
+}
+
+void add_training_options(config::OptionTable& table, TrainConfig& config) {
+  table.add("max_iter", config.max_iter, "epochs in all", {.minimum = 0})
+      .add("max_batches", config.max_batches, "batches of an epoch at most", {.minimum = 1})
+      .add("batch_size", config.batch_size, "samples a batch on each rank", {.minimum = 1})
+      .add("global_batch_size", config.global_batch_size,
+           "samples a step over all ranks and accumulated batches", {.minimum = 1})
+      .add("accumulate_steps", config.accumulate_steps, "batches a step of the optimizer", {.minimum = 1})
       .add("dtype", config.dtype, "of parameters and inputs",
            {.choices = {"float32", "float64", "bfloat16", "float16"}})
+      .add("precision", config.precision, "of the forward", {.choices = {"fp32", "bf16", "fp16"}})
+      .add("clip_grad_norm", config.clip_grad_norm, "bound of the norm of all gradients; 0: none",
+           {.minimum = 0})
+      .add("clip_grad_value", config.clip_grad_value, "bound of each gradient's elements; 0: none",
+           {.minimum = 0})
+      .add("ema_decay", config.ema_decay, "of the averaged weights for evaluation; 0: none",
+           {.minimum = 0, .maximum = 1})
       .add("seed", config.seed, "of weights, shuffling and random streams")
-      .add("print_every", config.print_every, "epochs between two printed lines; 0: none", {.minimum = 0})
+      .add("deterministic", config.deterministic, "only operations that give the same bits every time")
+      .add("find_unused_parameters", config.find_unused_parameters,
+           "parameters may go without gradient in a step")
+      .add("val_every", config.val_every, "epochs between two validations; 0: none", {.minimum = 0})
+      .add("val_epsilon", config.val_epsilon, "by how much a validation loss must be better to be the best",
+           {.minimum = 0});
+}
+
+void add_checkpoint_options(config::OptionTable& table, TrainConfig& config) {
+  table
+      .add("checkpoint_every", config.checkpoint_every, "epochs between two checkpoints; 0: none",
+           {.minimum = 0})
+      .add("checkpoint_every_steps", config.checkpoint_every_steps,
+           "optimizer steps between two checkpoints; 0: none", {.minimum = 0})
+      .add("checkpoint_best_only", config.checkpoint_best_only, "save only what validates best")
+      .add("checkpoint_keep", config.checkpoint_keep, "newest checkpoints that are kept", {.minimum = 1})
+      .add("checkpoint_async", config.checkpoint_async, "write checkpoints beside the training")
+      .add("resume", config.resume, "auto, never, or the path of a checkpoint or run folder");
+}
+
+void add_output_options(config::OptionTable& table, TrainConfig& config) {
+  table.add("print_every", config.print_every, "epochs between two printed lines; 0: none", {.minimum = 0})
       .add("print_all_ranks", config.print_all_ranks, "every rank prints its own loss")
+      .add("write_every", config.write_every, "epochs between two writes to the trackers; 0: none",
+           {.minimum = 0})
+      .add("plot_every", config.plot_every, "epochs between two plots; 0: none", {.minimum = 0})
+      .add("tracking_tool", config.tracking_tool, "beside CSV and JSON lines",
+           {.choices = {"tensorboard", "mlflow", "none"}, .several = true})
+      .add("hyperparams", config.hyperparams, "told to the trackers")
+      .add("log_model", config.log_model, "hand the weights to the trackers at the end")
+      .add("all_reduce_metrics", config.all_reduce_metrics, "metrics over all ranks")
+      .add("log_setup", config.log_setup, "where metrics are summed up", {.choices = {"auto", "cpu"}})
       .add("root_folder", config.root_folder, "parent of the run folders")
+      .add("create_subfolder_per_run", config.create_subfolder_per_run,
+           "a folder of its own for each run under root_folder")
+      .add("log_folder", config.log_folder, "exactly this run folder")
+      .add("progress", config.progress, "progress bar", {.choices = {"auto", "bar", "none"}})
       .add("verbose", config.verbose, "print lines and the summary");
+}
+
+config::OptionTable table_of(TrainConfig& config) {
+  config::OptionTable table("A training program on Lockstep.");
+  table.add_config_file();
+  add_process_options(table, config);
+  add_training_options(table, config);
+  add_checkpoint_options(table, config);
+  add_output_options(table, config);
   return table;
+}
+
+void check_together(const TrainConfig& config) {
+  if (config.batch_size && config.global_batch_size) {
+    throw ConfigError("config",
+                      fmt::format("batch_size ({}) and global_batch_size ({}) are both set: set one",
+                                  *config.batch_size, *config.global_batch_size));
+  }
+  if (config.precision != "fp32" && config.dtype != "float32") {
+    throw ConfigError("config", fmt::format("precision {} keeps parameters in float32: dtype is {}",
+                                            config.precision, config.dtype));
+  }
+  if (config.ema_decay >= 1) throw ConfigError("config", "ema_decay must be less than 1: 1");
+  if (config.checkpoint_best_only && config.val_every == 0) {
+    throw ConfigError("config", "checkpoint_best_only needs validation: val_every is 0");
+  }
+  if (config.plot_every > 0 && config.plotting_functions.empty()) {
+    throw ConfigError(
+        "config", fmt::format("plot_every is {}, and there are no plotting_functions", config.plot_every));
+  }
+  if (config.resume.empty()) throw ConfigError("config", "resume must be auto, never or a path: ''");
+  if (config.tracking_tool.find("none") != std::string::npos && config.tracking_tool != "none") {
+    throw ConfigError("config", fmt::format("tracking_tool is none and others: '{}'", config.tracking_tool));
+  }
 }
 
 }  // namespace
@@ -31,6 +114,7 @@ config::OptionTable table_of(TrainConfig& config) {
 TrainConfig TrainConfig::from_args(int argc, const char* const* argv, const TrainConfig& defaults) {
   TrainConfig config = defaults;
   table_of(config).parse(argc, argv);
+  check_together(config);
   return config;
 }
 
@@ -41,6 +125,7 @@ TrainConfig TrainConfig::from_args(int argc, const char* const* argv) {
 void TrainConfig::validate() const {
   TrainConfig copy = *this;
   table_of(copy).validate();
+  check_together(copy);
 }
 
 std::string TrainConfig::to_json() const {

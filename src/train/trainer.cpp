@@ -1,39 +1,15 @@
 #include <fmt/format.h>
-#include <lockstep/data_parallel.h>
-#include <lockstep/loader.h>
-#include <lockstep/preemption.h>
-#include <lockstep/trainer.h>
-#include <lockstep/world.h>
+#include <fmt/ranges.h>
+#include <lockstep/gradient_free.h>
 #include <torch/torch.h>
 
-#include <chrono>
-#include <cstdio>
-
-#include "base/progress.h"
 #include "train/dtype.h"
-#include "train/epoch_loss.h"
-#include "train/run_folder.h"
+#include "train/evaluator.h"
+#include "train/fit_loop.h"
+#include "train/trainer_impl.h"
 
 namespace lockstep {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// perceptrain's line, so that what reads its output reads ours.
-void print_line(int rank, c10::Device device, int64_t iteration, double loss) {
-  fmt::print("P {:>2}|{:<7}| Iteration {:>7}| Train_Loss: {:.7f} -\n", rank, device.str(), iteration, loss);
-  std::fflush(stdout);
-}
-
-Batch to_device(const Batch& batch, c10::Device device, c10::ScalarType dtype) {
-  Batch moved = batch;
-  for (at::Tensor& tensor : moved.tensors) {
-    // Class indices and the like stay integers.
-    tensor = tensor.is_floating_point() ? tensor.to(device, dtype, /*non_blocking=*/true)
-                                        : tensor.to(device, /*non_blocking=*/true);
-  }
-  return moved;
-}
 
 Model place_model(Model model, c10::Device device, c10::ScalarType dtype) {
   model.module()->to(device);
@@ -47,101 +23,210 @@ Model place_model(Model model, c10::Device device, c10::ScalarType dtype) {
   return model;
 }
 
+// Adagrad alone makes its sums before it has seen a gradient: for the parameters as they
+// were before they came to the device and to the dtype.
+void move_optimizer_state(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found == optimizer.state().end()) continue;
+      auto* state = dynamic_cast<torch::optim::AdagradParamState*>(found->second.get());
+      if (state != nullptr) state->sum(state->sum().to(parameter.device(), parameter.scalar_type()));
+    }
+  }
+}
+
+TrainConfig validated(TrainConfig config) {
+  config.validate();
+  return config;
+}
+
+void use_deterministic_algorithms() {
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicCuDNN(true);
+  at::globalContext().setBenchmarkCuDNN(false);
+}
+
 }  // namespace
 
-struct Trainer::Impl {
-  Impl(World& world_, Model model_, torch::optim::Optimizer& optimizer_, TrainConfig config_, Loss loss_)
-      : world(world_),
-        config(std::move(config_)),
-        dtype(train::parse_dtype(config.dtype)),
-        model(place_model(std::move(model_), world.device(), dtype)),
-        optimizer(optimizer_),
-        loss(std::move(loss_)),
-        gradients(model.module(), world.communicator()) {}
+Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::Optimizer* optimizer_,
+                    GradientFreeOptimizer* gradient_free_, TrainConfig config_, Loss loss_)
+    : self(self_),
+      world(world_),
+      config(validated(std::move(config_))),
+      dtype(train::parse_dtype(config.dtype)),
+      model(place_model(std::move(model_), world.device(), dtype)),
+      loss(std::move(loss_)),
+      optimizer(optimizer_),
+      gradient_free(gradient_free_),
+      step(world, model, loss, config, clock) {
+  if (!loss) throw ConfigError("train", "a trainer needs a loss: mse, cross_entropy, nll or a function");
+  if (optimizer != nullptr) move_optimizer_state(*optimizer);
+  if (config.deterministic) use_deterministic_algorithms();
+  if (config.ema_decay > 0) average.emplace(*model.module(), WeightAverageOptions{.decay = config.ema_decay});
+  result.rank = world.rank();
+  result.device = world.device().str();
+}
 
-  FitResult fit(const Loader& whole) {
-    config.validate();
-    train::RunFolder folder(world, config);
-    Loader loader = whole.shard(world.rank(), world.size(), ShardKind::kTrain);
-    const auto seed = static_cast<int64_t>(config.seed);
-    loader.load_state({.seed = loader.options().seed + seed});
-    // The weights are equal by now; dropout and the like differ from rank to rank.
-    torch::manual_seed(config.seed + static_cast<uint64_t>(world.rank()));
-    if (save) preemption.emplace(world);
-    FitResult result;
-    result.run_folder = folder.path().string();
-    const Clock::time_point start = Clock::now();
-    model.module()->train();
-    for (int64_t epoch = 1; epoch <= config.max_iter; ++epoch) {
-      train_epoch(loader, epoch, result);
-      folder.write_metrics(epoch, result.steps, result.train_loss);
-    }
-    preemption.reset();
-    if (config.verbose && world.is_main()) print_summary(result, Clock::now() - start);
-    return result;
+void Trainer::Impl::call_callbacks(Stage at, int64_t count) {
+  stage = at;
+  for (const auto& callback : config.callbacks) {
+    if (callback->on() == at) callback->call(self, count);
   }
+}
 
- private:
-  void train_epoch(Loader& loader, int64_t epoch, FitResult& result) {
-    train::EpochLoss epoch_loss(world.device());
-    for (const Batch& batch : loader.epoch(epoch - 1)) {
-      const at::Tensor batch_loss = train_step(to_device(batch, world.device(), dtype));
-      epoch_loss.add(batch_loss, batch.size());
-      base::Progress::of_process().set_step(++result.steps);
-      if (preemption && preemption->requested()) {
-        save();
-        preemption->leave();
-      }
-    }
-    result.epochs = epoch;
-    const bool prints = config.verbose && config.print_every > 0 && epoch % config.print_every == 0;
-    const double own_loss = config.print_all_ranks ? epoch_loss.own_mean() : 0;
-    result.train_loss = epoch_loss.mean_over(world.communicator());
-    if (prints && (world.is_main() || config.print_all_ranks)) {
-      print_line(world.rank(), world.device(), epoch, config.print_all_ranks ? own_loss : result.train_loss);
-    }
+void Trainer::Impl::begin(Stage at, int64_t count, const Batch& batch) {
+  stage = at;
+  switch (at) {
+    case Stage::kTrainStart: self.on_train_start(); break;
+    case Stage::kTrainEpochStart: self.on_train_epoch_start(); break;
+    case Stage::kTrainBatchStart: self.on_train_batch_start(batch); break;
+    case Stage::kValEpochStart: self.on_val_epoch_start(); break;
+    case Stage::kValBatchStart: self.on_val_batch_start(batch); break;
+    case Stage::kTestBatchStart: self.on_test_batch_start(batch); break;
+    default: break;
   }
+  call_callbacks(at, count);
+}
 
-  at::Tensor train_step(const Batch& batch) {
-    base::Progress& progress = base::Progress::of_process();
-    progress.set_phase(base::Phase::kForward);
-    gradients.zero_grad();
-    gradients.prepare_forward();
-    const at::Tensor batch_loss = loss(batch, model);
-    progress.set_phase(base::Phase::kBackward);
-    batch_loss.backward();
-    progress.set_phase(base::Phase::kOptimizer);
-    optimizer.step();
-    progress.set_phase(base::Phase::kData);
-    return batch_loss.detach();
+void Trainer::Impl::end(Stage at, int64_t count, const LossResult& outcome) {
+  call_callbacks(at, count);
+  switch (at) {
+    case Stage::kTrainEnd: self.on_train_end(); break;
+    case Stage::kTrainEpochEnd: self.on_train_epoch_end(); break;
+    case Stage::kTrainBatchEnd: self.on_train_batch_end(outcome); break;
+    case Stage::kValEpochEnd: self.on_val_epoch_end(); break;
+    case Stage::kValBatchEnd: self.on_val_batch_end(outcome); break;
+    case Stage::kTestBatchEnd: self.on_test_batch_end(outcome); break;
+    default: break;
   }
+}
 
-  void print_summary(const FitResult& result, Clock::duration elapsed) const {
-    fmt::print("Trained {} epochs ({} steps) on {} rank{} in {:.2f} s: final loss {:.7f}\nRun folder: {}\n",
-               result.epochs, result.steps, world.size(), world.size() == 1 ? "" : "s",
-               std::chrono::duration<double>(elapsed).count(), result.train_loss, result.run_folder);
-    std::fflush(stdout);
-  }
+void Trainer::Impl::note(const std::string& phase, const Evaluation& evaluation) {
+  result.loss = evaluation.loss;
+  result.metrics[phase + "_loss"] = evaluation.loss;
+  for (const auto& [name, value] : evaluation.metrics) result.metrics[phase + "_" + name] = value;
+}
 
- public:
-  World& world;
-  const TrainConfig config;
-  const c10::ScalarType dtype;
-  Model model;
-  torch::optim::Optimizer& optimizer;
-  std::function<void()> save;
-  std::optional<Preemption> preemption;
-  Loss loss;
-  GradientSync gradients;
-};
+Evaluation Trainer::Impl::evaluate(const Loader& loader, const std::string& phase, Stage batch_start,
+                                   Stage batch_end) {
+  int64_t batches = 0;
+  train::BatchHooks hooks;
+  hooks.start = [&](const Batch& batch) { begin(batch_start, ++batches, batch); };
+  hooks.end = [&](const LossResult& outcome) { end(batch_end, batches, outcome); };
+  // Rank 0's buffers are everybody's: evaluations must not depend on who runs them.
+  step.gradients().sync_buffers();
+  std::optional<WeightAverage::Swap> averaged;
+  if (average) averaged.emplace(average->swap_in());
+  const auto forward = [this](const Batch& batch) { return step.forward(batch); };
+  const Evaluation evaluation = train::evaluate(loader, world, model, dtype, forward, config, hooks);
+  note(phase, evaluation);
+  stage = Stage::kIdle;
+  return evaluation;
+}
 
-void Trainer::on_preemption(std::function<void()> save) { impl_->save = std::move(save); }
+Evaluation Trainer::Impl::validate(const Loader& loader) {
+  begin(Stage::kValEpochStart, result.iteration);
+  const Evaluation evaluation = evaluate(loader, "val", Stage::kValBatchStart, Stage::kValBatchEnd);
+  end(Stage::kValEpochEnd, result.iteration);
+  stage = Stage::kIdle;
+  return evaluation;
+}
 
 Trainer::Trainer(World& world, Model model, torch::optim::Optimizer& optimizer, TrainConfig config, Loss loss)
-    : impl_(std::make_unique<Impl>(world, std::move(model), optimizer, std::move(config), std::move(loss))) {}
-Trainer::Trainer(Trainer&&) noexcept = default;
+    : impl_(std::make_unique<Impl>(*this, world, std::move(model), &optimizer, nullptr, std::move(config),
+                                   std::move(loss))) {}
+
+Trainer::Trainer(World& world, Model model, GradientFreeOptimizer& optimizer, TrainConfig config, Loss loss)
+    : impl_(std::make_unique<Impl>(*this, world, std::move(model), nullptr, &optimizer, std::move(config),
+                                   std::move(loss))) {}
+
 Trainer::~Trainer() = default;
 
-FitResult Trainer::fit(const Loader& loader) { return impl_->fit(loader); }
+FitResult Trainer::fit(const DataSource& train, const DataSource& validation) {
+  return train::FitLoop(*impl_, train, validation).run();
+}
+
+Evaluation Trainer::validate(const Loader& loader) { return impl_->validate(loader); }
+
+Evaluation Trainer::test(const Loader& loader) {
+  return impl_->evaluate(loader, "test", Stage::kTestBatchStart, Stage::kTestBatchEnd);
+}
+
+at::Tensor Trainer::predict(const Loader& loader) {
+  impl_->step.gradients().sync_buffers();
+  std::optional<WeightAverage::Swap> averaged;
+  if (impl_->average) averaged.emplace(impl_->average->swap_in());
+  return train::predict(loader, impl_->world, impl_->model, impl_->dtype, impl_->config);
+}
+
+void Trainer::set_optimize_step(OptimizeStep step) { impl_->step.set_custom(std::move(step)); }
+
+void Trainer::on_preemption(std::function<void()> save) { impl_->preemption_save = std::move(save); }
+
+struct Trainer::OptimizerScope::Saved {
+  Impl& impl;
+  torch::optim::Optimizer* optimizer;
+  GradientFreeOptimizer* gradient_free;
+};
+
+Trainer::OptimizerScope::OptimizerScope(std::unique_ptr<Saved> saved) : saved_(std::move(saved)) {}
+Trainer::OptimizerScope::OptimizerScope(OptimizerScope&&) noexcept = default;
+
+Trainer::OptimizerScope::~OptimizerScope() {
+  if (!saved_) return;
+  saved_->impl.optimizer = saved_->optimizer;
+  saved_->impl.gradient_free = saved_->gradient_free;
+}
+
+Trainer::OptimizerScope Trainer::disable_grad_opt(GradientFreeOptimizer& optimizer) {
+  OptimizerScope scope(std::unique_ptr<OptimizerScope::Saved>(
+      new OptimizerScope::Saved{*impl_, impl_->optimizer, impl_->gradient_free}));
+  impl_->optimizer = nullptr;
+  impl_->gradient_free = &optimizer;
+  return scope;
+}
+
+Trainer::OptimizerScope Trainer::enable_grad_opt(torch::optim::Optimizer& optimizer) {
+  OptimizerScope scope(std::unique_ptr<OptimizerScope::Saved>(
+      new OptimizerScope::Saved{*impl_, impl_->optimizer, impl_->gradient_free}));
+  impl_->optimizer = &optimizer;
+  impl_->gradient_free = nullptr;
+  return scope;
+}
+
+const World& Trainer::world() const { return impl_->world; }
+const TrainConfig& Trainer::config() const { return impl_->config; }
+const Model& Trainer::model() const { return impl_->model; }
+Stage Trainer::stage() const { return impl_->stage; }
+const TrainResult& Trainer::result() const { return impl_->result; }
+
+torch::optim::Optimizer& Trainer::optimizer() const {
+  if (impl_->optimizer == nullptr) {
+    throw ConfigError("train", "training runs without gradients: there is no optimizer with learning rates");
+  }
+  return *impl_->optimizer;
+}
+
+void Trainer::modify_result(const std::function<void(TrainResult&)>& change) { change(impl_->result); }
+
+double Trainer::metric(const std::string& name) const {
+  const auto& metrics = impl_->result.metrics;
+  const auto found = metrics.find(name);
+  if (found != metrics.end()) return found->second;
+  std::vector<std::string> known;
+  for (const auto& [key, value] : metrics) known.push_back(key);
+  throw ConfigError("train",
+                    fmt::format("there is no metric '{}': there are {}", name,
+                                known.empty() ? "none yet" : fmt::format("{}", fmt::join(known, ", "))));
+}
+
+TrackerSet& Trainer::trackers() { return impl_->trackers != nullptr ? *impl_->trackers : impl_->no_trackers; }
+
+void Trainer::stop_training(const std::string& reason) {
+  impl_->stop_reason = reason.empty() ? "a callback asked for it" : reason;
+}
+
+void Trainer::save_checkpoint() { impl_->save_requested = true; }
 
 }  // namespace lockstep

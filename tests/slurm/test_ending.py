@@ -1,5 +1,7 @@
 """How jobs end: cancelled, drained, signalled, preempted; nothing is left behind."""
 
+import re
+
 import pytest
 
 from conftest import NODES, wait_until
@@ -113,3 +115,20 @@ def test_preemption_by_a_higher_priority(slurm, style):
     (slurm.folder / "finish").touch()
     slurm.wait_for(low, "COMPLETED")
     assert "rank 7 starts, restart 1, saved before: True" in slurm.log(low)
+
+
+@pytest.mark.parametrize("style", [*STYLES, "spawn"])
+def test_a_training_goes_on_where_it_was_when_it_is_queued_again(slurm, style):
+    """The trainer saves at the signal, and the job's next life finds its folder and its checkpoint."""
+    job = slurm.lockstep("slurm", "--style", style, "--nodes", "2", "--ntasks-per-node", "1", "--time", "5", "--requeue",
+                         "--output", slurm.folder / "log-%j.out", "--submit", "--", slurm.bin / "sine",
+                         "--compute_setup", "cpu", "--root_folder", slurm.folder, "--max_iter", "1000000000",
+                         "--print_every", "1000", "--checkpoint_every", "1000000000").stdout.strip()
+    wait_until(lambda: "Iteration" in slurm.log(job), lambda: f"it trains: {slurm.log(job)}")
+    slurm.run("scancel", "--signal=USR1", job)
+    wait_until(lambda: "Going on from" in slurm.log(job), lambda: f"it goes on: {slurm.log(job)}")
+    slurm.run("scancel", job)
+    slurm.wait_for(job, "CANCELLED")
+    line = next(line for line in slurm.log(job).splitlines() if "Going on from" in line)
+    assert f"sine_job{job}/checkpoints/step-" in line
+    assert int(re.search(r": (\d+) of 1000000000 epochs are done", line)[1]) >= 1000

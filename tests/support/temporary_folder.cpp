@@ -8,8 +8,8 @@
 
 namespace lockstep::test {
 
-TemporaryFolder::TemporaryFolder() {
-  std::string name = std::filesystem::temp_directory_path() / "lockstep_XXXXXX";
+TemporaryFolder::TemporaryFolder(const char* parent) {
+  std::string name = std::string(parent) + "/lockstep_XXXXXX";
   if (::mkdtemp(name.data()) == nullptr) throw std::system_error(errno, std::generic_category(), name);
   path_ = name;
 }

@@ -7,7 +7,8 @@ namespace lockstep::test {
 // An empty folder of its own, removed with what is in it.
 class TemporaryFolder {
  public:
-  TemporaryFolder();
+  // In `parent`: /tmp, or /dev/shm where a test writes much that need not reach a disk.
+  explicit TemporaryFolder(const char* parent = "/tmp");
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;

@@ -1,33 +1,62 @@
 #include <lockstep/error.h>
 #include <lockstep/train_config.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "support/temporary_folder.h"
 
 namespace lockstep {
 namespace {
 
+using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TrainConfig parse(std::vector<const char*> arguments, const TrainConfig& defaults = {}) {
-  arguments.insert(arguments.begin(), "program");
-  return TrainConfig::from_args(static_cast<int>(arguments.size()), arguments.data(), defaults);
+TrainConfig parse(std::vector<std::string> arguments, const TrainConfig& defaults = {}) {
+  std::vector<const char*> argv = {"program"};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  return TrainConfig::from_args(static_cast<int>(argv.size()), argv.data(), defaults);
 }
 
-TEST(TrainConfigTest, ReadsTheFlagsOfTheBrief) {
+nlohmann::json json_of(const TrainConfig& config) { return nlohmann::json::parse(config.to_json()); }
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class TrainConfigTest : public testing::Test {
+ protected:
+  std::string toml(const std::string& content) {
+    const auto path = folder_.path() / "config.toml";
+    std::ofstream(path) << content;
+    return path.string();
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(TrainConfigTest, ReadsTheFlagsOfTheBrief) {
   const TrainConfig config = parse({"--nprocs", "2", "--compute_setup", "cpu", "--backend", "gloo"});
   EXPECT_EQ(config.nprocs, 2);
   EXPECT_EQ(config.compute_setup, "cpu");
   EXPECT_EQ(config.backend, "gloo");
 }
 
-TEST(TrainConfigTest, KeepsTheProgramsDefaults) {
+TEST_F(TrainConfigTest, KeepsTheProgramsDefaults) {
   const TrainConfig config = parse({"--print-every", "1"}, {.max_iter = 50, .print_every = 5});
   EXPECT_EQ(config.max_iter, 50);
   EXPECT_EQ(config.print_every, 1);
   EXPECT_EQ(config.nprocs, std::nullopt);
 }
 
-TEST(TrainConfigTest, NamesFieldValueAndWhatIsAllowed) {
+TEST_F(TrainConfigTest, NamesFieldValueAndWhatIsAllowed) {
   EXPECT_THAT(
       [] {
         parse({"--dtype", "float8"});
@@ -40,11 +69,119 @@ TEST(TrainConfigTest, NamesFieldValueAndWhatIsAllowed) {
               ThrowsMessage<ConfigError>("[config] nprocs must be at least 1: -3"));
 }
 
-TEST(TrainConfigTest, PrintsEveryField) {
-  const nlohmann::json printed = nlohmann::json::parse(parse({"--seed", "18446744073709551615"}).to_json());
+TEST_F(TrainConfigTest, PrintsEveryFieldAndReadsItBack) {
+  const nlohmann::json printed = json_of(parse({"--seed", "18446744073709551615"}));
   EXPECT_EQ(printed.at("seed").get<uint64_t>(), 18446744073709551615u);
   EXPECT_TRUE(printed.at("nprocs").is_null());
-  EXPECT_EQ(printed.size(), 12u);
+}
+
+TEST_F(TrainConfigTest, TheCommandLineWinsOverTheVariableOverTheFileOverTheCode) {
+  const std::string file = toml("max_iter = 2\nprint_every = 2\nval_every = 2\n");
+  ::setenv("LOCKSTEP_MAX_ITER", "3", 1);
+  ::setenv("LOCKSTEP_PRINT_EVERY", "3", 1);
+  const TrainConfig config = parse({"--config", file, "--max_iter", "4"},
+                                   {.max_iter = 1, .val_every = 1, .checkpoint_every = 1, .print_every = 1});
+  ::unsetenv("LOCKSTEP_MAX_ITER");
+  ::unsetenv("LOCKSTEP_PRINT_EVERY");
+  EXPECT_EQ(config.max_iter, 4);
+  EXPECT_EQ(config.print_every, 3);
+  EXPECT_EQ(config.val_every, 2);
+  EXPECT_EQ(config.checkpoint_every, 1);
+}
+
+TEST_F(TrainConfigTest, AFileMayHoldWhatConfigJsonHolds) {
+  const std::string file = toml(
+      "nprocs = 2\ndtype = \"float64\"\nclip_grad_norm = 0.5\ndeterministic = true\n"
+      "seed = 7\n[hyperparams]\nlr = 0.1\nlayers = 3\nname = \"a\"\nfast = true\n");
+  const TrainConfig config = parse({"--config=" + file});
+  EXPECT_EQ(config.nprocs, 2);
+  EXPECT_EQ(config.dtype, "float64");
+  EXPECT_EQ(config.clip_grad_norm, 0.5);
+  EXPECT_TRUE(config.deterministic);
+  EXPECT_EQ(config.seed, 7u);
+  EXPECT_EQ(json_of(config).at("hyperparams"),
+            nlohmann::json({{"lr", 0.1}, {"layers", 3}, {"name", "a"}, {"fast", true}}));
+}
+
+TEST_F(TrainConfigTest, ABadFileNamesFilePlaceAndWhatIsAllowed) {
+  const auto error_of = [this](const std::string& content) {
+    try {
+      parse({"--config", toml(content)});
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(error_of("max_iter = 2.5"), HasSubstr("config.toml': max_iter must be a whole number: 2.5"));
+  EXPECT_THAT(error_of("max_iter = \"2\""), HasSubstr("max_iter must be a whole number: \"2\""));
+  EXPECT_THAT(error_of("timeout_s = 4294967296"), HasSubstr("timeout_s must be a whole number from"));
+  EXPECT_THAT(error_of("seed = -1"), HasSubstr("seed must be a whole number that is not negative: -1"));
+  EXPECT_THAT(error_of("verbose = 1"), HasSubstr("verbose must be true or false: 1"));
+  EXPECT_THAT(error_of("maxiter = 1"), HasSubstr("unknown option 'maxiter'; known are nprocs, "));
+  EXPECT_THAT(error_of("max_iter = \n"), HasSubstr("is no TOML: line 1, column "));
+  EXPECT_THAT(error_of("max_iter = -1\n"), HasSubstr("max_iter must be at least 0: -1"));
+  EXPECT_THAT(error_of("[hyperparams]\nlist = [1]"), HasSubstr("hyperparams must be true, false, a number"));
+  EXPECT_THAT(
+      [] {
+        parse({"--config", "/nowhere/config.toml"});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("cannot read the configuration file '/nowhere/config.toml'")));
+}
+
+TEST_F(TrainConfigTest, HyperparametersComeByFlagToo) {
+  const TrainConfig config = parse({"--hyperparams", "lr=0.5", "--hyperparams", "net=cnn"});
+  EXPECT_EQ(json_of(config).at("hyperparams"), nlohmann::json({{"lr", 0.5}, {"net", "cnn"}}));
+  EXPECT_THAT(
+      [] {
+        parse({"--hyperparams", "lr"});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("'lr' is not NAME=VALUE")));
+}
+
+TEST_F(TrainConfigTest, FieldsThatContradictEachOtherAreNamed) {
+  const auto refused = [](const std::vector<std::string>& arguments, const std::string& text) {
+    EXPECT_THAT([&] { parse(arguments); }, ThrowsMessage<ConfigError>(HasSubstr(text)));
+  };
+  refused({"--batch_size", "4", "--global_batch_size", "8"}, "batch_size (4) and global_batch_size (8)");
+  refused({"--precision", "bf16", "--dtype", "float64"}, "precision bf16 keeps parameters in float32");
+  refused({"--ema_decay", "1"}, "ema_decay must be less than 1");
+  refused({"--checkpoint_best_only"}, "checkpoint_best_only needs validation");
+  refused({"--plot_every", "2"}, "plot_every is 2, and there are no plotting_functions");
+  refused({"--tracking_tool", "none,mlflow"}, "tracking_tool is none and others");
+  refused({"--tracking_tool", "wandb"}, "tensorboard, mlflow, none, or several with commas");
+  refused({"--clip_grad_norm", "nan"}, "clip_grad_norm must be at least 0");
+}
+
+// A field that nothing reads is a promise that nobody keeps.
+TEST_F(TrainConfigTest, NoFieldIsDead) {
+  const std::filesystem::path source = std::getenv("LOCKSTEP_SOURCE_DIR");
+  std::string code;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(source / "src/train")) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_regular_file() && name != "train_config.cpp") code += read_file(entry.path());
+  }
+  const std::string docs = read_file(source / "docs/trainer.md");
+  std::set<std::string> fields = {"validation_criterion", "trainstop_criterion", "plotting_functions",
+                                  "callbacks"};
+  const nlohmann::json values = json_of(TrainConfig());
+  for (const auto& item : values.items()) fields.insert(item.key());
+  // The header's own list of fields, so that none is forgotten here.
+  std::istringstream header(read_file(source / "include/lockstep/train_config.h"));
+  const std::regex declaration("^  (?!static|void|std::string to_json)[a-zA-Z].*?([a-z_]+)( = .*)?;$");
+  size_t declared = 0;
+  for (std::string line; std::getline(header, line);) {
+    std::smatch match;
+    if (!std::regex_match(line, match, declaration)) continue;
+    ++declared;
+    EXPECT_TRUE(fields.count(match[1].str())) << match[1].str() << " has no flag";
+  }
+  EXPECT_EQ(declared, fields.size());
+  EXPECT_GE(fields.size(), 44u);
+  for (const std::string& field : fields) {
+    EXPECT_TRUE(std::regex_search(code, std::regex("config_?\\.(" + field + ")\\b")))
+        << field << " is read by nobody";
+    EXPECT_THAT(docs, HasSubstr("`" + field + "`")) << "docs/trainer.md";
+  }
 }
 
 }  // namespace

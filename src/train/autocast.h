@@ -1,0 +1,24 @@
+#pragma once
+
+#include <c10/core/DeviceType.h>
+
+#include <string>
+
+namespace lockstep::train {
+
+// While it lives, operations on this device run in the short format where that is safe,
+// as under torch.autocast. Precision "fp32" changes nothing. One thread.
+class Autocast {
+ public:
+  Autocast(const std::string& precision, c10::DeviceType device);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  bool active_;
+  bool was_enabled_ = false;
+  c10::DeviceType device_;
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+#include <lockstep/data_source.h>
+#include <lockstep/train_config.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lockstep::train {
+
+// This rank's training batches, epoch by epoch, whatever they come from: one loader,
+// several, or none.
+class BatchSource {
+ public:
+  // ConfigError: no batch in an epoch, or batch sizes that do not divide.
+  BatchSource(const DataSource& data, int rank, int world_size, const TrainConfig& config);
+
+  // Batches of a whole epoch: the same on all ranks.
+  int64_t num_batches() const { return num_batches_; }
+
+  // Epochs count from 0. An epoch that a loaded state is in the middle of goes on there.
+  void begin_epoch(int64_t epoch);
+  // False after the last. The batch is as the loader gave it.
+  bool next(Batch& batch);
+  // Whether there is no next one.
+  bool at_end() const;
+  // From now on the state is that of the beginning of this epoch, whatever is left of the
+  // one before.
+  void finish_epoch(int64_t next_epoch);
+
+  // Where every loader stands, by name, and how many batches of the epoch are done; and
+  // back, on any world size.
+  std::map<std::string, SamplerState> state() const;
+  int64_t batches_done() const { return position_; }
+  void load_state(const std::map<std::string, SamplerState>& states, int64_t batches_done);
+
+ private:
+  struct Stream {
+    std::string name;
+    Loader loader;
+    std::optional<Loader::Epoch> epoch = {};
+    int64_t taken = 0;  // batches of `epoch`
+  };
+  void add(const std::string& name, const Loader& whole, const TrainConfig& config);
+
+  const int rank_;
+  const int world_size_;
+  std::vector<Stream> streams_;
+  bool named_ = false;
+  bool endless_ = false;
+  int64_t num_batches_ = 1;
+  int64_t position_ = 0;  // batches of this epoch that were given
+  bool resuming_ = false;
+};
+
+// The batch on the device, floating-point tensors in this dtype.
+Batch to_device(const Batch& batch, c10::Device device, c10::ScalarType dtype);
+
+// "float32[16, 1], int64[16]", for messages.
+std::string describe(const Batch& batch);
+
+}  // namespace lockstep::train

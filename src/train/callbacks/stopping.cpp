@@ -1,0 +1,72 @@
+#include <fmt/format.h>
+#include <lockstep/callbacks.h>
+#include <lockstep/error.h>
+#include <lockstep/trainer.h>
+
+#include <nlohmann/json.hpp>
+
+namespace lockstep {
+namespace {
+
+// Where a metric is new.
+Stage stage_of(const std::string& monitor) {
+  return monitor.starts_with("val_") ? Stage::kValEpochEnd : Stage::kTrainEpochEnd;
+}
+
+}  // namespace
+
+EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options)
+    : Callback({.on = stage_of(options.monitor)}), options_(options) {
+  if (options.patience < 0) {
+    throw ConfigError("train", fmt::format("patience must be at least 0: {}", options.patience));
+  }
+}
+
+void EarlyStopping::run(Trainer& trainer) {
+  const double value = trainer.metric(options_.monitor);
+  const double sign = options_.mode == MetricMode::kMin ? 1 : -1;
+  // NaN is never better.
+  if (!best_ ? value == value : sign * value < sign * *best_ - options_.min_delta) {
+    best_ = value;
+    misses_ = 0;
+    return;
+  }
+  if (++misses_ <= options_.patience) return;
+  trainer.stop_training(fmt::format("{} has not improved on {:.6g} for {} times", options_.monitor,
+                                    best_.value_or(value), misses_));
+}
+
+std::string EarlyStopping::state() const {
+  nlohmann::json state = {{"misses", misses_}};
+  if (best_) state["best"] = *best_;
+  return state.dump();
+}
+
+void EarlyStopping::load_state(const std::string& text) {
+  const nlohmann::json state = nlohmann::json::parse(text);
+  misses_ = state.at("misses");
+  best_.reset();
+  if (state.contains("best")) best_ = state.at("best").get<double>();
+}
+
+StopAtTarget::StopAtTarget(std::string monitor, double target, int64_t patience)
+    : Callback({.on = stage_of(monitor)}),
+      monitor_(std::move(monitor)),
+      target_(target),
+      patience_(patience) {
+  if (patience < 1) throw ConfigError("train", fmt::format("patience must be at least 1: {}", patience));
+}
+
+void StopAtTarget::run(Trainer& trainer) {
+  reached_ = trainer.metric(monitor_) >= target_ ? reached_ + 1 : 0;
+  if (reached_ < patience_) return;
+  trainer.stop_training(fmt::format("{} was at least {} {} times in a row", monitor_, target_, reached_));
+}
+
+std::string StopAtTarget::state() const { return nlohmann::json{{"reached", reached_}}.dump(); }
+
+void StopAtTarget::load_state(const std::string& state) {
+  reached_ = nlohmann::json::parse(state).at("reached");
+}
+
+}  // namespace lockstep

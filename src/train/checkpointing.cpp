@@ -1,0 +1,119 @@
+#include "train/checkpointing.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/world.h>
+
+#include "base/log.h"
+#include "checkpoint/async_writer.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/store.h"
+#include "train/main_rank.h"
+#include "train/state_snapshot.h"
+
+namespace lockstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+checkpoint::StoreOptions store_options(const TrainConfig& config) {
+  checkpoint::StoreOptions options;
+  options.rotation.keep_last = config.checkpoint_best_only ? 1 : config.checkpoint_keep;
+  return options;
+}
+
+bool asks_for_checkpoints(const TrainConfig& config) {
+  return config.checkpoint_every > 0 || config.checkpoint_every_steps > 0 || config.checkpoint_best_only;
+}
+
+// A checkpoint, or a run folder, whose newest one is meant.
+fs::path checkpoint_at(const fs::path& path) {
+  if (fs::exists(path / checkpoint::kManifestName)) return path;
+  for (const fs::path& folder : {path, path / "checkpoints"}) {
+    if (const auto entry = checkpoint::newest_valid(folder)) return entry->path;
+  }
+  throw ConfigError("train", fmt::format("resume: '{}' is no checkpoint, and no run folder with a valid one",
+                                         path.string()));
+}
+
+}  // namespace
+
+struct Checkpointing::Writer {
+  Writer(const fs::path& folder, const TrainConfig& config)
+      : store(folder, store_options(config)), async(store) {}
+
+  checkpoint::Store store;
+  checkpoint::AsyncWriter async;
+};
+
+Checkpointing::Checkpointing(const World& world, const TrainConfig& config, fs::path folder)
+    : world_(world), config_(config), folder_(std::move(folder)), enabled_(asks_for_checkpoints(config)) {
+  if (!enabled_) return;
+  on_main_rank(world, [&] {
+    writer_ = std::make_unique<Writer>(folder_, config_);
+    return std::string();
+  });
+}
+
+Checkpointing::~Checkpointing() = default;
+
+bool Checkpointing::due_after_step(int64_t step) const {
+  return config_.checkpoint_every_steps > 0 && step % config_.checkpoint_every_steps == 0;
+}
+
+bool Checkpointing::due_after_epoch(int64_t epoch) const {
+  return !config_.checkpoint_best_only && config_.checkpoint_every > 0 &&
+         epoch % config_.checkpoint_every == 0;
+}
+
+void Checkpointing::note_failure(const std::exception& error) {
+  ++failures_;
+  base::log_warning("train", "a checkpoint was not saved, the one before stays; training goes on: {}",
+                    error.what());
+}
+
+void Checkpointing::save(TrainState& state, std::optional<double> metric, bool wait) {
+  checkpoint::Snapshot snapshot = take_snapshot(state, world_, config_.to_json());
+  last_step_ = snapshot.step;
+  if (!writer_) return;
+  snapshot.metric = metric;
+  try {
+    writer_->async.poll();  // what became of the one before
+  } catch (const std::exception& error) {
+    note_failure(error);
+  }
+  try {
+    writer_->async.save(snapshot);
+    if (wait || !config_.checkpoint_async) writer_->async.wait();
+  } catch (const std::exception& error) {
+    note_failure(error);
+  }
+}
+
+fs::path Checkpointing::find() const {
+  if (config_.resume == "never") return {};
+  if (config_.resume != "auto") return checkpoint_at(config_.resume);
+  const auto entry = checkpoint::newest_valid(folder_);
+  return entry ? entry->path : fs::path();
+}
+
+std::optional<fs::path> Checkpointing::resume(TrainState& state) {
+  // One rank looks: all go on from the same one.
+  const fs::path path = on_main_rank(world_, [this] { return find().string(); });
+  if (path.empty()) return std::nullopt;
+  restore_snapshot(checkpoint::Reader(path), state, world_, config_.seed);
+  last_step_ = state.result.step;
+  return path;
+}
+
+void Checkpointing::finish() {
+  if (!writer_) return;
+  try {
+    writer_->async.wait();
+  } catch (const std::exception& error) {
+    note_failure(error);
+  }
+}
+
+}  // namespace lockstep::train

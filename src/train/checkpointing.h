@@ -1,0 +1,65 @@
+#pragma once
+
+#include <lockstep/train_config.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+namespace lockstep {
+class World;
+}
+
+namespace lockstep::train {
+
+struct TrainState;
+
+// The checkpoints of one run: when to save, saving by rank 0 beside the training, and
+// going on from one. All ranks make the same calls.
+class Checkpointing {
+ public:
+  // Takes the folder's lock on rank 0 where checkpoints are on. ConfigError on all
+  // ranks: another run holds it, or the folder cannot be made.
+  Checkpointing(const World& world, const TrainConfig& config, std::filesystem::path folder);
+  ~Checkpointing();
+  Checkpointing(const Checkpointing&) = delete;
+  Checkpointing& operator=(const Checkpointing&) = delete;
+
+  // Whether the configuration asks for any.
+  bool enabled() const { return enabled_; }
+  bool due_after_step(int64_t step) const;
+  bool due_after_epoch(int64_t epoch) const;
+
+  // Waits for the copy of the state to host memory, or until it is on disk where
+  // `wait`. A save that fails is said by a warning and counted; training goes on, and
+  // the checkpoint before stays valid.
+  void save(TrainState& state, std::optional<double> metric, bool wait = false);
+  // Whether the state of this step is saved already.
+  bool saved(int64_t step) const { return last_step_ == step; }
+  int64_t failures() const { return failures_; }
+
+  // Goes on from the newest valid checkpoint, or from the one that config.resume names.
+  // Returns its path, nullopt where there is none. ConfigError: it is of another model,
+  // and says which parameters differ.
+  std::optional<std::filesystem::path> resume(TrainState& state);
+
+  // Until all is on disk.
+  void finish();
+
+ private:
+  struct Writer;
+
+  void note_failure(const std::exception& error);
+  std::filesystem::path find() const;
+
+  const World& world_;
+  const TrainConfig& config_;
+  const std::filesystem::path folder_;
+  const bool enabled_;
+  std::unique_ptr<Writer> writer_;  // on rank 0, where enabled
+  int64_t last_step_ = -1;
+  int64_t failures_ = 0;
+};
+
+}  // namespace lockstep::train

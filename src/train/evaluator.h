@@ -1,0 +1,28 @@
+#pragma once
+
+#include <lockstep/trainer.h>
+
+#include <functional>
+
+#include "train/metric_sums.h"
+
+namespace lockstep::train {
+
+// Runs before and after each batch of an evaluation.
+struct BatchHooks {
+  std::function<void(const Batch&)> start;
+  std::function<void(const LossResult&)> end;
+};
+
+// Loss and metrics over all samples of a loader, each on one rank, without gradients.
+// The model is in evaluation mode meanwhile, and in the mode it had after. Every rank
+// calls it.
+Evaluation evaluate(const Loader& whole, const World& world, const Model& model, c10::ScalarType dtype,
+                    const std::function<LossResult(const Batch&)>& forward, const TrainConfig& config,
+                    const BatchHooks& hooks);
+
+// The model's outputs in the order of the data, on the CPU of every rank.
+at::Tensor predict(const Loader& whole, const World& world, const Model& model, c10::ScalarType dtype,
+                   const TrainConfig& config);
+
+}  // namespace lockstep::train

@@ -1,0 +1,277 @@
+#include "train/fit_loop.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/gradient_free.h>
+#include <lockstep/parameter_vector.h>
+#include <signal.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "base/log.h"
+#include "train/random_state.h"
+
+namespace lockstep::train {
+namespace {
+
+// Without gradients every rank looks at the same data: candidates are what is shared.
+int data_rank(const Trainer::Impl& trainer) {
+  return trainer.gradient_free != nullptr ? 0 : trainer.world.rank();
+}
+int data_ranks(const Trainer::Impl& trainer) {
+  return trainer.gradient_free != nullptr ? 1 : trainer.world.size();
+}
+
+PreemptionOptions signals_to_heed(bool can_save) {
+  PreemptionOptions options;
+  options.signals = {SIGINT};
+  if (can_save) options.signals.insert(options.signals.end(), {SIGTERM, SIGUSR1, SIGUSR2});
+  return options;
+}
+
+}  // namespace
+
+FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSource& validation)
+    : trainer_(trainer),
+      world_(trainer.world),
+      config_(trainer.config),
+      validation_(validation),
+      folder_(world_, config_),
+      data_(train, data_rank(trainer), data_ranks(trainer), config_),
+      checkpoints_(world_, config_, folder_.checkpoints()),
+      bar_(config_.verbose ? config_.progress : "none", world_.is_main()),
+      sums_(config_.log_setup == "auto"),
+      state_{.model = trainer.model,
+             .optimizer = trainer.optimizer,
+             .gradient_free = trainer.gradient_free,
+             .scaler = trainer.step.scaler() ? &*trainer.step.scaler() : nullptr,
+             .average = trainer.average ? &*trainer.average : nullptr,
+             .data = data_,
+             .sums = sums_,
+             .callbacks = config_.callbacks,
+             .result = trainer.result,
+             .epochs_done = trainer.epochs_done,
+             .best_validation = trainer.best_validation} {
+  check_validation();
+}
+
+FitLoop::~FitLoop() { trainer_.trackers = nullptr; }
+
+void FitLoop::check_validation() const {
+  if (config_.val_every > 0 && validation_.empty()) {
+    throw ConfigError(
+        "train", fmt::format("val_every is {}, and fit() got no data for validation", config_.val_every));
+  }
+  if (!validation_.loaders().empty()) {
+    throw ConfigError("train", "validation takes one loader, not several by name");
+  }
+}
+
+void FitLoop::resume() {
+  // The weights are equal by now; dropout and the like differ from rank to rank.
+  torch::manual_seed(config_.seed + static_cast<uint64_t>(world_.rank()));
+  trainer_.epochs_done = 0;
+  trainer_.result.step = 0;
+  trainer_.result.metrics.clear();
+  const auto path = checkpoints_.resume(state_);
+  if (path && world_.is_main() && config_.verbose) {
+    fmt::print("Going on from {}: {} of {} epochs are done, {} steps\n", path->string(), trainer_.epochs_done,
+               config_.max_iter, trainer_.result.step);
+  }
+  open_trackers(path.has_value());
+  first_step_ = trainer_.result.step;
+}
+
+FitResult FitLoop::run() {
+  // First, so that a signal while a checkpoint is loaded ends nothing either.
+  preemption_.emplace(world_, signals_to_heed(checkpoints_.enabled() || trainer_.preemption_save));
+  resume();
+  announce();
+  trainer_.stop_reason.clear();
+  trainer_.model.module()->train();
+  trainer_.begin(Stage::kTrainStart, trainer_.epochs_done);
+  if (config_.val_every > 0 && trainer_.epochs_done == 0 && first_step_ == 0) validate();
+  start_ = Clock::now();
+  while (trainer_.epochs_done < config_.max_iter && trainer_.stop_reason.empty() && !interrupted_) {
+    train_epoch();
+  }
+  return finish();
+}
+
+void FitLoop::train_epoch() {
+  trainer_.result.iteration = trainer_.epochs_done + 1;
+  epoch_start_ = Clock::now();
+  trainer_.begin(Stage::kTrainEpochStart, trainer_.result.iteration);
+  data_.begin_epoch(trainer_.epochs_done);
+  trainer_.clock.take();
+  while (train_step()) {
+    // The end of an epoch is a step boundary too, with more to save.
+    if (!data_.at_end() && after_step()) return;
+  }
+  finish_epoch();
+  if (preemption_->requested()) handle_preemption();
+}
+
+bool FitLoop::train_step() {
+  trainer_.clock.enter(base::Phase::kData);
+  batches_.clear();
+  Batch batch;
+  int64_t samples = 0;
+  while (static_cast<int64_t>(batches_.size()) < config_.accumulate_steps && data_.next(batch)) {
+    samples += batch.size();
+    batches_.push_back(to_device(batch, world_.device(), trainer_.dtype));
+  }
+  if (batches_.empty()) return false;
+  trainer_.begin(Stage::kTrainBatchStart, trainer_.result.step + 1, batches_.front());
+  const LossResult outcome =
+      trainer_.gradient_free != nullptr ? step_without_gradients() : step_with_gradients();
+  ++trainer_.result.step;
+  base::Progress::of_process().set_step(trainer_.result.step);
+  sums_.add(outcome, samples);
+  trainer_.result.loss = outcome.loss.is_cpu() ? scalar_value(outcome.loss) : std::nan("");
+  if (outcome.loss.is_cpu() && trainer_.gradient_free == nullptr) check_finite(trainer_.result.loss);
+  trainer_.end(Stage::kTrainBatchEnd, trainer_.result.step, outcome);
+  if (bar_.due()) show_progress(scalar_value(outcome.loss));
+  return true;
+}
+
+LossResult FitLoop::step_with_gradients() {
+  LossResult outcome = trainer_.step.run(batches_, *trainer_.optimizer);
+  if (trainer_.average && trainer_.step.stepped()) trainer_.average->update(trainer_.result.step + 1);
+  return outcome;
+}
+
+LossResult FitLoop::step_without_gradients() {
+  trainer_.clock.enter(base::Phase::kForward);
+  const torch::NoGradGuard no_grad;
+  GradientFreeOptimizer& optimizer = *trainer_.gradient_free;
+  torch::nn::Module& module = *trainer_.model.module();
+  const auto loss_of = [&](const at::Tensor& point) {
+    set_parameters(module, point);
+    double total = 0;
+    int64_t samples = 0;
+    for (const Batch& batch : batches_) {
+      total += scalar_value(trainer_.step.forward(batch).loss) * static_cast<double>(batch.size());
+      samples += batch.size();
+    }
+    return total / static_cast<double>(samples);
+  };
+  const at::Tensor losses =
+      evaluate_over_ranks(optimizer, optimizer.population(), loss_of, world_.communicator());
+  set_parameters(module, optimizer.best());
+  return losses.min();
+}
+
+void FitLoop::check_finite(double loss) const {
+  // fp16 leaves out the steps that overflow, and says when it cannot go on.
+  if (std::isfinite(loss) || trainer_.step.scaler()) return;
+  throw ConfigError(
+      "train", fmt::format("the loss is {} in epoch {}, step {} on rank {}: lower the learning rate, set "
+                           "clip_grad_norm, or look at the data{}",
+                           loss, trainer_.result.iteration, trainer_.result.step, world_.rank(),
+                           checkpoints_.enabled() ? "; the checkpoints before it are kept" : ""));
+}
+
+bool FitLoop::after_step() {
+  if (trainer_.save_requested || checkpoints_.due_after_step(trainer_.result.step)) save();
+  if (!preemption_->requested()) return false;
+  handle_preemption();
+  return true;
+}
+
+void FitLoop::finish_epoch() {
+  own_ = sums_.own();
+  const MetricSums::Means means = sums_.over(world_.communicator(), !trainer_.stop_reason.empty());
+  sums_.clear();
+  const double seconds = std::chrono::duration<double>(Clock::now() - epoch_start_).count();
+  epoch_samples_per_s_ = means.samples / seconds;
+  samples_ += means.samples;
+  Evaluation evaluation{.loss = means.values.at("loss"), .metrics = means.values};
+  evaluation.metrics.erase("loss");
+  trainer_.note("train", evaluation);
+  if (trainer_.gradient_free == nullptr) check_finite(evaluation.loss);
+  const int64_t epoch = ++trainer_.epochs_done;
+  data_.finish_epoch(epoch);
+  trainer_.end(Stage::kTrainEpochEnd, epoch);
+  if (config_.val_every > 0 && epoch % config_.val_every == 0) validate();
+  if (config_.trainstop_criterion && config_.trainstop_criterion(trainer_.result)) {
+    trainer_.stop_reason = "trainstop_criterion";
+  }
+  // One rank's word is enough, and a callback may have spoken on one rank alone.
+  MetricSums no_sums;
+  const bool stop = means.flag || no_sums.over(world_.communicator(), !trainer_.stop_reason.empty()).flag;
+  if (stop && trainer_.stop_reason.empty()) trainer_.stop_reason = "another rank asked for it";
+  print_line();
+  write_metrics();
+  write_plots();
+  if (trainer_.save_requested || checkpoints_.due_after_epoch(epoch) ||
+      checkpoints_.due_after_step(trainer_.result.step)) {
+    save();
+  }
+}
+
+void FitLoop::validate() {
+  bar_.clear();
+  const Evaluation evaluation = trainer_.validate(*validation_.loader());
+  trainer_.model.module()->train();
+  const bool better =
+      config_.validation_criterion
+          ? config_.validation_criterion(evaluation.loss, trainer_.best_validation, config_.val_epsilon)
+          : evaluation.loss < trainer_.best_validation - config_.val_epsilon;
+  if (!better) return;
+  trainer_.best_validation = evaluation.loss;
+  if (config_.checkpoint_best_only && trainer_.epochs_done > 0) save();
+}
+
+void FitLoop::save(bool wait) {
+  trainer_.save_requested = false;
+  if (!checkpoints_.enabled()) {
+    throw ConfigError("train", "a checkpoint was asked for, and checkpoints are off: set checkpoint_every");
+  }
+  std::optional<double> metric;
+  const auto validated = trainer_.result.metrics.find("val_loss");
+  if (validated != trainer_.result.metrics.end()) metric = validated->second;
+  checkpoints_.save(state_, metric, wait);
+}
+
+void FitLoop::handle_preemption() {
+  interrupted_ = true;
+  const bool is_interrupt = preemption_->signal() == SIGINT;
+  trainer_.stop_reason = is_interrupt ? "interrupted" : preemption_->reason();
+  if (checkpoints_.enabled() && !checkpoints_.saved(trainer_.result.step)) save(/*wait=*/true);
+  checkpoints_.finish();
+  if (trainer_.preemption_save && !is_interrupt) trainer_.preemption_save();
+  if (is_interrupt) return;
+  bar_.clear();
+  if (trackers_) trackers_->flush();
+  preemption_->leave();
+}
+
+FitResult FitLoop::finish() {
+  bar_.clear();
+  trainer_.end(Stage::kTrainEnd, trainer_.epochs_done);
+  trainer_.stage = Stage::kIdle;
+  if (checkpoints_.enabled() && !config_.checkpoint_best_only && !checkpoints_.saved(trainer_.result.step) &&
+      trainer_.result.step > first_step_) {
+    save();
+  }
+  checkpoints_.finish();
+  FitResult result;
+  result.epochs = trainer_.epochs_done;
+  result.steps = trainer_.result.step;
+  result.metrics = trainer_.result.metrics;
+  const auto loss = result.metrics.find("train_loss");
+  result.train_loss = loss != result.metrics.end() ? loss->second : std::nan("");
+  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  result.samples_per_s = samples_ / seconds;
+  result.skipped_steps = trainer_.step.scaler() ? trainer_.step.scaler()->skipped_steps() : 0;
+  result.stopped = trainer_.stop_reason;
+  result.run_folder = folder_.path().string();
+  finish_trackers();
+  preemption_.reset();
+  print_summary(result, seconds);
+  return result;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <lockstep/preemption.h>
+#include <lockstep/tracker_set.h>
+
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "train/batch_source.h"
+#include "train/checkpointing.h"
+#include "train/metric_sums.h"
+#include "train/progress_bar.h"
+#include "train/run_folder.h"
+#include "train/train_state.h"
+#include "train/trainer_impl.h"
+
+namespace lockstep::train {
+
+// One call of Trainer::fit: the run folder, the data, and the loop over epochs and steps.
+class FitLoop {
+ public:
+  // ConfigError: configuration and data that do not fit together.
+  FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSource& validation);
+  ~FitLoop();
+
+  FitResult run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void check_validation() const;
+  void resume();
+  void open_trackers(bool resumed);
+  void announce() const;
+
+  void train_epoch();
+  bool train_step();
+  LossResult step_with_gradients();
+  LossResult step_without_gradients();
+  void check_finite(double loss) const;
+  // After a step that is not the last of its epoch: whether to leave the epoch.
+  bool after_step();
+  void finish_epoch();
+  void validate();
+  void save(bool wait = false);
+  // A signal, or the time limit: saves, and throws Preempted unless it was Ctrl-C.
+  void handle_preemption();
+
+  void write_metrics();
+  void print_line();
+  void write_plots();
+  void show_progress(double loss);
+  void finish_trackers();
+  void print_summary(const FitResult& result, double seconds) const;
+  FitResult finish();
+
+  Trainer::Impl& trainer_;
+  const World& world_;
+  const TrainConfig& config_;
+  const DataSource validation_;
+  RunFolder folder_;
+  BatchSource data_;
+  Checkpointing checkpoints_;
+  std::optional<TrackerSet> trackers_;  // on rank 0
+  std::optional<Preemption> preemption_;
+  ProgressBar bar_;
+  MetricSums sums_;
+  MetricSums::Means own_;  // this rank's, of the last epoch
+  TrainState state_;
+
+  std::vector<Batch> batches_;  // of the running step
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point epoch_start_ = Clock::now();
+  int64_t first_step_ = 0;  // of this call
+  double samples_ = 0;      // of this call, over all ranks
+  double epoch_samples_per_s_ = 0;
+  std::chrono::nanoseconds waited_before_{0};  // for collectives, until the last write
+  bool interrupted_ = false;                   // Ctrl-C, or a preemption
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,181 @@
+// What a training says while it runs: lines, bar, trackers.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <lockstep/learning_rate.h>
+#include <lockstep/weights.h>
+#include <torch/torch.h>
+
+#include <cctype>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/log.h"
+#include "train/fit_loop.h"
+
+namespace lockstep::train {
+namespace {
+
+// "train_loss" as people write it: "Train_Loss".
+std::string title(std::string name) {
+  bool first = true;
+  for (char& letter : name) {
+    if (first) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+    first = letter == '_';
+  }
+  return name;
+}
+
+std::vector<std::string> tracker_names(const TrainConfig& config) {
+  std::vector<std::string> names = {"csv", "jsonl"};
+  std::istringstream tools(config.tracking_tool);
+  for (std::string name; std::getline(tools, name, ',');) {
+    if (name != "none") names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+// Fields that are not what they are by default: what makes this run.
+void FitLoop::announce() const {
+  if (!config_.verbose || !world_.is_main()) return;
+  const nlohmann::json own = nlohmann::json::parse(config_.to_json());
+  const nlohmann::json usual = nlohmann::json::parse(TrainConfig().to_json());
+  std::vector<std::string> changed;
+  for (const auto& [name, value] : own.items()) {
+    if (value != usual.at(name)) changed.push_back(fmt::format("{} = {}", name, value.dump()));
+  }
+  fmt::print("Training on {} rank{} ({}): {}\n", world_.size(), world_.size() == 1 ? "" : "s",
+             world_.device().str(),
+             changed.empty() ? "default configuration" : fmt::format("{}", fmt::join(changed, ", ")));
+  std::fflush(stdout);
+}
+
+void FitLoop::open_trackers(bool resumed) {
+  if (!world_.is_main()) return;
+  TrackerOptions options;
+  options.folder = folder_.path();
+  options.run_name = folder_.path().filename().string();
+  if (resumed) options.resume_step = trainer_.result.step + 1;
+  trackers_.emplace(TrackerSet::open(tracker_names(config_), options));
+  trainer_.trackers = &*trackers_;
+  if (resumed) return;
+  std::ostringstream model;
+  model << *trainer_.model.module();
+  trackers_->write_text("model", model.str(), 0);
+}
+
+void FitLoop::write_metrics() {
+  if (!world_.is_main()) return;
+  const StepClock::Split split = trainer_.clock.take();
+  const std::chrono::nanoseconds waited = trainer_.step.gradients().exposed_wait();
+  const double exposed_s = std::chrono::duration<double>(waited - waited_before_).count();
+  waited_before_ = waited;
+  if (config_.write_every == 0 || trainer_.epochs_done % config_.write_every != 0) return;
+  std::vector<Scalar> scalars = {{"epoch", static_cast<double>(trainer_.epochs_done)}};
+  std::map<std::string, double> shown = trainer_.result.metrics;
+  if (!config_.all_reduce_metrics) {
+    for (const auto& [name, value] : own_.values) shown["train_" + name] = value;
+  }
+  for (const auto& [name, value] : shown) scalars.push_back({name, value});
+  if (trainer_.optimizer != nullptr) {
+    scalars.push_back({"learning_rate", learning_rates(*trainer_.optimizer).front()});
+  }
+  scalars.push_back({"samples_per_s", epoch_samples_per_s_});
+  scalars.push_back({"time_data_s", split.data_s});
+  scalars.push_back({"time_forward_s", split.forward_s});
+  // Communication that nothing hid is a part of backward's time.
+  scalars.push_back({"time_backward_s", split.backward_s - exposed_s});
+  scalars.push_back({"time_exposed_communication_s", exposed_s});
+  scalars.push_back({"time_optimizer_s", split.optimizer_s});
+  if (trainer_.step.scaler()) {
+    scalars.push_back({"loss_scale", trainer_.step.scaler()->current_scale()});
+    scalars.push_back({"skipped_steps", static_cast<double>(trainer_.step.scaler()->skipped_steps())});
+  }
+  trackers_->write_scalars(scalars, trainer_.result.step);
+}
+
+// perceptrain's line, so that what reads its output reads ours.
+void FitLoop::print_line() {
+  const int64_t epoch = trainer_.epochs_done;
+  const bool due = config_.verbose && config_.print_every > 0 && epoch % config_.print_every == 0;
+  if (!due || !(world_.is_main() || config_.print_all_ranks)) return;
+  bar_.clear();
+  const bool own = config_.print_all_ranks || !config_.all_reduce_metrics;
+  std::map<std::string, double> shown = trainer_.result.metrics;
+  if (own) {
+    for (const auto& [name, value] : own_.values) shown["train_" + name] = value;
+  }
+  std::string line = fmt::format("P {:>2}|{:<7}| Iteration {:>7}| Train_Loss: {:.7f} -", world_.rank(),
+                                 world_.device().str(), epoch, shown.at("train_loss"));
+  shown.erase("train_loss");
+  for (const auto& [name, value] : shown) line += fmt::format(" {}: {:.7f} -", title(name), value);
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+void FitLoop::write_plots() {
+  if (config_.plot_every == 0 || trainer_.epochs_done % config_.plot_every != 0 || !world_.is_main()) return;
+  const torch::NoGradGuard no_grad;
+  for (const PlotFunction& plot : config_.plotting_functions) {
+    const auto [name, image] = plot(trainer_.model, trainer_.epochs_done);
+    trackers_->write_image(name, image, trainer_.result.step);
+  }
+}
+
+void FitLoop::show_progress(double loss) {
+  const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
+  const double done = static_cast<double>(trainer_.result.step - first_step_);
+  const auto steps_an_epoch =
+      static_cast<double>((data_.num_batches() + config_.accumulate_steps - 1) / config_.accumulate_steps);
+  const double left =
+      steps_an_epoch * static_cast<double>(config_.max_iter) - static_cast<double>(trainer_.result.step);
+  double batch_samples = 0;
+  for (const Batch& batch : batches_) batch_samples += static_cast<double>(batch.size());
+  bar_.show({.epoch = trainer_.result.iteration,
+             .epochs = config_.max_iter,
+             .batch = data_.batches_done(),
+             .batches = data_.num_batches(),
+             .loss = loss,
+             .samples_per_s = batch_samples * world_.size() * done / elapsed,
+             .left = std::chrono::duration<double>(std::max(0.0, left) * elapsed / done)});
+}
+
+void FitLoop::print_summary(const FitResult& result, double seconds) const {
+  if (!config_.verbose || !world_.is_main()) return;
+  std::string remarks;
+  if (!result.stopped.empty()) remarks += fmt::format("; stopped: {}", result.stopped);
+  if (result.skipped_steps > 0) {
+    remarks += fmt::format("; {} step{} left out where fp16 overflowed", result.skipped_steps,
+                           result.skipped_steps == 1 ? " was" : "s were");
+  }
+  if (checkpoints_.failures() > 0) {
+    remarks += fmt::format("; {} checkpoint{} not saved", checkpoints_.failures(),
+                           checkpoints_.failures() == 1 ? " was" : "s were");
+  }
+  fmt::print("Trained {} epochs ({} steps) on {} rank{} in {:.2f} s: final loss {:.7f}{}\nRun folder: {}\n",
+             result.epochs, result.steps, world_.size(), world_.size() == 1 ? "" : "s", seconds,
+             result.train_loss, remarks, result.run_folder);
+  std::fflush(stdout);
+}
+
+void FitLoop::finish_trackers() {
+  if (!world_.is_main()) return;
+  if (!config_.hyperparams.empty())
+    trackers_->write_hyperparameters(config_.hyperparams, trainer_.result.metrics);
+  if (config_.log_model) {
+    const auto file = folder_.path() / "model.safetensors";
+    try {
+      save_weights(*trainer_.model.module(), file);
+      trackers_->log_artifact(file);
+    } catch (const std::exception& error) {
+      base::log_warning("train", "the model was not handed to the trackers: {}", error.what());
+    }
+  }
+  trackers_->close(RunStatus::kFinished);
+  trainer_.trackers = nullptr;
+}
+
+}  // namespace lockstep::train

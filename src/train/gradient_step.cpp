@@ -1,0 +1,157 @@
+#include "train/gradient_step.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/optimizer_state.h>
+#include <lockstep/world.h>
+#include <torch/torch.h>
+
+#include "train/autocast.h"
+#include "train/batch_source.h"
+
+namespace lockstep::train {
+namespace {
+
+DataParallelOptions sync_options(const TrainConfig& config) {
+  DataParallelOptions options;
+  options.find_unused_parameters = config.find_unused_parameters;
+  return options;
+}
+
+// Optimizers that evaluate the loss as often as they like.
+bool needs_closure(const torch::optim::Optimizer& optimizer) {
+  const std::string name = optimizer_class(optimizer);
+  return name == "LBFGS" || name == "AdamLbfgs";
+}
+
+int64_t count_samples(const std::vector<Batch>& batches) {
+  int64_t samples = 0;
+  for (const Batch& batch : batches) samples += batch.size();
+  return samples;
+}
+
+// total += part * weight, over the loss and all metrics.
+void add_weighted(LossResult& total, const LossResult& part, double weight) {
+  const auto add = [weight](const at::Tensor& sum, const at::Tensor& value) {
+    const at::Tensor scaled = value.detach() * weight;
+    return sum.defined() ? sum + scaled : scaled;
+  };
+  total.loss = add(total.loss, part.loss);
+  for (const auto& [name, value] : part.metrics) total.metrics[name] = add(total.metrics[name], value);
+}
+
+}  // namespace
+
+GradientStep::GradientStep(const World& world, const Model& model, const Loss& loss,
+                           const TrainConfig& config, StepClock& clock)
+    : world_(world),
+      model_(model),
+      loss_(loss),
+      config_(config),
+      clock_(clock),
+      gradients_(model.module(), world.communicator(), sync_options(config)) {
+  if (config.precision == "fp16") scaler_.emplace();
+}
+
+LossResult GradientStep::forward(const Batch& batch) const {
+  const Autocast autocast(config_.precision, world_.device().type());
+  try {
+    LossResult result = loss_(batch, model_);
+    if (!result.loss.defined() || result.loss.numel() != 1) {
+      throw ConfigError("train", fmt::format("the loss of a batch must be one number: it has {}",
+                                             result.loss.defined() ? result.loss.numel() : 0));
+    }
+    return result;
+  } catch (const c10::Error& error) {
+    throw ConfigError("train",
+                      fmt::format("the model or the loss failed on a batch of {}, parameters are {}: {}",
+                                  describe(batch), config_.dtype, error.what_without_backtrace()));
+  }
+}
+
+void GradientStep::backward(const LossResult& result, double weight) {
+  at::Tensor loss = weight == 1 ? result.loss : result.loss * weight;
+  if (scaler_) loss = scaler_->scale(loss);
+  if (!loss.requires_grad()) {
+    throw ConfigError("train", "the loss does not depend on any parameter that takes a gradient");
+  }
+  loss.backward();
+}
+
+LossResult GradientStep::evaluate(const std::vector<Batch>& batches) {
+  const auto samples = static_cast<double>(count_samples(batches));
+  gradients_.zero_grad();
+  LossResult total{at::Tensor()};
+  for (size_t i = 0; i < batches.size(); ++i) {
+    std::optional<GradientSync::NoSync> accumulate;
+    if (i + 1 < batches.size()) accumulate.emplace(gradients_.no_sync());
+    clock_.enter(base::Phase::kForward);
+    gradients_.prepare_forward();
+    LossResult result = forward(batches[i]);
+    clock_.enter(base::Phase::kBackward);
+    if (batches.size() == 1) {
+      backward(result, 1);
+      total.loss = result.loss.detach();
+      total.metrics = std::move(result.metrics);
+    } else {
+      const double weight = static_cast<double>(batches[i].size()) / samples;
+      backward(result, weight);
+      add_weighted(total, result, weight);
+    }
+  }
+  clock_.enter(base::Phase::kOptimizer);
+  finish_gradients();
+  return total;
+}
+
+void GradientStep::finish_gradients() {
+  finite_ = !scaler_ || scaler_->unscale(gradients_.flat_gradients(), world_.communicator());
+  if (!finite_) return;
+  const torch::NoGradGuard no_grad;
+  if (config_.clip_grad_value > 0) {
+    for (const at::Tensor& flat : gradients_.flat_gradients()) {
+      flat.clamp_(-config_.clip_grad_value, config_.clip_grad_value);
+    }
+  }
+  if (config_.clip_grad_norm > 0) gradients_.clip_grad_norm(config_.clip_grad_norm);
+}
+
+LossResult GradientStep::run_with_closure(const std::vector<Batch>& batches,
+                                          torch::optim::Optimizer& optimizer) {
+  if (scaler_) {
+    throw ConfigError(
+        "train",
+        "precision fp16 may have to leave out a step, which an optimizer that evaluates the loss "
+        "itself cannot: use bf16 or fp32 with LBFGS");
+  }
+  LossResult first{at::Tensor()};
+  optimizer.step([&] {
+    const LossResult result = evaluate(batches);
+    if (!first.loss.defined()) first = result;
+    // The optimizer decides by the loss when to stop: all ranks must see the same one.
+    const at::Tensor mean = result.loss.clone();
+    world_.communicator().all_reduce(mean, ReduceOp::kMean).wait();
+    return mean;
+  });
+  return first;
+}
+
+LossResult GradientStep::run(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer) {
+  stepped_ = true;
+  if (custom_) {
+    const std::function<LossResult()> closure = [&] { return evaluate(batches); };
+    return custom_({batches, model_, optimizer, closure});
+  }
+  if (&optimizer != known_optimizer_) {
+    known_optimizer_ = &optimizer;
+    needs_closure_ = needs_closure(optimizer);
+  }
+  if (needs_closure_) return run_with_closure(batches, optimizer);
+  LossResult result = evaluate(batches);
+  stepped_ = finite_;
+  if (finite_) optimizer.step();
+  if (scaler_) scaler_->update();
+  return result;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <lockstep/data_parallel.h>
+#include <lockstep/grad_scaler.h>
+#include <lockstep/trainer.h>
+
+#include <optional>
+#include <vector>
+
+#include "train/step_clock.h"
+
+namespace lockstep::train {
+
+// One step of an optimizer that uses gradients, over one or several batches: forward in
+// the configured precision, backward with the reduction over the ranks, unscaling,
+// clipping, update.
+class GradientStep {
+ public:
+  // All must outlive it.
+  GradientStep(const World& world, const Model& model, const Loss& loss, const TrainConfig& config,
+               StepClock& clock);
+
+  // Returns the mean over the batches, weighted by their samples. Batches are on the
+  // device. ConfigError: the forward does not take the batch, says which one.
+  LossResult run(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer);
+
+  void set_custom(OptimizeStep step) { custom_ = std::move(step); }
+
+  // Forward alone, in the configured precision.
+  LossResult forward(const Batch& batch) const;
+
+  GradientSync& gradients() { return gradients_; }
+  // Where precision is fp16.
+  std::optional<GradScaler>& scaler() { return scaler_; }
+  // Whether the last run() changed the weights; false where fp16 overflowed.
+  bool stepped() const { return stepped_; }
+
+ private:
+  LossResult evaluate(const std::vector<Batch>& batches);
+  void backward(const LossResult& result, double weight);
+  void finish_gradients();
+  LossResult run_with_closure(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer);
+
+  const World& world_;
+  const Model& model_;
+  const Loss& loss_;
+  const TrainConfig& config_;
+  StepClock& clock_;
+  GradientSync gradients_;
+  std::optional<GradScaler> scaler_;
+  OptimizeStep custom_;
+  const torch::optim::Optimizer* known_optimizer_ = nullptr;
+  bool needs_closure_ = false;  // what known_optimizer_ does
+  bool finite_ = true;
+  bool stepped_ = false;
+};
+
+}  // namespace lockstep::train

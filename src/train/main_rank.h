@@ -1,0 +1,16 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace lockstep {
+class World;
+}
+
+namespace lockstep::train {
+
+// Runs `work` on rank 0 and gives its answer to all ranks. What it throws becomes a
+// ConfigError on all of them, so that nobody waits for a rank that has failed. Blocks.
+std::string on_main_rank(const World& world, const std::function<std::string()>& work);
+
+}  // namespace lockstep::train

@@ -1,0 +1,100 @@
+#include "train/metric_sums.h"
+
+#include <lockstep/communicator.h>
+#include <torch/torch.h>
+
+#include <bit>
+
+namespace lockstep::train {
+namespace {
+
+constexpr std::string_view kLoss = "loss";
+
+// As bytes: JSON would lose infinities and NaN.
+nlohmann::json to_bits(double value) { return std::bit_cast<uint64_t>(value); }
+double from_bits(const nlohmann::json& bits) { return std::bit_cast<double>(bits.get<uint64_t>()); }
+
+}  // namespace
+
+double scalar_value(const at::Tensor& scalar) {
+  // item() goes through the dispatcher, which costs more than a small model's layer.
+  if (scalar.is_cpu() && scalar.scalar_type() == torch::kFloat32) return *scalar.const_data_ptr<float>();
+  return scalar.item<double>();
+}
+
+void MetricSums::add(const LossResult& result, int64_t samples) {
+  add(kLoss, result.loss, samples);
+  for (const auto& [name, value] : result.metrics) add(name, value, samples);
+}
+
+void MetricSums::add(std::string_view name, const at::Tensor& value, int64_t samples) {
+  auto found = sums_.find(name);
+  if (found == sums_.end()) found = sums_.emplace(name, Sum{}).first;
+  Sum& sum = found->second;
+  const auto weight = static_cast<double>(samples);
+  sum.count += weight;
+  if (value.is_cpu() || !keep_on_device_) {
+    sum.value += scalar_value(value) * weight;
+    return;
+  }
+  const torch::NoGradGuard no_grad;
+  if (!sum.on_device.defined()) sum.on_device = torch::zeros({}, value.options().dtype(torch::kFloat64));
+  sum.on_device.add_(value.detach().reshape({}), weight);
+}
+
+MetricSums::Means MetricSums::own() const {
+  Means means;
+  for (const auto& [name, sum] : sums_) {
+    const double on_device = sum.on_device.defined() ? scalar_value(sum.on_device) : 0;
+    means.values[name] = (sum.value + on_device) / sum.count;
+    if (name == kLoss) means.samples = sum.count;
+  }
+  return means;
+}
+
+MetricSums::Totals MetricSums::gather(const Communicator& communicator, bool flag) const {
+  nlohmann::json own = {{"flag", flag}, {"sums", nlohmann::json::object()}};
+  for (const auto& [name, sum] : sums_) {
+    const double on_device = sum.on_device.defined() ? scalar_value(sum.on_device) : 0;
+    own["sums"][name] = {to_bits(sum.value + on_device), to_bits(sum.count)};
+  }
+  Totals totals;
+  // In the order of the ranks: every rank gets the same bits.
+  for (const std::string& part : communicator.all_gather_bytes(own.dump())) {
+    const nlohmann::json other = nlohmann::json::parse(part);
+    totals.flag = totals.flag || other.at("flag").get<bool>();
+    for (const auto& [name, sum] : other.at("sums").items()) {
+      totals.sums[name].value += from_bits(sum.at(0));
+      totals.sums[name].count += from_bits(sum.at(1));
+    }
+  }
+  return totals;
+}
+
+MetricSums::Means MetricSums::over(const Communicator& communicator, bool flag) const {
+  const Totals totals = gather(communicator, flag);
+  Means means;
+  means.flag = totals.flag;
+  for (const auto& [name, sum] : totals.sums) {
+    means.values[name] = sum.value / sum.count;
+    if (name == kLoss) means.samples = sum.count;
+  }
+  return means;
+}
+
+nlohmann::json MetricSums::totals(const Communicator& communicator) const {
+  nlohmann::json result = nlohmann::json::object();
+  for (const auto& [name, sum] : gather(communicator, false).sums) {
+    result[name] = {to_bits(sum.value), to_bits(sum.count)};
+  }
+  return result;
+}
+
+void MetricSums::load_totals(const nlohmann::json& totals) {
+  sums_.clear();
+  for (const auto& [name, sum] : totals.items()) {
+    sums_[name] = {from_bits(sum.at(0)), from_bits(sum.at(1)), {}};
+  }
+}
+
+}  // namespace lockstep::train

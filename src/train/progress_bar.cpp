@@ -1,0 +1,67 @@
+#include "train/progress_bar.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace lockstep::train {
+namespace {
+
+constexpr auto kPeriod = std::chrono::milliseconds(100);
+constexpr int kBarCells = 20;
+constexpr int kDefaultWidth = 100;
+
+int terminal_width() {
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kDefaultWidth;
+  return size.ws_col;
+}
+
+std::string clock_text(std::chrono::duration<double> time) {
+  const auto seconds = static_cast<int64_t>(time.count());
+  if (seconds >= 3600) {
+    return fmt::format("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+  }
+  return fmt::format("{}:{:02}", seconds / 60, seconds % 60);
+}
+
+}  // namespace
+
+std::string progress_text(const ProgressState& state, int width) {
+  const int64_t cells = state.batches > 0 ? kBarCells * state.batch / state.batches : 0;
+  const auto full = static_cast<size_t>(std::clamp<int64_t>(cells, 0, kBarCells));
+  std::string text =
+      fmt::format("epoch {}/{} [{}{}] {}/{}  loss {:.4g}  {:.3g} samples/s  {} left", state.epoch,
+                  state.epochs, std::string(full, '#'), std::string(kBarCells - full, '-'), state.batch,
+                  state.batches, state.loss, state.samples_per_s, clock_text(state.left));
+  // The last column is left free: some terminals wrap when it is written.
+  if (width > 1 && text.size() >= static_cast<size_t>(width)) text.resize(static_cast<size_t>(width) - 1);
+  return text;
+}
+
+ProgressBar::ProgressBar(const std::string& mode, bool is_main)
+    : enabled_(is_main && (mode == "bar" || (mode == "auto" && ::isatty(STDERR_FILENO) == 1))) {}
+
+ProgressBar::~ProgressBar() { clear(); }
+
+bool ProgressBar::due() const { return enabled_ && std::chrono::steady_clock::now() - last_ >= kPeriod; }
+
+void ProgressBar::show(const ProgressState& state) {
+  if (!enabled_) return;
+  last_ = std::chrono::steady_clock::now();
+  shown_ = true;
+  // Back to the first column, the text, and nothing after it.
+  const std::string line = "\r" + progress_text(state, terminal_width()) + "\033[K";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+void ProgressBar::clear() {
+  if (!shown_) return;
+  shown_ = false;
+  std::fputs("\r\033[K", stderr);
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace lockstep::train {
+
+// Where a training is, for the person who looks on.
+struct ProgressState {
+  int64_t epoch = 0;  // from 1
+  int64_t epochs = 0;
+  int64_t batch = 0;  // done in this epoch
+  int64_t batches = 0;
+  double loss = 0;
+  double samples_per_s = 0;
+  std::chrono::duration<double> left{0};
+};
+
+// "epoch 3/50 [######----] 12/20  loss 0.1234  1.2e+03 samples/s  0:42 left", cut to the
+// width.
+std::string progress_text(const ProgressState& state, int width);
+
+// One line at the bottom of a terminal that is written over again and again, at most ten
+// times a second. Nothing where standard error is no terminal. Rank 0's.
+class ProgressBar {
+ public:
+  // `mode`: auto, bar (also without a terminal) or none.
+  ProgressBar(const std::string& mode, bool is_main);
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  // Whether a new text would be shown now: making one may wait for the device.
+  bool due() const;
+  void show(const ProgressState& state);
+  // Takes the line away, so that others can be printed.
+  void clear();
+
+ private:
+  bool enabled_;
+  bool shown_ = false;
+  std::chrono::steady_clock::time_point last_{};
+};
+
+}  // namespace lockstep::train

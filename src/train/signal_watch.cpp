@@ -1,0 +1,70 @@
+#include "train/signal_watch.h"
+
+#include <signal.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <mutex>
+
+namespace lockstep::train {
+namespace {
+
+// A process has one handler a signal, and a handler can reach nothing but statics.
+std::array<std::atomic<uint32_t>, NSIG> received_counts{};
+
+extern "C" void count_signal(int signal) {
+  received_counts[static_cast<size_t>(signal)].fetch_add(1, std::memory_order_relaxed);
+}
+
+struct Installed {
+  int users = 0;
+  struct sigaction previous {};
+};
+
+std::mutex& installed_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+std::map<int, Installed>& installed() {
+  static std::map<int, Installed> handlers;
+  return handlers;
+}
+
+uint32_t count_of(int signal) {
+  return received_counts[static_cast<size_t>(signal)].load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+SignalWatch::SignalWatch(std::vector<int> signals) : signals_(std::move(signals)) {
+  const std::lock_guard lock(installed_mutex());
+  for (const int signal : signals_) {
+    counts_.push_back(count_of(signal));
+    Installed& handler = installed()[signal];
+    if (handler.users++ > 0) continue;
+    struct sigaction action {};
+    action.sa_handler = count_signal;
+    // Collectives and files go on where they were.
+    action.sa_flags = SA_RESTART;
+    ::sigaction(signal, &action, &handler.previous);
+  }
+}
+
+SignalWatch::~SignalWatch() {
+  const std::lock_guard lock(installed_mutex());
+  for (const int signal : signals_) {
+    Installed& handler = installed()[signal];
+    if (--handler.users == 0) ::sigaction(signal, &handler.previous, nullptr);
+  }
+}
+
+int SignalWatch::received() const {
+  for (size_t i = 0; i < signals_.size(); ++i) {
+    if (count_of(signals_[i]) != counts_[i]) return signals_[i];
+  }
+  return 0;
+}
+
+}  // namespace lockstep::train

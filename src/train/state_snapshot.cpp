@@ -1,0 +1,230 @@
+#include "train/state_snapshot.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/gradient_free.h>
+#include <lockstep/optimizer_state.h>
+#include <lockstep/world.h>
+#include <torch/torch.h>
+
+#include "base/log.h"
+#include "interop/match_weights.h"
+#include "interop/weights_file.h"
+#include "train/random_state.h"
+
+namespace lockstep::train {
+namespace {
+
+using checkpoint::Reader;
+using checkpoint::Snapshot;
+using checkpoint::TensorPiece;
+
+// What is not the model's own.
+constexpr std::string_view kOther = "lockstep/";
+
+std::string under(std::string_view part, std::string_view name) {
+  return fmt::format("{}{}/{}", kOther, part, name);
+}
+
+NamedTensors parameters_of(const Model& model) {
+  NamedTensors parameters;
+  for (const auto& item : model.module()->named_parameters())
+    parameters.emplace_back(item.key(), item.value());
+  return parameters;
+}
+
+void add(Snapshot& snapshot, std::string_view part, const NamedTensors& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    snapshot.pieces.push_back(TensorPiece::whole(under(part, name), tensor));
+  }
+}
+
+NamedTensors read_part(const Reader& reader, std::string_view part) {
+  const std::string prefix = under(part, "");
+  NamedTensors tensors;
+  std::vector<checkpoint::Target> targets;
+  for (const std::string& name : reader.names()) {
+    if (!name.starts_with(prefix)) continue;
+    const checkpoint::TensorEntry& entry = reader.entry(name);
+    tensors.emplace_back(name.substr(prefix.size()), torch::empty(entry.shape, entry.dtype));
+    targets.push_back({.name = name, .out = tensors.back().second});
+  }
+  reader.read(targets);
+  return tensors;
+}
+
+at::Tensor bytes_tensor(const std::string& bytes) {
+  const at::Tensor tensor = torch::empty({static_cast<int64_t>(bytes.size())}, torch::kUInt8);
+  std::copy(bytes.begin(), bytes.end(), tensor.mutable_data_ptr<uint8_t>());
+  return tensor;
+}
+
+std::string tensor_bytes(const at::Tensor& tensor) {
+  return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+nlohmann::json data_position(const BatchSource& data) {
+  nlohmann::json loaders = nlohmann::json::object();
+  for (const auto& [name, state] : data.state()) {
+    loaders[name] = {{"seed", state.seed}, {"epoch", state.epoch}, {"position", state.position}};
+  }
+  return {{"loaders", loaders}, {"batches_done", data.batches_done()}};
+}
+
+void restore_data(const nlohmann::json& position, BatchSource& data) {
+  std::map<std::string, SamplerState> states;
+  for (const auto& [name, state] : position.at("loaders").items()) {
+    states[name] = {state.at("seed"), state.at("epoch"), state.at("position")};
+  }
+  data.load_state(states, position.at("batches_done"));
+}
+
+nlohmann::json callback_states(const std::vector<std::shared_ptr<Callback>>& callbacks) {
+  nlohmann::json states = nlohmann::json::array();
+  for (const auto& callback : callbacks) {
+    const std::string state = callback->state();
+    if (!state.empty()) states.push_back({{"name", callback->name()}, {"state", state}});
+  }
+  return states;
+}
+
+void restore_callbacks(const nlohmann::json& states,
+                       const std::vector<std::shared_ptr<Callback>>& callbacks) {
+  std::vector<bool> used(states.size());
+  for (const auto& callback : callbacks) {
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (used[i] || states[i].at("name") != callback->name()) continue;
+      callback->load_state(states[i].at("state"));
+      used[i] = true;
+      break;
+    }
+  }
+}
+
+// NaN and infinities are no JSON.
+nlohmann::json number(double value) {
+  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(fmt::format("{}", value));
+}
+
+double number_of(const nlohmann::json& value) {
+  return value.is_string() ? std::stod(value.get<std::string>()) : value.get<double>();
+}
+
+nlohmann::json numbers(const std::map<std::string, double>& values) {
+  nlohmann::json result = nlohmann::json::object();
+  for (const auto& [name, value] : values) result[name] = number(value);
+  return result;
+}
+
+// Compared by names and shapes before anything is read; then read to where it belongs.
+void restore_model(const Reader& reader, const Model& model) {
+  NamedTensors saved;
+  for (const std::string& name : reader.names()) {
+    if (!name.starts_with(interop::kModelPrefix)) continue;
+    const checkpoint::TensorEntry& entry = reader.entry(name);
+    saved.emplace_back(name.substr(interop::kModelPrefix.size()),
+                       torch::empty(entry.shape, torch::TensorOptions(entry.dtype).device(torch::kMeta)));
+  }
+  const interop::WeightMatch match = interop::match_weights(interop::weights_of(*model.module()), saved);
+  const std::string differences = match.differences();
+  if (!differences.empty()) {
+    throw ConfigError("train", fmt::format("the checkpoint '{}' is of another model:\n{}",
+                                           reader.folder().string(), differences));
+  }
+  const torch::NoGradGuard no_grad;
+  std::vector<checkpoint::Target> targets;
+  for (const auto& pair : match.pairs) {
+    targets.push_back({.name = std::string(interop::kModelPrefix) + pair.name, .out = pair.to});
+  }
+  reader.read(targets);
+}
+
+void restore_optimizer(const Reader& reader, const nlohmann::json& metadata, TrainState& state) {
+  if (state.optimizer != nullptr) {
+    if (!metadata.contains("optimizer")) {
+      throw ConfigError("train", fmt::format("the checkpoint '{}' holds no optimizer with gradients",
+                                             reader.folder().string()));
+    }
+    load_optimizer_state(*state.optimizer, parameters_of(state.model),
+                         {read_part(reader, "optimizer"), metadata.at("optimizer").dump()});
+  } else {
+    state.gradient_free->load_state(read_part(reader, "gradient_free"));
+  }
+}
+
+void restore_random_streams(const Reader& reader, const TrainState& state, const World& world,
+                            uint64_t seed) {
+  const std::string own = under("random", std::to_string(world.rank()));
+  if (reader.manifest().world_size == world.size() && reader.has(own)) {
+    set_random_state(tensor_bytes(reader.read(own)), world.device());
+  } else {
+    seed_stream(seed, state.result.step, world.rank());
+  }
+}
+
+}  // namespace
+
+Snapshot take_snapshot(const TrainState& state, const World& world, const std::string& config) {
+  Snapshot snapshot;
+  snapshot.step = state.result.step;
+  snapshot.epoch = state.epochs_done;
+  snapshot.world_size = world.size();
+  nlohmann::json& metadata = snapshot.metadata;
+  for (const auto& [name, tensor] : interop::weights_of(*state.model.module())) {
+    snapshot.pieces.push_back(TensorPiece::whole(std::string(interop::kModelPrefix) + name, tensor));
+  }
+  if (state.optimizer != nullptr) {
+    const OptimizerState optimizer = optimizer_state(*state.optimizer, parameters_of(state.model));
+    add(snapshot, "optimizer", optimizer.tensors);
+    metadata["optimizer"] = nlohmann::json::parse(optimizer.values);
+  } else {
+    add(snapshot, "gradient_free", state.gradient_free->state());
+  }
+  if (state.scaler != nullptr) metadata["scaler"] = state.scaler->state();
+  if (state.average != nullptr) add(snapshot, "average", state.average->state());
+  const std::vector<std::string> streams =
+      world.communicator().all_gather_bytes(random_state(world.device()));
+  for (size_t rank = 0; rank < streams.size(); ++rank) {
+    snapshot.pieces.push_back(
+        TensorPiece::whole(under("random", std::to_string(rank)), bytes_tensor(streams[rank])));
+  }
+  metadata["data"] = data_position(state.data);
+  metadata["epoch_sums"] = state.sums.totals(world.communicator());
+  metadata["callbacks"] = callback_states(state.callbacks);
+  metadata["iteration"] = state.result.iteration;
+  metadata["epochs_done"] = state.epochs_done;
+  metadata["metrics"] = numbers(state.result.metrics);
+  metadata["best_validation"] = number(state.best_validation);
+  metadata["config"] = nlohmann::json::parse(config);
+  return snapshot;
+}
+
+void restore_snapshot(const Reader& reader, TrainState& state, const World& world, uint64_t seed) {
+  const nlohmann::json& metadata = reader.metadata();
+  restore_model(reader, state.model);
+  // Weights alone, imported from elsewhere: a start, not a continuation.
+  if (!metadata.contains("epochs_done")) {
+    base::log_info("train", "'{}' holds weights alone: training starts with them", reader.folder().string());
+    return;
+  }
+  restore_optimizer(reader, metadata, state);
+  if (state.scaler != nullptr && metadata.contains("scaler")) state.scaler->load_state(metadata.at("scaler"));
+  if (state.average != nullptr) {
+    const NamedTensors average = read_part(reader, "average");
+    if (!average.empty()) state.average->load_state(average);
+  }
+  state.result.step = reader.step();
+  state.result.iteration = metadata.at("iteration");
+  for (const auto& [name, value] : metadata.at("metrics").items()) {
+    state.result.metrics[name] = number_of(value);
+  }
+  state.epochs_done = metadata.at("epochs_done");
+  state.best_validation = number_of(metadata.at("best_validation"));
+  restore_data(metadata.at("data"), state.data);
+  // The sums of all ranks, once.
+  if (world.is_main()) state.sums.load_totals(metadata.at("epoch_sums"));
+  restore_callbacks(metadata.at("callbacks"), state.callbacks);
+  restore_random_streams(reader, state, world, seed);
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <lockstep/callback.h>
+#include <lockstep/grad_scaler.h>
+#include <lockstep/model.h>
+#include <lockstep/weight_average.h>
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "train/batch_source.h"
+#include "train/metric_sums.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace lockstep {
+class GradientFreeOptimizer;
+}
+
+namespace lockstep::train {
+
+// Everything that a training needs to go on: what a checkpoint holds. Refers to the
+// trainer's parts.
+struct TrainState {
+  const Model& model;
+  torch::optim::Optimizer* optimizer = nullptr;  // one of the two
+  GradientFreeOptimizer* gradient_free = nullptr;
+  GradScaler* scaler = nullptr;      // where there is one
+  WeightAverage* average = nullptr;  // where there is one
+  BatchSource& data;
+  MetricSums& sums;  // of the epoch so far
+  const std::vector<std::shared_ptr<Callback>>& callbacks;
+  TrainResult& result;
+  int64_t& epochs_done;
+  double& best_validation;
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,186 @@
+// Whole trainings as processes: killed, interrupted, preempted, out of space, and gone on.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lockstep/exit_status.h>
+#include <signal.h>
+#include <sys/file.h>
+
+#include <fstream>
+#include <random>
+#include <regex>
+#include <sstream>
+#include <thread>
+
+#include "support/process.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using testing::HasSubstr;
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class TrainingTest : public testing::Test {
+ protected:
+  std::filesystem::path folder(const std::string& name) const { return folder_.path() / name; }
+
+  Process start(const std::string& name, std::vector<std::string> more) const {
+    std::vector<std::string> arguments = {
+        program_path("sine"), "--compute_setup", "cpu", "--log_folder",  folder(name).string(),
+        "--log_model",        "--write_every",   "0",   "--print_every", "0"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Process(arguments, {{"OMP_NUM_THREADS", std::nullopt}});
+  }
+
+  static ExitStatus finish(Process& process) {
+    const auto status = process.wait(seconds(120));
+    EXPECT_TRUE(status) << "no end: " << process.output() << process.errors();
+    return status.value_or(ExitStatus{});
+  }
+
+  // Until no process of the run is left: the system ends the ranks after their parent.
+  void wait_until_free(const std::string& name) const {
+    const auto lock = folder(name) / "checkpoints/lock";
+    const auto deadline = steady_clock::now() + seconds(30);
+    while (steady_clock::now() < deadline) {
+      const int fd = ::open(lock.c_str(), O_RDONLY | O_CLOEXEC);
+      if (fd < 0) return;
+      const bool free = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
+      ::close(fd);
+      if (free) return;
+      std::this_thread::yield();
+    }
+    FAIL() << "a process still holds " << lock;
+  }
+
+  std::string weights(const std::string& name) const { return read_file(folder(name) / "model.safetensors"); }
+
+  TemporaryFolder folder_{"/dev/shm"};
+};
+
+TEST_F(TrainingTest, KilledAtFiftyMomentsEndsOnTheSameBits) {
+  const std::vector<std::string> options = {"--nprocs", "2", "--max_iter", "4000", "--checkpoint_every_steps",
+                                            "50"};
+  Process straight = start("straight", options);
+  ASSERT_EQ(finish(straight), ExitStatus{.code = 0}) << straight.errors();
+
+  std::mt19937 random(20261115);
+  for (int kill = 0; kill < 50; ++kill) {
+    Process victim = start("killed", options);
+    // Also before the first line: while it starts, or while it loads a checkpoint.
+    if (kill % 5 != 0) ASSERT_TRUE(victim.read_line(seconds(60))) << victim.errors();
+    const auto moment =
+        steady_clock::now() + microseconds(std::uniform_int_distribution<int>(0, 40000)(random));
+    while (steady_clock::now() < moment) std::this_thread::yield();
+    victim.signal(SIGKILL);
+    finish(victim);
+    ASSERT_NO_FATAL_FAILURE(wait_until_free("killed"));
+  }
+  Process last = start("killed", options);
+  ASSERT_EQ(finish(last), ExitStatus{.code = 0}) << last.errors();
+  EXPECT_THAT(last.output(), HasSubstr("Going on from"));
+  EXPECT_THAT(last.output(), HasSubstr("Trained 4000 epochs (16000 steps)"));
+  ASSERT_FALSE(weights("straight").empty());
+  EXPECT_EQ(weights("killed"), weights("straight"));
+}
+
+TEST_F(TrainingTest, CtrlCEndsAfterTheStepWithACheckpoint) {
+  const std::vector<std::string> forever = {"--nprocs",           "2",         "--max_iter", "1000000000",
+                                            "--checkpoint_every", "1000000000"};
+  Process process = start("run", forever);
+  ASSERT_TRUE(process.read_line(seconds(60)));
+  process.signal(SIGINT);
+  finish(process);
+  EXPECT_THAT(process.output(), HasSubstr("stopped: interrupted")) << process.errors();
+  std::smatch match;
+  const std::string output = process.output();
+  ASSERT_TRUE(std::regex_search(output, match, std::regex("\\(([0-9]+) steps\\)"))) << output;
+  Process again = start("run", {"--max_iter", "0", "--nprocs", "2"});
+  finish(again);
+  EXPECT_THAT(again.output(), HasSubstr(", " + match[1].str() + " steps\n")) << "went on from that step";
+}
+
+TEST_F(TrainingTest, PreemptionSavesAndTheNextRunGoesOn) {
+  Process process =
+      start("run", {"--nprocs", "2", "--max_iter", "1000000000", "--checkpoint_every", "1000000000"});
+  ASSERT_TRUE(process.read_line(seconds(60)));
+  process.signal(SIGUSR1);
+  EXPECT_EQ(finish(process), ExitStatus{.code = kExitPreempted}) << process.errors();
+  Process again = start("run", {"--max_iter", "0"});
+  EXPECT_EQ(finish(again), ExitStatus{.code = 0});
+  EXPECT_THAT(again.output(), HasSubstr("Going on from"));
+}
+
+TEST_F(TrainingTest, RestartedByItsLauncherItFindsItsFolderAgain) {
+  Process launcher(
+      {program_path("lockstep"), "run", "-n", "2", "--max-restarts", "1", program_path("sine"),
+       "--compute_setup", "cpu", "--root_folder", folder_.path().string(), "--max_iter", "1000000000",
+       "--checkpoint_every_steps", "50", "--write_every", "0", "--print_every", "1000"},
+      {{"OMP_NUM_THREADS", std::nullopt}});
+  std::optional<std::string> line;
+  while ((line = launcher.read_line(seconds(60))) && line->find("Iteration") == std::string::npos) {
+  }
+  ASSERT_TRUE(line) << launcher.errors();
+  const std::string children =
+      read_file(fmt::format("/proc/{0}/task/{0}/children", static_cast<int>(launcher.pid())));
+  pid_t rank = 0;
+  std::istringstream(children) >> rank;
+  ASSERT_GT(rank, 0) << children;
+  ASSERT_EQ(::kill(rank, SIGKILL), 0);
+  while ((line = launcher.read_line(seconds(60))) && line->find("Going on from") == std::string::npos) {
+  }
+  EXPECT_TRUE(line) << launcher.output() << launcher.errors();
+}
+
+TEST_F(TrainingTest, ADiskThatIsFullLosesNothingAndEndsNothing) {
+  Process first = start("run", {"--max_iter", "5", "--checkpoint_every", "5"});
+  ASSERT_EQ(finish(first), ExitStatus{.code = 0});
+  // No file may grow beyond this: what a full disk does, without root.
+  Process process({"env", "--ignore-signal=XFSZ", "prlimit", "--fsize=1024:unlimited", program_path("sine"),
+                   "--compute_setup", "cpu", "--log_folder", folder("run").string(), "--max_iter", "20",
+                   "--checkpoint_every", "5", "--write_every", "0"},
+                  {{"OMP_NUM_THREADS", std::nullopt}});
+  EXPECT_EQ(finish(process), ExitStatus{.code = 0}) << process.errors();
+  EXPECT_THAT(process.errors(),
+              HasSubstr("a checkpoint was not saved, the one before stays; training goes on"));
+  EXPECT_THAT(process.output(), HasSubstr("Trained 20 epochs"));
+  Process again = start("run", {"--max_iter", "20"});
+  EXPECT_EQ(finish(again), ExitStatus{.code = 0}) << again.errors();
+  EXPECT_THAT(again.output(), HasSubstr("5 of 20 epochs are done"));
+}
+
+TEST_F(TrainingTest, ASecondRunInTheFolderIsToldWhoHasIt) {
+  Process first = start("run", {"--max_iter", "1000000000", "--checkpoint_every", "1"});
+  ASSERT_TRUE(first.read_line(seconds(60)));
+  Process second = start("run", {"--max_iter", "1", "--checkpoint_every", "1"});
+  EXPECT_EQ(finish(second), ExitStatus{.code = kExitUsage});
+  EXPECT_THAT(second.errors(), HasSubstr(std::to_string(first.pid())));
+}
+
+TEST_F(TrainingTest, ThreeRanksWhereTwoWereAskedForAreRefused) {
+  Process process({"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3", program_path("sine"),
+                   "--nprocs", "2", "--compute_setup", "cpu"},
+                  {{"OMP_NUM_THREADS", std::nullopt},
+                   {"LOCKSTEP_ROOT_FOLDER", folder("runs").string()},
+                   kExcuseMpiLeaks});
+  EXPECT_EQ(finish(process).code, kExitUsage);
+  EXPECT_THAT(process.errors(), HasSubstr("nprocs"));
+  Process device = start("run", {"--compute_setup", "tpu"});
+  EXPECT_EQ(finish(device).code, kExitUsage);
+  EXPECT_THAT(device.errors(), HasSubstr("compute_setup must be one of cpu, gpu, auto: 'tpu'"));
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,81 @@
+#include "support/training.h"
+
+#include <gtest/gtest.h>
+#include <lockstep/c10d.h>
+
+#include "support/rank_threads.h"
+
+namespace lockstep::test {
+namespace {
+
+void set_weights(torch::nn::SequentialImpl& model) {
+  const torch::NoGradGuard no_grad;
+  int64_t k = 0;
+  for (torch::Tensor& parameter : model.parameters()) {
+    parameter.copy_(
+        torch::sin(torch::arange(k, k + parameter.numel(), torch::kFloat64)).reshape(parameter.sizes()));
+    k += parameter.numel();
+  }
+}
+
+}  // namespace
+
+TrainConfig quiet_config(const std::filesystem::path& folder) {
+  TrainConfig config;
+  config.max_iter = 8;
+  config.dtype = "float64";
+  config.log_folder = folder.string();
+  config.tracking_tool = "none";
+  config.verbose = false;
+  return config;
+}
+
+std::shared_ptr<Dataset> Training::dataset() const {
+  const auto x = torch::linspace(0, 1, samples, torch::kFloat64).reshape({-1, 1});
+  return std::make_shared<TensorDataset>(std::vector<torch::Tensor>{x, torch::sin(2 * M_PI * x)});
+}
+
+Training::Outcome Training::run() const {
+  std::vector<Outcome> all(static_cast<size_t>(ranks));
+  run_ranks(ranks, [&](int rank, c10::intrusive_ptr<c10d::Store> store) {
+    RankMap map;
+    map.rank = rank;
+    map.world_size = ranks;
+    World world(map, make_communicator(std::move(store), rank, ranks, {.backend = "shm"}), torch::kCPU);
+    torch::nn::Sequential model(torch::nn::Linear(1, 16), torch::nn::Tanh(), torch::nn::Dropout(dropout),
+                                torch::nn::Linear(16, 1));
+    set_weights(*model);
+    const auto optimizer = make_optimizer
+                               ? make_optimizer(model->parameters())
+                               : std::make_unique<torch::optim::SGD>(
+                                     model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+    TrainConfig own = config;
+    if (make_callbacks) own.callbacks = make_callbacks();
+    Trainer trainer(world, model, *optimizer, own, loss);
+    if (prepare) prepare(trainer);
+    const Loader data(dataset(), loader);
+    Outcome& outcome = all[static_cast<size_t>(rank)];
+    outcome.result = fit ? fit(trainer, data) : trainer.fit(data);
+    for (const torch::Tensor& parameter : model->parameters()) {
+      outcome.weights.push_back(parameter.detach().clone());
+    }
+  });
+  for (const Outcome& one : all) expect_equal_weights(one, all[0]);
+  return all[0];
+}
+
+void expect_equal_weights(const Training::Outcome& a, const Training::Outcome& b) {
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (size_t i = 0; i < a.weights.size(); ++i) {
+    EXPECT_TRUE(torch::equal(a.weights[i], b.weights[i])) << "parameter " << i;
+  }
+}
+
+void expect_close_weights(const Training::Outcome& a, const Training::Outcome& b, double tolerance) {
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (size_t i = 0; i < a.weights.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(a.weights[i], b.weights[i], tolerance, tolerance / 10)) << "parameter " << i;
+  }
+}
+
+}  // namespace lockstep::test
