@@ -1,0 +1,121 @@
+// What the trainer costs beside the training itself. Prints one JSON line.
+//
+//   build/bin/bench/trainer_costs step FOLDER         us a step beyond the bare loop, sine model
+//   build/bin/bench/trainer_costs checkpoint FOLDER   % that a checkpoint of 1 GB adds to the 50 steps after
+//   it
+
+#include <lockstep/lockstep.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+namespace {
+
+using namespace lockstep;
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+TrainConfig quiet(const std::string& folder, int64_t epochs) {
+  TrainConfig config;
+  config.max_iter = epochs;
+  config.compute_setup = "cpu";
+  config.log_folder = folder;
+  config.resume = "never";
+  config.tracking_tool = "none";
+  config.verbose = false;
+  return config;
+}
+
+torch::nn::Sequential sine_model() {
+  torch::manual_seed(0);
+  return torch::nn::Sequential(torch::nn::Linear(1, 16), torch::nn::ReLU(), torch::nn::Linear(16, 1));
+}
+
+// What a user would write without a trainer, over the same data.
+double bare_loop_s(World& world, const Loader& whole, int64_t epochs) {
+  torch::nn::Sequential model = sine_model();
+  torch::optim::SGD optimizer(model->parameters(), 0.01);
+  DataParallel ddp(model, world.communicator());
+  Loader loader = whole.shard(0, 1, ShardKind::kTrain);
+  const double start = now_s();
+  double total = 0;
+  for (int64_t epoch = 0; epoch < epochs; ++epoch) {
+    for (const Batch& batch : loader.epoch(epoch)) {
+      ddp.zero_grad();
+      const at::Tensor loss = torch::mse_loss(ddp.forward(batch.data()), batch.target());
+      loss.backward();
+      optimizer.step();
+      total += *loss.const_data_ptr<float>();
+    }
+  }
+  if (!(total > 0)) throw InternalError("bench", "the loop did nothing");
+  return now_s() - start;
+}
+
+double trainer_s(World& world, const Loader& loader, int64_t epochs, const std::string& folder) {
+  torch::nn::Sequential model = sine_model();
+  torch::optim::SGD optimizer(model->parameters(), 0.01);
+  Trainer trainer(world, model, optimizer, quiet(folder, epochs));
+  const double start = now_s();
+  trainer.fit(loader);
+  return now_s() - start;
+}
+
+double step_us(World& world, const std::string& folder) {
+  const auto x = torch::linspace(0, 1, 16000).reshape({-1, 1});
+  const Loader loader(TensorDataset({x, torch::sin(2 * M_PI * x)}), {.batch_size = 16, .shuffle = true});
+  constexpr int64_t kEpochs = 5;
+  constexpr double kSteps = kEpochs * 1000;
+  std::vector<double> differences;
+  for (int round = 0; round < 7; ++round) {
+    const double bare = bare_loop_s(world, loader, kEpochs);
+    differences.push_back((trainer_s(world, loader, kEpochs, folder) - bare) / kSteps * 1e6);
+  }
+  std::nth_element(differences.begin(), differences.begin() + 3, differences.end());
+  return std::max(differences[3], 0.01);
+}
+
+// 15 layers of 4096 x 4096: 1 GB of weights, which plain SGD leaves as the whole state.
+double checkpoint_percent(World& world, const std::string& folder) {
+  torch::nn::Sequential model;
+  for (int i = 0; i < 15; ++i)
+    model->push_back(torch::nn::Linear(torch::nn::LinearOptions(4096, 4096).bias(false)));
+  torch::optim::SGD optimizer(model->parameters(), 1e-6);
+  const auto x = torch::rand({16, 4096});
+  constexpr int64_t kSteps = 50;
+  std::vector<double> at_step;
+  TrainConfig config = quiet(folder, 1);
+  config.max_batches = 3 * kSteps + 1;
+  config.checkpoint_every_steps = 2 * kSteps;
+  config.callbacks = {std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainBatchStart},
+                                                 [&](Trainer&) { at_step.push_back(now_s()); })};
+  Trainer trainer(world, model, optimizer, config);
+  trainer.fit(Loader(TensorDataset({x, x}), {.batch_size = 16, .endless = true}));
+  const double without = at_step[2 * kSteps - 1] - at_step[kSteps - 1];
+  // From the beginning of the step after which it is saved.
+  const double with = at_step[3 * kSteps - 1] - at_step[2 * kSteps - 1];
+  std::fprintf(stderr, "50 steps: %.3f s, with a checkpoint %.3f s\n", without, with);
+  return std::max(100 * (with / without - 1), 0.01);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string what = argc == 3 ? argv[1] : "";
+  return launch({.nprocs = 1, .compute_setup = "cpu"}, [&](World& world) {
+    double value = 0;
+    if (what == "step") {
+      value = step_us(world, argv[2]);
+    } else if (what == "checkpoint") {
+      value = checkpoint_percent(world, argv[2]);
+    } else {
+      throw ConfigError("bench", "usage: trainer_costs step|checkpoint FOLDER");
+    }
+    std::printf("{\"value\": %.6g, \"unit\": \"%s\"}\n", value, what == "step" ? "us" : "%");
+  });
+}
