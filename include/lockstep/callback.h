@@ -61,7 +61,8 @@ struct CallbackOptions {
   int64_t called_every = 1;
   // Runs only where this is true; empty: always.
   std::function<bool(const Trainer&)> condition = {};
-  // Changes what the callbacks after this one see; runs before the callback itself.
+  // Changes the result, for the callbacks after this one and for everything that is made
+  // of it; runs before the callback itself.
   std::function<void(TrainResult&)> modify_result = {};
 };
 
@@ -81,11 +82,14 @@ class Callback {
   // What the trainer calls at stage on(): runs when it is due.
   void call(Trainer& trainer, int64_t count);
 
-  // What must survive a restart, as text; kept in checkpoints under name(). Of two
-  // callbacks with one name the order in the configuration tells them apart.
+  // What must survive a restart, as text; kept in checkpoints under name(): rank 0's,
+  // which all ranks get. Of two callbacks with one name the order in the configuration
+  // tells them apart.
   virtual std::string name() const { return "callback"; }
   virtual std::string state() const { return {}; }
   virtual void load_state(const std::string& state) {}
+  // Another training begins: forget the one before.
+  virtual void reset() {}
 
  protected:
   explicit Callback(const CallbackOptions& options);

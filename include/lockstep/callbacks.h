@@ -27,6 +27,7 @@ class ScheduleLearningRate : public Callback {
   std::string name() const override { return "learning_rate"; }
   std::string state() const override;
   void load_state(const std::string& state) override;
+  void reset() override { loaded_.clear(); }
 
  protected:
   void run(Trainer& trainer) override;
@@ -34,6 +35,7 @@ class ScheduleLearningRate : public Callback {
  private:
   LearningRateSchedule schedule_;
   const Per per_;
+  const torch::optim::Optimizer* optimizer_ = nullptr;  // whose rates scheduled_ sets
   std::unique_ptr<ScheduledLearningRate> scheduled_;
   std::string loaded_;
 };
@@ -48,6 +50,7 @@ class ReduceLearningRateOnPlateau : public Callback {
   std::string name() const override { return "plateau"; }
   std::string state() const override;
   void load_state(const std::string& state) override;
+  void reset() override;
 
  protected:
   void run(Trainer& trainer) override;
@@ -72,6 +75,7 @@ class EarlyStopping : public Callback {
   std::string name() const override { return "early_stopping"; }
   std::string state() const override;
   void load_state(const std::string& state) override;
+  void reset() override;
 
  protected:
   void run(Trainer& trainer) override;
@@ -91,6 +95,7 @@ class StopAtTarget : public Callback {
   std::string name() const override { return "stop_at_target"; }
   std::string state() const override;
   void load_state(const std::string& state) override;
+  void reset() override;
 
  protected:
   void run(Trainer& trainer) override;

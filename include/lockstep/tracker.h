@@ -57,7 +57,8 @@ struct Image {
   std::vector<uint8_t> pixels;
 };
 
-enum class RunStatus { kFinished, kFailed };
+// Interrupted: to go on later.
+enum class RunStatus { kFinished, kFailed, kInterrupted };
 
 // Writes what a training run measures. What a tool has no place for is dropped
 // silently: those functions do nothing by default. One thread at a time. No call waits

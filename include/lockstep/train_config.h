@@ -92,7 +92,8 @@ struct TrainConfig {
   int64_t checkpoint_every_steps = 0;
   // Instead: only when validation gives a new best one.
   bool checkpoint_best_only = false;
-  // Newest checkpoints that are kept; the best one is kept beside them.
+  // Newest checkpoints that are kept; the one with the least validation loss is kept
+  // beside them.
   int checkpoint_keep = 3;
   // false: the step waits until a checkpoint is on disk.
   bool checkpoint_async = true;
@@ -118,8 +119,8 @@ struct TrainConfig {
   Hyperparameters hyperparams = {};
   // Hands the weights to the trackers at the end.
   bool log_model = false;
-  // Metrics over all ranks. false: those of rank 0 alone, for speed on slow networks;
-  // what decides (plateau, early stopping, best checkpoint) is reduced all the same.
+  // What is printed and written is over all ranks. false: rank 0's own. What decides
+  // (plateau, early stopping, best checkpoint) is over all ranks in any case.
   bool all_reduce_metrics = true;
   // Where the sums of metrics are kept: auto, on the device, so that no step waits for
   // it; or cpu.
@@ -129,9 +130,9 @@ struct TrainConfig {
   // A folder of its own for each run under root_folder; a job that is started again by
   // its launcher or by Slurm finds the one it had. false: root_folder/PROGRAM.
   bool create_subfolder_per_run = true;
-  // Exactly this folder instead.
+  // Exactly this folder instead. A second fit() of the program has NAME-2.
   std::string log_folder;
-  // auto: a bar on a terminal; bar; none.
+  // auto: a bar on a terminal, else a line every ten seconds; bar; none.
   std::string progress = "auto";
   // false: no printed lines and no summary.
   bool verbose = true;

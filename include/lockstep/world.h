@@ -29,11 +29,15 @@ class World {
   // Which life of the job's ranks this is: 0, 1, ... after a failure, or when nodes came
   // or went. World size and ranks may have changed.
   int generation() const { return map_.generation; }
+  // Counts the trainings of this world, from 1, the same on all ranks: each has a run
+  // folder of its own.
+  int begin_run() { return ++runs_; }
 
  private:
   RankMap map_;
   Communicator communicator_;
   c10::Device device_;
+  int runs_ = 0;
 };
 
 }  // namespace lockstep

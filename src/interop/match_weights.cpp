@@ -77,8 +77,9 @@ WeightMatch match_weights(const NamedTensors& model, const NamedTensors& file) {
     if (found == in_file.end()) continue;
     const at::Tensor& from = *found->second;
     (tensor.sizes() == from.sizes() ? match.pairs : match.other_shape).push_back({name, tensor, from});
-    filled.insert(place_of(tensor));
-    used.insert(place_of(from));
+    // What has no elements is nowhere.
+    if (tensor.numel() > 0) filled.insert(place_of(tensor));
+    if (from.numel() > 0) used.insert(place_of(from));
   }
   for (const auto& [name, tensor] : model) {
     if (in_file.count(std::string_view(name).substr(model_prefix)) == 0 &&

@@ -64,6 +64,16 @@ void copy_to(const std::filesystem::path& target, const MlflowArtifact& artifact
   }
 }
 
+// As MLflow calls them.
+const char* name_of(RunStatus status) {
+  switch (status) {
+    case RunStatus::kFinished: return "FINISHED";
+    case RunStatus::kFailed: return "FAILED";
+    case RunStatus::kInterrupted: return "KILLED";
+  }
+  return "FAILED";
+}
+
 }  // namespace
 
 struct MlflowApi::Answer {
@@ -209,9 +219,7 @@ void MlflowApi::upload(const MlflowArtifact& artifact) {
 
 void MlflowApi::close_run(RunStatus status) {
   demand("POST", "runs/update",
-         {{"run_id", run_id_},
-          {"status", status == RunStatus::kFinished ? "FINISHED" : "FAILED"},
-          {"end_time", milliseconds_since_1970()}});
+         {{"run_id", run_id_}, {"status", name_of(status)}, {"end_time", milliseconds_since_1970()}});
 }
 
 std::string mlflow_key(std::string_view name) {

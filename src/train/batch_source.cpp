@@ -80,7 +80,8 @@ void BatchSource::begin_epoch(int64_t epoch) {
 }
 
 bool BatchSource::next(Batch& batch) {
-  if (position_ >= num_batches_) return false;
+  // Before anything is taken: where one loader has ended, the others keep their batch.
+  if (at_end()) return false;
   batch = Batch();
   for (Stream& stream : streams_) {
     Batch* part = stream.epoch->next();

@@ -37,6 +37,12 @@ fs::path checkpoint_at(const fs::path& path) {
                                          path.string()));
 }
 
+// The resume option of the run that saved this.
+std::string began_from(const fs::path& path) {
+  const nlohmann::json metadata = checkpoint::Reader(path).metadata();
+  return metadata.value("/config/resume"_json_pointer, std::string());
+}
+
 }  // namespace
 
 struct Checkpointing::Writer {
@@ -59,7 +65,8 @@ Checkpointing::Checkpointing(const World& world, const TrainConfig& config, fs::
 Checkpointing::~Checkpointing() = default;
 
 bool Checkpointing::due_after_step(int64_t step) const {
-  return config_.checkpoint_every_steps > 0 && step % config_.checkpoint_every_steps == 0;
+  return !config_.checkpoint_best_only && config_.checkpoint_every_steps > 0 &&
+         step % config_.checkpoint_every_steps == 0;
 }
 
 bool Checkpointing::due_after_epoch(int64_t epoch) const {
@@ -75,27 +82,29 @@ void Checkpointing::note_failure(const std::exception& error) {
 
 void Checkpointing::save(TrainState& state, std::optional<double> metric, bool wait) {
   checkpoint::Snapshot snapshot = take_snapshot(state, world_, config_.to_json());
-  last_step_ = snapshot.step;
-  if (!writer_) return;
   snapshot.metric = metric;
-  try {
-    writer_->async.poll();  // what became of the one before
-  } catch (const std::exception& error) {
-    note_failure(error);
+  const bool waits = wait || !config_.checkpoint_async;
+  bool failed = false;
+  if (writer_) {
+    finish();  // an error of the save before would else take the place of this one
+    try {
+      writer_->async.save(snapshot);
+      if (waits) writer_->async.wait();
+    } catch (const std::exception& error) {
+      note_failure(error);
+      failed = true;
+    }
   }
-  try {
-    writer_->async.save(snapshot);
-    if (wait || !config_.checkpoint_async) writer_->async.wait();
-  } catch (const std::exception& error) {
-    note_failure(error);
-  }
+  last_step_ = waits && any_rank(world_, failed) ? -1 : snapshot.step;
 }
 
 fs::path Checkpointing::find() const {
   if (config_.resume == "never") return {};
-  if (config_.resume != "auto") return checkpoint_at(config_.resume);
-  const auto entry = checkpoint::newest_valid(folder_);
-  return entry ? entry->path : fs::path();
+  const auto own = checkpoint::newest_valid(folder_);
+  if (config_.resume == "auto") return own ? own->path : fs::path();
+  // A job that began from a path and was started again goes on from what it has saved.
+  if (own && began_from(own->path) == config_.resume) return own->path;
+  return checkpoint_at(config_.resume);
 }
 
 std::optional<fs::path> Checkpointing::resume(TrainState& state) {

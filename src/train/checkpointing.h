@@ -35,7 +35,7 @@ class Checkpointing {
   // `wait`. A save that fails is said by a warning and counted; training goes on, and
   // the checkpoint before stays valid.
   void save(TrainState& state, std::optional<double> metric, bool wait = false);
-  // Whether the state of this step is saved already.
+  // Whether the state of this step is saved, or being saved.
   bool saved(int64_t step) const { return last_step_ == step; }
   int64_t failures() const { return failures_; }
 

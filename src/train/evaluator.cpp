@@ -8,24 +8,10 @@
 
 #include "train/autocast.h"
 #include "train/batch_source.h"
+#include "train/evaluation_mode.h"
 
 namespace lockstep::train {
 namespace {
-
-class EvaluationMode {
- public:
-  explicit EvaluationMode(const Model& model)
-      : module_(*model.module()), was_training_(module_.is_training()) {
-    module_.eval();
-  }
-  ~EvaluationMode() { module_.train(was_training_); }
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  torch::nn::Module& module_;
-  const bool was_training_;
-};
 
 Loader own_part(const Loader& whole, const World& world) {
   if (whole.dataset_size() == 0) throw ConfigError("train", "nothing to evaluate: the dataset is empty");

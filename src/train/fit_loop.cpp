@@ -8,9 +8,10 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <limits>
 
 #include "base/log.h"
-#include "train/random_state.h"
+#include "train/main_rank.h"
 
 namespace lockstep::train {
 namespace {
@@ -52,13 +53,23 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
              .callbacks = config_.callbacks,
              .result = trainer.result,
              .epochs_done = trainer.epochs_done,
-             .best_validation = trainer.best_validation} {
-  check_validation();
+             .best_validation = trainer.best_validation,
+             .stopped = stopped_,
+             .max_iter = config_.max_iter} {
+  check_configuration();
+  trainer_.fitting = true;
 }
 
-FitLoop::~FitLoop() { trainer_.trackers = nullptr; }
+FitLoop::~FitLoop() {
+  trainer_.trackers = nullptr;
+  trainer_.fitting = false;
+}
 
-void FitLoop::check_validation() const {
+void FitLoop::check_configuration() const {
+  if (trainer_.fitting) throw ConfigError("train", "fit() was called inside fit() of the same trainer");
+  if (trainer_.gradient_free != nullptr && trainer_.average) {
+    throw ConfigError("train", "ema_decay averages what gradients make of the weights: a search has none");
+  }
   if (config_.val_every > 0 && validation_.empty()) {
     throw ConfigError(
         "train", fmt::format("val_every is {}, and fit() got no data for validation", config_.val_every));
@@ -73,8 +84,15 @@ void FitLoop::resume() {
   torch::manual_seed(config_.seed + static_cast<uint64_t>(world_.rank()));
   trainer_.epochs_done = 0;
   trainer_.result.step = 0;
+  trainer_.result.iteration = 0;
   trainer_.result.metrics.clear();
+  trainer_.best_validation = std::numeric_limits<double>::infinity();
+  trainer_.save_requested = false;
+  trainer_.stop_reason.clear();
+  for (const auto& callback : config_.callbacks) callback->reset();
   const auto path = checkpoints_.resume(state_);
+  // Weights that came without their average begin a new one.
+  if (path && trainer_.average && trainer_.average->updates() == 0) trainer_.make_average();
   if (path && world_.is_main() && config_.verbose) {
     fmt::print("Going on from {}: {} of {} epochs are done, {} steps\n", path->string(), trainer_.epochs_done,
                config_.max_iter, trainer_.result.step);
@@ -88,14 +106,12 @@ FitResult FitLoop::run() {
   preemption_.emplace(world_, signals_to_heed(checkpoints_.enabled() || trainer_.preemption_save));
   resume();
   announce();
-  trainer_.stop_reason.clear();
   trainer_.model.module()->train();
   trainer_.begin(Stage::kTrainStart, trainer_.epochs_done);
   if (config_.val_every > 0 && trainer_.epochs_done == 0 && first_step_ == 0) validate();
+  agree_to_stop();
   start_ = Clock::now();
-  while (trainer_.epochs_done < config_.max_iter && trainer_.stop_reason.empty() && !interrupted_) {
-    train_epoch();
-  }
+  while (trainer_.epochs_done < config_.max_iter && stopped_.empty() && !interrupted_) train_epoch();
   return finish();
 }
 
@@ -160,7 +176,8 @@ LossResult FitLoop::step_without_gradients() {
   const at::Tensor losses =
       evaluate_over_ranks(optimizer, optimizer.population(), loss_of, world_.communicator());
   set_parameters(module, optimizer.best());
-  return losses.min();
+  constexpr double kWorst = std::numeric_limits<double>::infinity();
+  return losses.nan_to_num(kWorst, kWorst).min();
 }
 
 void FitLoop::check_finite(double loss) const {
@@ -182,7 +199,9 @@ bool FitLoop::after_step() {
 
 void FitLoop::finish_epoch() {
   own_ = sums_.own();
-  const MetricSums::Means means = sums_.over(world_.communicator(), !trainer_.stop_reason.empty());
+  MetricSums::Means means = sums_.over(world_.communicator());
+  // A search shows the same samples to every rank.
+  if (trainer_.gradient_free != nullptr) means.samples /= world_.size();
   sums_.clear();
   const double seconds = std::chrono::duration<double>(Clock::now() - epoch_start_).count();
   epoch_samples_per_s_ = means.samples / seconds;
@@ -198,23 +217,25 @@ void FitLoop::finish_epoch() {
   if (config_.trainstop_criterion && config_.trainstop_criterion(trainer_.result)) {
     trainer_.stop_reason = "trainstop_criterion";
   }
-  // One rank's word is enough, and a callback may have spoken on one rank alone.
-  MetricSums no_sums;
-  const bool stop = means.flag || no_sums.over(world_.communicator(), !trainer_.stop_reason.empty()).flag;
-  if (stop && trainer_.stop_reason.empty()) trainer_.stop_reason = "another rank asked for it";
   print_line();
   write_metrics();
   write_plots();
+  agree_to_stop();
   if (trainer_.save_requested || checkpoints_.due_after_epoch(epoch) ||
       checkpoints_.due_after_step(trainer_.result.step)) {
     save();
   }
 }
 
+void FitLoop::agree_to_stop() {
+  if (!any_rank(world_, !trainer_.stop_reason.empty())) return;
+  stopped_ = trainer_.stop_reason.empty() ? "another rank asked for it" : trainer_.stop_reason;
+}
+
 void FitLoop::validate() {
   bar_.clear();
   const Evaluation evaluation = trainer_.validate(*validation_.loader());
-  trainer_.model.module()->train();
+  validated_step_ = trainer_.result.step;
   const bool better =
       config_.validation_criterion
           ? config_.validation_criterion(evaluation.loss, trainer_.best_validation, config_.val_epsilon)
@@ -224,27 +245,36 @@ void FitLoop::validate() {
   if (config_.checkpoint_best_only && trainer_.epochs_done > 0) save();
 }
 
+// On a GPU losses are not looked at step by step: before weights that may be broken take
+// the place of good ones on disk, they are.
+void FitLoop::check_epoch_so_far() const {
+  if (world_.device().is_cpu() || trainer_.gradient_free != nullptr) return;
+  const MetricSums::Means means = sums_.over(world_.communicator());
+  const auto loss = means.values.find("loss");
+  if (loss != means.values.end()) check_finite(loss->second);
+}
+
 void FitLoop::save(bool wait) {
   trainer_.save_requested = false;
   if (!checkpoints_.enabled()) {
     throw ConfigError("train", "a checkpoint was asked for, and checkpoints are off: set checkpoint_every");
   }
+  check_epoch_so_far();
+  // A validation of other weights says nothing about these.
   std::optional<double> metric;
-  const auto validated = trainer_.result.metrics.find("val_loss");
-  if (validated != trainer_.result.metrics.end()) metric = validated->second;
+  if (validated_step_ == trainer_.result.step) metric = trainer_.result.metrics.at("val_loss");
   checkpoints_.save(state_, metric, wait);
 }
 
 void FitLoop::handle_preemption() {
   interrupted_ = true;
   const bool is_interrupt = preemption_->signal() == SIGINT;
-  trainer_.stop_reason = is_interrupt ? "interrupted" : preemption_->reason();
   if (checkpoints_.enabled() && !checkpoints_.saved(trainer_.result.step)) save(/*wait=*/true);
   checkpoints_.finish();
   if (trainer_.preemption_save && !is_interrupt) trainer_.preemption_save();
   if (is_interrupt) return;
   bar_.clear();
-  if (trackers_) trackers_->flush();
+  if (trackers_) trackers_->close(RunStatus::kInterrupted);
   preemption_->leave();
 }
 
@@ -266,7 +296,7 @@ FitResult FitLoop::finish() {
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   result.samples_per_s = samples_ / seconds;
   result.skipped_steps = trainer_.step.scaler() ? trainer_.step.scaler()->skipped_steps() : 0;
-  result.stopped = trainer_.stop_reason;
+  result.stopped = interrupted_ ? "interrupted" : stopped_;
   result.run_folder = folder_.path().string();
   finish_trackers();
   preemption_.reset();

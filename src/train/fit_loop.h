@@ -29,7 +29,7 @@ class FitLoop {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void check_validation() const;
+  void check_configuration() const;
   void resume();
   void open_trackers(bool resumed);
   void announce() const;
@@ -43,6 +43,9 @@ class FitLoop {
   bool after_step();
   void finish_epoch();
   void validate();
+  // Ends training on all ranks where one has asked for it.
+  void agree_to_stop();
+  void check_epoch_so_far() const;
   void save(bool wait = false);
   // A signal, or the time limit: saves, and throws Preempted unless it was Ctrl-C.
   void handle_preemption();
@@ -56,7 +59,7 @@ class FitLoop {
   FitResult finish();
 
   Trainer::Impl& trainer_;
-  const World& world_;
+  World& world_;
   const TrainConfig& config_;
   const DataSource validation_;
   RunFolder folder_;
@@ -72,8 +75,10 @@ class FitLoop {
   std::vector<Batch> batches_;  // of the running step
   Clock::time_point start_ = Clock::now();
   Clock::time_point epoch_start_ = Clock::now();
-  int64_t first_step_ = 0;  // of this call
-  double samples_ = 0;      // of this call, over all ranks
+  int64_t first_step_ = 0;       // of this call
+  int64_t validated_step_ = -1;  // the step whose weights were validated last
+  std::string stopped_;          // why all ranks end it before its time
+  double samples_ = 0;           // of this call, over all ranks
   double epoch_samples_per_s_ = 0;
   std::chrono::nanoseconds waited_before_{0};  // for collectives, until the last write
   bool interrupted_ = false;                   // Ctrl-C, or a preemption

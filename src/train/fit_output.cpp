@@ -12,7 +12,9 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "train/evaluation_mode.h"
 #include "train/fit_loop.h"
+#include "train/main_rank.h"
 
 namespace lockstep::train {
 namespace {
@@ -54,12 +56,16 @@ void FitLoop::announce() const {
 }
 
 void FitLoop::open_trackers(bool resumed) {
-  if (!world_.is_main()) return;
-  TrackerOptions options;
-  options.folder = folder_.path();
-  options.run_name = folder_.path().filename().string();
-  if (resumed) options.resume_step = trainer_.result.step + 1;
-  trackers_.emplace(TrackerSet::open(tracker_names(config_), options));
+  // What cannot be opened ends all ranks: the user still looks on.
+  on_main_rank(world_, [this, resumed] {
+    TrackerOptions options;
+    options.folder = folder_.path();
+    options.run_name = folder_.path().filename().string();
+    if (resumed) options.resume_step = trainer_.result.step + 1;
+    trackers_.emplace(TrackerSet::open(tracker_names(config_), options));
+    return std::string();
+  });
+  if (!trackers_) return;
   trainer_.trackers = &*trackers_;
   if (resumed) return;
   std::ostringstream model;
@@ -119,6 +125,7 @@ void FitLoop::print_line() {
 void FitLoop::write_plots() {
   if (config_.plot_every == 0 || trainer_.epochs_done % config_.plot_every != 0 || !world_.is_main()) return;
   const torch::NoGradGuard no_grad;
+  const EvaluationMode mode(trainer_.model);
   for (const PlotFunction& plot : config_.plotting_functions) {
     const auto [name, image] = plot(trainer_.model, trainer_.epochs_done);
     trackers_->write_image(name, image, trainer_.result.step);

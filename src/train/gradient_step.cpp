@@ -61,6 +61,10 @@ LossResult GradientStep::forward(const Batch& batch) const {
       throw ConfigError("train", fmt::format("the loss of a batch must be one number: it has {}",
                                              result.loss.defined() ? result.loss.numel() : 0));
     }
+    for (const auto& [name, value] : result.metrics) {
+      if (value.defined() && value.numel() == 1) continue;
+      throw ConfigError("train", fmt::format("the metric '{}' of a batch must be one number", name));
+    }
     return result;
   } catch (const c10::Error& error) {
     throw ConfigError("train",
@@ -116,14 +120,17 @@ void GradientStep::finish_gradients() {
   if (config_.clip_grad_norm > 0) gradients_.clip_grad_norm(config_.clip_grad_norm);
 }
 
+void GradientStep::refuse_scaler() const {
+  if (!scaler_) return;
+  throw ConfigError(
+      "train",
+      "precision fp16 may have to leave out a step, which neither an optimizer that evaluates the "
+      "loss itself (LBFGS) nor a step of one's own can: use bf16 or fp32");
+}
+
 LossResult GradientStep::run_with_closure(const std::vector<Batch>& batches,
                                           torch::optim::Optimizer& optimizer) {
-  if (scaler_) {
-    throw ConfigError(
-        "train",
-        "precision fp16 may have to leave out a step, which an optimizer that evaluates the loss "
-        "itself cannot: use bf16 or fp32 with LBFGS");
-  }
+  refuse_scaler();
   LossResult first{at::Tensor()};
   optimizer.step([&] {
     const LossResult result = evaluate(batches);
@@ -139,6 +146,7 @@ LossResult GradientStep::run_with_closure(const std::vector<Batch>& batches,
 LossResult GradientStep::run(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer) {
   stepped_ = true;
   if (custom_) {
+    refuse_scaler();
     const std::function<LossResult()> closure = [&] { return evaluate(batches); };
     return custom_({batches, model_, optimizer, closure});
   }

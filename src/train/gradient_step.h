@@ -39,6 +39,7 @@ class GradientStep {
   LossResult evaluate(const std::vector<Batch>& batches);
   void backward(const LossResult& result, double weight);
   void finish_gradients();
+  void refuse_scaler() const;
   LossResult run_with_closure(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer);
 
   const World& world_;

@@ -11,6 +11,7 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "cluster/job_deadline.h"
+#include "train/main_rank.h"
 #include "train/signal_watch.h"
 
 namespace lockstep {
@@ -27,7 +28,10 @@ std::vector<int> signals_or_default(const std::vector<int>& signals) {
 struct Preemption::Impl {
   Impl(const World& world_, const PreemptionOptions& options_)
       : world(world_), options(options_), signals(signals_or_default(options_.signals)) {
-    if (world.is_main()) find_deadline();
+    train::on_main_rank(world, [this] {
+      find_deadline();
+      return std::string();
+    });
     last_asked = Clock::now();
   }
 

@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 
 namespace lockstep::train {
 namespace {
 
-constexpr auto kPeriod = std::chrono::milliseconds(100);
+constexpr std::chrono::milliseconds kBarPeriod{100};
+constexpr std::chrono::milliseconds kLinePeriod{10000};
 constexpr int kBarCells = 20;
 constexpr int kDefaultWidth = 100;
 
@@ -42,19 +44,34 @@ std::string progress_text(const ProgressState& state, int width) {
   return text;
 }
 
+ProgressBar::Kind ProgressBar::kind_of(const std::string& mode, bool is_main) {
+  if (!is_main || mode == "none") return Kind::kNone;
+  return mode == "bar" || ::isatty(STDERR_FILENO) == 1 ? Kind::kBar : Kind::kLines;
+}
+
+// Lines begin after their first period: a short training needs none.
 ProgressBar::ProgressBar(const std::string& mode, bool is_main)
-    : enabled_(is_main && (mode == "bar" || (mode == "auto" && ::isatty(STDERR_FILENO) == 1))) {}
+    : kind_(kind_of(mode, is_main)), last_(std::chrono::steady_clock::now()) {}
 
 ProgressBar::~ProgressBar() { clear(); }
 
-bool ProgressBar::due() const { return enabled_ && std::chrono::steady_clock::now() - last_ >= kPeriod; }
+bool ProgressBar::due() const {
+  if (kind_ == Kind::kNone) return false;
+  const auto period = kind_ == Kind::kBar ? kBarPeriod : kLinePeriod;
+  return std::chrono::steady_clock::now() - last_ >= period;
+}
 
 void ProgressBar::show(const ProgressState& state) {
-  if (!enabled_) return;
+  if (kind_ == Kind::kNone) return;
   last_ = std::chrono::steady_clock::now();
-  shown_ = true;
-  // Back to the first column, the text, and nothing after it.
-  const std::string line = "\r" + progress_text(state, terminal_width()) + "\033[K";
+  std::string line;
+  if (kind_ == Kind::kBar) {
+    shown_ = true;
+    // Back to the first column, the text, and nothing after it.
+    line = "\r" + progress_text(state, terminal_width()) + "\033[K";
+  } else {
+    line = progress_text(state, std::numeric_limits<int>::max()) + "\n";
+  }
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

@@ -22,10 +22,11 @@ struct ProgressState {
 std::string progress_text(const ProgressState& state, int width);
 
 // One line at the bottom of a terminal that is written over again and again, at most ten
-// times a second. Nothing where standard error is no terminal. Rank 0's.
+// times a second; where standard error is no terminal, a line every ten seconds. Rank
+// 0's.
 class ProgressBar {
  public:
-  // `mode`: auto, bar (also without a terminal) or none.
+  // `mode`: auto; bar, also without a terminal; none.
   ProgressBar(const std::string& mode, bool is_main);
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
@@ -38,9 +39,12 @@ class ProgressBar {
   void clear();
 
  private:
-  bool enabled_;
+  enum class Kind { kBar, kLines, kNone };
+  static Kind kind_of(const std::string& mode, bool is_main);
+
+  const Kind kind_;
   bool shown_ = false;
-  std::chrono::steady_clock::time_point last_{};
+  std::chrono::steady_clock::time_point last_;
 };
 
 }  // namespace lockstep::train

@@ -38,7 +38,11 @@ std::string job_id(const base::Environment& environment) {
   if (const auto slurm = environment.get("SLURM_JOB_ID")) {
     const auto task = environment.get("SLURM_ARRAY_TASK_ID");
     const auto array = environment.get("SLURM_ARRAY_JOB_ID");
-    return array && task ? fmt::format("job{}_{}", *array, *task) : fmt::format("job{}", *slurm);
+    const std::string job = array && task ? fmt::format("job{}_{}", *array, *task) : "job" + *slurm;
+    // Several steps of a job are several trainings; their numbers begin anew when the job
+    // is queued again.
+    const std::string step = environment.get("SLURM_STEP_ID").value_or("0");
+    return step == "0" ? job : job + "." + step;
   }
   const auto run_id = environment.get("TORCHELASTIC_RUN_ID");
   const auto restarts = environment.get("TORCHELASTIC_MAX_RESTARTS");
@@ -58,18 +62,21 @@ std::string own_name(const TrainConfig& config) {
   return fmt::format("{}_{:%Y%m%dT%H%M%S}_{:x}", program, local, ::getpid());
 }
 
-fs::path folder_of(const TrainConfig& config) {
-  if (!config.log_folder.empty()) return config.log_folder;
-  return fs::path(config.root_folder) / own_name(config);
+fs::path folder_of(const TrainConfig& config, int run) {
+  const fs::path path = config.log_folder.empty() ? fs::path(config.root_folder) / own_name(config)
+                                                  : fs::path(config.log_folder);
+  return run == 1 ? path : fs::path(fmt::format("{}-{}", path.string(), run));
 }
 
-std::string make_folder(const TrainConfig& config) {
+// Locked before anything in it changes: it may be another run's.
+fs::path make_folder(const TrainConfig& config, int run, std::optional<checkpoint::FolderLock>& lock) {
   const bool exact = !config.log_folder.empty();
   try {
-    const fs::path path = folder_of(config);
+    const fs::path path = folder_of(config, run);
     fs::create_directories(path);
+    lock.emplace(path);
     base::publish_file(path / "config.json", config.to_json() + "\n");
-    return path.string();
+    return path;
   } catch (const std::exception& error) {
     throw ConfigError("train", fmt::format("cannot make a run folder {} '{}': {}",
                                            exact ? "at log_folder" : "under root_folder",
@@ -79,7 +86,9 @@ std::string make_folder(const TrainConfig& config) {
 
 }  // namespace
 
-RunFolder::RunFolder(const World& world, const TrainConfig& config)
-    : path_(on_main_rank(world, [&config] { return make_folder(config); })) {}
+RunFolder::RunFolder(World& world, const TrainConfig& config)
+    : path_(on_main_rank(world, [this, &config, run = world.begin_run()] {
+        return make_folder(config, run, lock_).string();
+      })) {}
 
 }  // namespace lockstep::train

@@ -3,6 +3,9 @@
 #include <lockstep/train_config.h>
 
 #include <filesystem>
+#include <optional>
+
+#include "checkpoint/folder_lock.h"
 
 namespace lockstep {
 class World;
@@ -12,18 +15,20 @@ namespace lockstep::train {
 
 // The folder of one run: config.log_folder, or a folder under config.root_folder. A run
 // of its own gets <program>_<YYYYmmddTHHMMSS>_<pid in hex>; a job that its launcher or
-// Slurm may start again gets <program>_<id of the job>, which it then finds again.
-// Rank 0 makes it; all ranks know its path.
+// Slurm may start again gets <program>_<id of the job>, which it then finds again. The
+// second training of a program has "-2" after its name, and so on. Rank 0 makes it and
+// holds its lock; all ranks know its path.
 class RunFolder {
  public:
-  // Every rank calls it. ConfigError on all ranks when rank 0 cannot make it, or cannot
-  // write config.json into it.
-  RunFolder(const World& world, const TrainConfig& config);
+  // Every rank calls it. ConfigError on all ranks when rank 0 cannot make it, another
+  // run has it (nothing in it is touched then), or config.json cannot be written.
+  RunFolder(World& world, const TrainConfig& config);
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
 
  private:
+  std::optional<checkpoint::FolderLock> lock_;  // on rank 0
   std::filesystem::path path_;
 };
 

@@ -1,6 +1,7 @@
 #include "train/signal_watch.h"
 
 #include <signal.h>
+#include <time.h>
 
 #include <array>
 #include <atomic>
@@ -13,8 +14,23 @@ namespace {
 // A process has one handler a signal, and a handler can reach nothing but statics.
 std::array<std::atomic<uint32_t>, NSIG> received_counts{};
 
+// When the first Ctrl-C of these watches came, in seconds; 0: none has.
+std::atomic<int64_t> first_interrupt_s{0};
+
+int64_t now_s() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec + 1;  // never 0
+}
+
 extern "C" void count_signal(int signal) {
   received_counts[static_cast<size_t>(signal)].fetch_add(1, std::memory_order_relaxed);
+  if (signal != SIGINT) return;
+  // Who presses it again means it. Launchers pass the first one on, some of them twice.
+  int64_t first = 0;
+  if (first_interrupt_s.compare_exchange_strong(first, now_s()) || now_s() - first < 2) return;
+  ::signal(SIGINT, SIG_DFL);
+  ::raise(SIGINT);
 }
 
 struct Installed {
@@ -44,6 +60,7 @@ SignalWatch::SignalWatch(std::vector<int> signals) : signals_(std::move(signals)
     counts_.push_back(count_of(signal));
     Installed& handler = installed()[signal];
     if (handler.users++ > 0) continue;
+    if (signal == SIGINT) first_interrupt_s = 0;
     struct sigaction action {};
     action.sa_handler = count_signal;
     // Collectives and files go on where they were.

@@ -7,7 +7,8 @@ namespace lockstep::train {
 
 // Notes signals instead of being ended by them. Several may live at once (ranks that are
 // threads of one process): each sees the signals that came during its life. The last one
-// of a signal puts back what was there before the first. Thread-safe.
+// of a signal puts back what was there before the first. A second Ctrl-C, two seconds
+// after the first, ends the process as ever. Thread-safe.
 class SignalWatch {
  public:
   explicit SignalWatch(std::vector<int> signals);

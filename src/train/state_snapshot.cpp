@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <lockstep/gradient_free.h>
+#include <lockstep/named_tensors.h>
 #include <lockstep/optimizer_state.h>
 #include <lockstep/world.h>
 #include <torch/torch.h>
@@ -26,12 +27,7 @@ std::string under(std::string_view part, std::string_view name) {
   return fmt::format("{}{}/{}", kOther, part, name);
 }
 
-NamedTensors parameters_of(const Model& model) {
-  NamedTensors parameters;
-  for (const auto& item : model.module()->named_parameters())
-    parameters.emplace_back(item.key(), item.value());
-  return parameters;
-}
+NamedTensors parameters_of(const Model& model) { return named_parameters(*model.module()); }
 
 void add(Snapshot& snapshot, std::string_view part, const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
@@ -82,8 +78,7 @@ void restore_data(const nlohmann::json& position, BatchSource& data) {
 nlohmann::json callback_states(const std::vector<std::shared_ptr<Callback>>& callbacks) {
   nlohmann::json states = nlohmann::json::array();
   for (const auto& callback : callbacks) {
-    const std::string state = callback->state();
-    if (!state.empty()) states.push_back({{"name", callback->name()}, {"state", state}});
+    states.push_back({{"name", callback->name()}, {"state", callback->state()}});
   }
   return states;
 }
@@ -94,8 +89,9 @@ void restore_callbacks(const nlohmann::json& states,
   for (const auto& callback : callbacks) {
     for (size_t i = 0; i < states.size(); ++i) {
       if (used[i] || states[i].at("name") != callback->name()) continue;
-      callback->load_state(states[i].at("state"));
       used[i] = true;
+      const std::string state = states[i].at("state");
+      if (!state.empty()) callback->load_state(state);
       break;
     }
   }
@@ -116,14 +112,17 @@ nlohmann::json numbers(const std::map<std::string, double>& values) {
   return result;
 }
 
-// Compared by names and shapes before anything is read; then read to where it belongs.
+// Compared by names, shapes and dtypes before anything is read; then read to where it
+// belongs.
 void restore_model(const Reader& reader, const Model& model) {
   NamedTensors saved;
+  std::map<const void*, std::string> name_in_file;
   for (const std::string& name : reader.names()) {
     if (!name.starts_with(interop::kModelPrefix)) continue;
     const checkpoint::TensorEntry& entry = reader.entry(name);
-    saved.emplace_back(name.substr(interop::kModelPrefix.size()),
-                       torch::empty(entry.shape, torch::TensorOptions(entry.dtype).device(torch::kMeta)));
+    // Never read nor written: address space alone.
+    saved.emplace_back(name.substr(interop::kModelPrefix.size()), torch::empty(entry.shape, entry.dtype));
+    name_in_file[saved.back().second.unsafeGetTensorImpl()] = name;
   }
   const interop::WeightMatch match = interop::match_weights(interop::weights_of(*model.module()), saved);
   const std::string differences = match.differences();
@@ -134,7 +133,7 @@ void restore_model(const Reader& reader, const Model& model) {
   const torch::NoGradGuard no_grad;
   std::vector<checkpoint::Target> targets;
   for (const auto& pair : match.pairs) {
-    targets.push_back({.name = std::string(interop::kModelPrefix) + pair.name, .out = pair.to});
+    targets.push_back({.name = name_in_file.at(pair.from.unsafeGetTensorImpl()), .out = pair.to});
   }
   reader.read(targets);
 }
@@ -190,6 +189,7 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
   }
   metadata["data"] = data_position(state.data);
   metadata["epoch_sums"] = state.sums.totals(world.communicator());
+  metadata["stopped"] = state.stopped;
   metadata["callbacks"] = callback_states(state.callbacks);
   metadata["iteration"] = state.result.iteration;
   metadata["epochs_done"] = state.epochs_done;
@@ -219,6 +219,9 @@ void restore_snapshot(const Reader& reader, TrainState& state, const World& worl
     state.result.metrics[name] = number_of(value);
   }
   state.epochs_done = metadata.at("epochs_done");
+  // Who asks for more epochs than were asked for then wants it to go on.
+  const bool same_end = metadata.at("config").value("max_iter", -1) == state.max_iter;
+  state.stopped = same_end ? metadata.value("stopped", "") : "";
   state.best_validation = number_of(metadata.at("best_validation"));
   restore_data(metadata.at("data"), state.data);
   // The sums of all ranks, once.

@@ -9,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "train/batch_source.h"
@@ -38,6 +39,8 @@ struct TrainState {
   TrainResult& result;
   int64_t& epochs_done;
   double& best_validation;
+  std::string& stopped;  // why all ranks have ended it before its time; empty: they have not
+  int64_t max_iter = 0;
 };
 
 }  // namespace lockstep::train

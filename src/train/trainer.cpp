@@ -63,9 +63,17 @@ Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::O
   if (!loss) throw ConfigError("train", "a trainer needs a loss: mse, cross_entropy, nll or a function");
   if (optimizer != nullptr) move_optimizer_state(*optimizer);
   if (config.deterministic) use_deterministic_algorithms();
-  if (config.ema_decay > 0) average.emplace(*model.module(), WeightAverageOptions{.decay = config.ema_decay});
+  if (config.ema_decay > 0) make_average();
   result.rank = world.rank();
   result.device = world.device().str();
+}
+
+void Trainer::Impl::make_average() {
+  average.emplace(*model.module(), WeightAverageOptions{.decay = config.ema_decay});
+}
+
+void Trainer::Impl::check_no_fit() const {
+  if (fitting) throw ConfigError("train", "the optimizer cannot be changed while fit() runs");
 }
 
 void Trainer::Impl::call_callbacks(Stage at, int64_t count) {
@@ -180,6 +188,7 @@ Trainer::OptimizerScope::~OptimizerScope() {
 }
 
 Trainer::OptimizerScope Trainer::disable_grad_opt(GradientFreeOptimizer& optimizer) {
+  impl_->check_no_fit();
   OptimizerScope scope(std::unique_ptr<OptimizerScope::Saved>(
       new OptimizerScope::Saved{*impl_, impl_->optimizer, impl_->gradient_free}));
   impl_->optimizer = nullptr;
@@ -188,6 +197,7 @@ Trainer::OptimizerScope Trainer::disable_grad_opt(GradientFreeOptimizer& optimiz
 }
 
 Trainer::OptimizerScope Trainer::enable_grad_opt(torch::optim::Optimizer& optimizer) {
+  impl_->check_no_fit();
   OptimizerScope scope(std::unique_ptr<OptimizerScope::Saved>(
       new OptimizerScope::Saved{*impl_, impl_->optimizer, impl_->gradient_free}));
   impl_->optimizer = &optimizer;

@@ -28,6 +28,10 @@ struct Trainer::Impl {
   Evaluation evaluate(const Loader& loader, const std::string& phase, Stage batch_start, Stage batch_end);
   Evaluation validate(const Loader& loader);
   void call_callbacks(Stage at, int64_t count);
+  // ConfigError while fit() runs.
+  void check_no_fit() const;
+  // A new average of the weights as they are.
+  void make_average();
   // Puts "PHASE_loss" and the metrics where callbacks see them.
   void note(const std::string& phase, const Evaluation& evaluation);
 
@@ -54,6 +58,7 @@ struct Trainer::Impl {
   TrackerSet no_trackers;
   std::string stop_reason;
   bool save_requested = false;
+  bool fitting = false;
 };
 
 }  // namespace lockstep

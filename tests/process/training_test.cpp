@@ -32,6 +32,16 @@ std::string read_file(const std::filesystem::path& path) {
   return text.str();
 }
 
+// A child of this process that runs this program; 0: there is none.
+pid_t child_named(const std::string& program, pid_t parent) {
+  std::istringstream children(
+      read_file(fmt::format("/proc/{0}/task/{0}/children", static_cast<int>(parent))));
+  for (pid_t child = 0; children >> child;) {
+    if (read_file(fmt::format("/proc/{}/comm", static_cast<int>(child))) == program + "\n") return child;
+  }
+  return 0;
+}
+
 class TrainingTest : public testing::Test {
  protected:
   std::filesystem::path folder(const std::string& name) const { return folder_.path() / name; }
@@ -129,19 +139,20 @@ TEST_F(TrainingTest, RestartedByItsLauncherItFindsItsFolderAgain) {
        "--compute_setup", "cpu", "--root_folder", folder_.path().string(), "--max_iter", "1000000000",
        "--checkpoint_every_steps", "50", "--write_every", "0", "--print_every", "1000"},
       {{"OMP_NUM_THREADS", std::nullopt}});
-  std::optional<std::string> line;
-  while ((line = launcher.read_line(seconds(60))) && line->find("Iteration") == std::string::npos) {
-  }
-  ASSERT_TRUE(line) << launcher.errors();
-  const std::string children =
-      read_file(fmt::format("/proc/{0}/task/{0}/children", static_cast<int>(launcher.pid())));
-  pid_t rank = 0;
-  std::istringstream(children) >> rank;
-  ASSERT_GT(rank, 0) << children;
+  const auto wait_for = [&launcher](const std::string& text) {
+    const auto deadline = steady_clock::now() + seconds(60);
+    while (steady_clock::now() < deadline) {
+      const auto line = launcher.read_line(seconds(60));
+      if (!line) return false;
+      if (line->find(text) != std::string::npos) return true;
+    }
+    return false;
+  };
+  ASSERT_TRUE(wait_for("Iteration")) << launcher.errors();
+  const pid_t rank = child_named("sine", launcher.pid());
+  ASSERT_GT(rank, 0);
   ASSERT_EQ(::kill(rank, SIGKILL), 0);
-  while ((line = launcher.read_line(seconds(60))) && line->find("Going on from") == std::string::npos) {
-  }
-  EXPECT_TRUE(line) << launcher.output() << launcher.errors();
+  EXPECT_TRUE(wait_for("Going on from")) << launcher.output() << launcher.errors();
 }
 
 TEST_F(TrainingTest, ADiskThatIsFullLosesNothingAndEndsNothing) {

@@ -344,13 +344,12 @@ TEST_F(TrainerOptionsTest, BadInputIsSaidAtOnce) {
 TEST_F(TrainerOptionsTest, TwoRunsInOneFolderAreKeptApart) {
   expect_refused(
       [](Training& training) {
-        training.config.checkpoint_every = 1;
         training.fit = [](Trainer& trainer, const Loader& data) {
           TrainConfig config = trainer.config();
           config.callbacks = {
               std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainStart}, [&](Trainer& first) {
-                Trainer second(const_cast<World&>(first.world()), first.model(), first.optimizer(),
-                               trainer.config());
+                World another(RankMap{}, Communicator(), torch::kCPU);
+                Trainer second(another, first.model(), first.optimizer(), trainer.config());
                 second.fit(data);
               })};
           Trainer first(const_cast<World&>(trainer.world()), trainer.model(), trainer.optimizer(), config);
@@ -373,9 +372,9 @@ TEST_F(TrainerOptionsTest, TheRunFolderHoldsConfigurationAndMetrics) {
   std::ifstream metrics(folder / "metrics.jsonl");
   std::vector<nlohmann::json> lines;
   for (std::string line; std::getline(metrics, line);) lines.push_back(nlohmann::json::parse(line));
-  ASSERT_EQ(lines.size(), 3u) << "two of metrics, one of hyperparameters";
-  EXPECT_EQ(lines[1].at("epoch"), 8);
-  EXPECT_EQ(lines[1].at("train_loss").get<double>(), outcome.result.train_loss);
+  ASSERT_EQ(lines.size(), 4u) << "the model, two of metrics, one of hyperparameters";
+  EXPECT_EQ(lines[2].at("epoch"), 8);
+  EXPECT_EQ(lines[2].at("train_loss").get<double>(), outcome.result.train_loss);
   EXPECT_TRUE(std::filesystem::exists(folder / "model.safetensors"));
 }
 

@@ -17,15 +17,23 @@ ScheduleLearningRate::ScheduleLearningRate(LearningRateSchedule schedule, Per pe
 ScheduleLearningRate::~ScheduleLearningRate() = default;
 
 void ScheduleLearningRate::run(Trainer& trainer) {
-  if (!scheduled_) {
+  // The rates that a group starts with stay those of the first training: a second one
+  // begins its schedule anew.
+  if (!scheduled_ || optimizer_ != &trainer.optimizer()) {
+    optimizer_ = &trainer.optimizer();
     scheduled_ = std::make_unique<ScheduledLearningRate>(trainer.optimizer(), schedule_);
-    if (!loaded_.empty()) scheduled_->load_state(nlohmann::json::parse(loaded_));
+  }
+  if (!loaded_.empty()) {
+    scheduled_->load_state(nlohmann::json::parse(loaded_));
+    loaded_.clear();
   }
   const TrainResult& result = trainer.result();
   scheduled_->set_step(per_ == Per::kEpoch ? result.iteration - 1 : result.step);
 }
 
-std::string ScheduleLearningRate::state() const { return scheduled_ ? scheduled_->state().dump() : loaded_; }
+std::string ScheduleLearningRate::state() const {
+  return scheduled_ && loaded_.empty() ? scheduled_->state().dump() : loaded_;
+}
 
 void ScheduleLearningRate::load_state(const std::string& state) { loaded_ = state; }
 
@@ -39,6 +47,8 @@ void ReduceLearningRateOnPlateau::run(Trainer& trainer) {
   base::log_info("train", "{} has not improved on {:.6g}: the learning rate is now {:.6g}", monitor,
                  plateau_.best().value_or(0), learning_rates(trainer.optimizer()).front());
 }
+
+void ReduceLearningRateOnPlateau::reset() { plateau_ = ReduceOnPlateau(plateau_.options()); }
 
 std::string ReduceLearningRateOnPlateau::state() const { return plateau_.state().dump(); }
 

@@ -36,6 +36,11 @@ void EarlyStopping::run(Trainer& trainer) {
                                     best_.value_or(value), misses_));
 }
 
+void EarlyStopping::reset() {
+  best_.reset();
+  misses_ = 0;
+}
+
 std::string EarlyStopping::state() const {
   nlohmann::json state = {{"misses", misses_}};
   if (best_) state["best"] = *best_;
@@ -62,6 +67,8 @@ void StopAtTarget::run(Trainer& trainer) {
   if (reached_ < patience_) return;
   trainer.stop_training(fmt::format("{} was at least {} {} times in a row", monitor_, target_, reached_));
 }
+
+void StopAtTarget::reset() { reached_ = 0; }
 
 std::string StopAtTarget::state() const { return nlohmann::json{{"reached", reached_}}.dump(); }
 
