@@ -395,5 +395,116 @@ TEST_F(TrainerOptionsTest, BestOnlyKeepsWhatValidatedBest) {
   EXPECT_THAT(names, testing::ElementsAre("step-0000000008")) << "the validation after the second epoch";
 }
 
+TEST_F(TrainerOptionsTest, ASecondTrainingHasItsOwnFolderAndForgetsTheFirst) {
+  std::vector<FitResult> results;
+  with([&](Training& training) {
+    training.config.val_every = 1;
+    training.config.checkpoint_every = 1;
+    training.make_callbacks = [] {
+      return std::vector<std::shared_ptr<Callback>>{
+          std::make_shared<EarlyStopping>(EarlyStoppingOptions{.patience = 1000})};
+    };
+    training.fit = [&](Trainer& trainer, const Loader& data) {
+      results.push_back(trainer.fit(data, data));
+      results.push_back(trainer.fit(data, data));
+      return results.back();
+    };
+  });
+  EXPECT_EQ(results[1].epochs, 8);
+  EXPECT_EQ(results[1].steps, results[0].steps) << "trained again, not gone on from the end of the first";
+  EXPECT_EQ(results[1].run_folder, results[0].run_folder + "-2");
+}
+
+TEST_F(TrainerOptionsTest, ASaveBetweenValidationsDoesNotTakeTheBestOnesPlace) {
+  const auto outcome = with([](Training& training) {
+    training.config.max_iter = 3;
+    training.config.val_every = 2;
+    training.config.checkpoint_every = 1;
+    training.config.checkpoint_keep = 1;
+    training.fit = [](Trainer& trainer, const Loader& data) { return trainer.fit(data, data); };
+  });
+  const auto checkpoints = std::filesystem::path(outcome.result.run_folder) / "checkpoints";
+  EXPECT_TRUE(std::filesystem::exists(checkpoints / "step-0000000008")) << "validated, the best";
+  EXPECT_TRUE(std::filesystem::exists(checkpoints / "step-0000000012")) << "the newest";
+}
+
+TEST_F(TrainerOptionsTest, AStopStaysAStopUntilMoreEpochsAreAskedFor) {
+  const auto train = [this](int64_t max_iter) {
+    Training training = training_;
+    training.config.max_iter = max_iter;
+    training.config.checkpoint_every = 1;
+    training.config.trainstop_criterion = [](const TrainResult& result) { return result.iteration == 3; };
+    return training.run().result;
+  };
+  EXPECT_EQ(train(8).epochs, 3);
+  const FitResult again = train(8);
+  EXPECT_EQ(again.epochs, 3) << "not one more each time";
+  EXPECT_EQ(again.stopped, "trainstop_criterion");
+  EXPECT_EQ(train(9).epochs, 9);
+}
+
+TEST_F(TrainerOptionsTest, OneRankThatStopsBeforeTheFirstEpochStopsAll) {
+  const auto outcome = with([](Training& training) {
+    training.ranks = 2;
+    training.make_callbacks = [] {
+      return std::vector<std::shared_ptr<Callback>>{
+          std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainStart}, [](Trainer& trainer) {
+            if (trainer.world().rank() == 1) trainer.stop_training("nothing to do");
+          })};
+    };
+  });
+  EXPECT_EQ(outcome.result.epochs, 0);
+}
+
+TEST_F(TrainerOptionsTest, ACheckpointWithALayerMoreIsRefused) {
+  const auto saved = with([](Training& training) {
+    training.config.checkpoint_every = 8;
+    training.fit = [](Trainer& trainer, const Loader& data) {
+      torch::nn::Sequential deep(torch::nn::Linear(1, 1), torch::nn::Linear(1, 1), torch::nn::Linear(1, 1));
+      torch::optim::SGD optimizer(deep->parameters(), 0.01);
+      return Trainer(const_cast<World&>(trainer.world()), deep, optimizer, trainer.config()).fit(data);
+    };
+  });
+  expect_refused(
+      [&](Training& training) {
+        training.config.resume = saved.result.run_folder;
+        training.fit = [](Trainer& trainer, const Loader& data) {
+          torch::nn::Sequential flat(torch::nn::Linear(1, 1), torch::nn::Linear(1, 1));
+          torch::optim::SGD optimizer(flat->parameters(), 0.01);
+          return Trainer(const_cast<World&>(trainer.world()), flat, optimizer, trainer.config()).fit(data);
+        };
+      },
+      "2.weight");
+}
+
+TEST_F(TrainerOptionsTest, WhatDoesNotGoTogetherIsRefused) {
+  expect_refused(
+      [](Training& training) {
+        training.config.dtype = "float32";
+        training.config.precision = "fp16";
+        training.prepare = [](Trainer& trainer) {
+          trainer.set_optimize_step([](const StepContext& context) { return context.closure(); });
+        };
+      },
+      "precision fp16 may have to leave out a step");
+  expect_refused(
+      [](Training& training) {
+        training.config.ema_decay = 0.9;
+        training.fit = [](Trainer& trainer, const Loader& data) {
+          const auto search = make_random_search(get_parameters(*trainer.model().module()));
+          const auto scope = trainer.disable_grad_opt(*search);
+          return trainer.fit(data);
+        };
+      },
+      "ema_decay averages what gradients make");
+  expect_refused(
+      [](Training& training) {
+        training.loss = [](const Batch& batch, const Model& model) {
+          return LossResult(mse(batch, model), {{"residuals", batch.data()}});
+        };
+      },
+      "the metric 'residuals' of a batch must be one number");
+}
+
 }  // namespace
 }  // namespace lockstep
