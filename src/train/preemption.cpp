@@ -82,7 +82,7 @@ struct Preemption::Impl {
 
   const World& world;
   const PreemptionOptions options;
-  const train::SignalWatch signals;
+  train::SignalWatch signals;
   std::optional<cluster::WallTime> deadline;
   int64_t steps = 0;
   int64_t interval = 1;  // steps between two questions; the same on all ranks
@@ -108,6 +108,9 @@ int Preemption::signal() const { return impl_->agreed_signal; }
 
 void Preemption::leave() {
   impl_->world.communicator().barrier();
+  // The first rank to end makes srun send SIGTERM to the others: they must still end with
+  // the status that puts the job into the queue again.
+  impl_->signals.keep_for_good();
   throw Preempted("train", fmt::format("asked to stop, and saved: {}", impl_->reason));
 }
 

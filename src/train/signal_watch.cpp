@@ -70,6 +70,7 @@ SignalWatch::SignalWatch(std::vector<int> signals) : signals_(std::move(signals)
 }
 
 SignalWatch::~SignalWatch() {
+  if (kept_) return;
   const std::lock_guard lock(installed_mutex());
   for (const int signal : signals_) {
     Installed& handler = installed()[signal];

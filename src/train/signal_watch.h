@@ -16,12 +16,17 @@ class SignalWatch {
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
+  // The process is about to end by itself: the signals end it no more, also when this is
+  // gone.
+  void keep_for_good() { kept_ = true; }
+
   // A signal that has come, 0 for none.
   int received() const;
 
  private:
   const std::vector<int> signals_;
   std::vector<uint32_t> counts_;  // of each at construction
+  bool kept_ = false;
 };
 
 }  // namespace lockstep::train
