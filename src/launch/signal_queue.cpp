@@ -42,4 +42,6 @@ const std::vector<int>& default_notify_signals() {
   return signals;
 }
 
+void keep_status_despite_sigterm() { ::signal(SIGTERM, SIG_IGN); }
+
 }  // namespace lockstep::launcher

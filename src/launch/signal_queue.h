@@ -33,4 +33,9 @@ class SignalQueue {
 const std::vector<int>& stop_signals();
 const std::vector<int>& default_notify_signals();
 
+// For a process that has its exit status and is about to end with it: SIGTERM, also one
+// that waits already, changes the status no more. srun sends it to all other tasks as soon
+// as the first one has ended, and shows the highest status of all.
+void keep_status_despite_sigterm();
+
 }  // namespace lockstep::launcher

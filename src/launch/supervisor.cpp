@@ -1,5 +1,6 @@
 #include "launch/supervisor.h"
 
+#include <lockstep/exit_status.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -38,7 +39,8 @@ class Supervisor {
       act_on_deadlines();
     }
     if (outcome_.first_failure) outcome_.status = outcome_.first_failure->state.status();
-    if (stop_signal_ != 0) outcome_.status = 128 + stop_signal_;
+    if (stop_signal_ != 0) outcome_.status = any_saved() ? kExitPreempted : 128 + stop_signal_;
+    if (outcome_.status != 0) keep_status_despite_sigterm();
     return outcome_;
   }
 
@@ -53,6 +55,12 @@ class Supervisor {
       }
     }
     return all;
+  }
+
+  bool any_saved() const {
+    return std::any_of(workers_.begin(), workers_.end(), [](const base::ChildProcess& worker) {
+      return !worker.exit_state().signaled && worker.exit_state().code == kExitPreempted;
+    });
   }
 
   void note_failure(int worker) {

@@ -24,14 +24,15 @@ struct Failure {
 
 struct SupervisorOutcome {
   std::optional<Failure> first_failure;
-  // 0, the first failing worker's exit code or 128 + its signal, or 128 + the
-  // signal that ended the supervisor's own wait.
+  // 0, the first failing worker's exit code or 128 + its signal; after a signal that asked
+  // the supervisor to stop 128 + that, or kExitPreempted where a worker saved.
   int status = 0;
 };
 
 // Watches workers until all have ended. One failure ends all of them. INT, TERM,
 // HUP and QUIT sent to this process are passed on and start the termination grace;
-// USR1 and USR2 are passed on and change nothing else.
+// USR1 and USR2 are passed on and change nothing else. Where the status is not 0 this
+// process ignores SIGTERM afterwards: it is meant to end with that status.
 //
 // Blocks. Call it from the thread that started the workers, while no other thread
 // of this process accepts these signals.

@@ -187,6 +187,19 @@ TEST_F(RunTest, TheProgramIsAskedToPreemptAndNotRestarted) {
   EXPECT_THAT(done.errors(), HasSubstr("preempted"));
 }
 
+TEST_F(RunTest, TermAfterTheOutcomeDoesNotChangeTheStatus) {
+  // Output that nobody reads keeps the launcher; by the error file it says that it has ended the job.
+  Process job = start({"-n", "1", "sh", "-c", "head -c 300000 /dev/zero | tr '\\0' 'x'; exit 75"},
+                      {{"TORCHELASTIC_ERROR_FILE", file("error")}});
+  for (int i = 0; i < 3000 && !std::filesystem::exists(file("error")); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  job.signal(SIGTERM);
+  finish(job);
+  EXPECT_EQ(status_, ExitStatus{.code = 75});
+  EXPECT_TRUE(std::filesystem::exists(file("error")));
+}
+
 TEST_F(RunTest, TermIsPassedOnAndGivesTheGrace) {
   Process job = start({"-n", "2", "sh", "-c",
                        "trap 'echo saved $RANK; exit 0' TERM; echo ready; while :; do sleep 0.01; done"});

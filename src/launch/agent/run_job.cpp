@@ -15,6 +15,7 @@
 #include "launch/agent/failure_report.h"
 #include "launch/agent/meeting.h"
 #include "launch/error_file.h"
+#include "launch/signal_queue.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -65,6 +66,7 @@ int run_job(const RunOptions& options) {
   agent.join(*membership);
   if (options.max_nodes > 1) agent.keep_lease();
   loop.run();
+  keep_status_despite_sigterm();
   return report(agent, options, err);
 }
 

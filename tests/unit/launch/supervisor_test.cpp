@@ -24,21 +24,27 @@ std::vector<base::ChildProcess> shells(const std::vector<std::string>& scripts) 
   return workers;
 }
 
-TEST(SupervisorTest, AllWellIsZero) {
+// A process whose job has failed ignores SIGTERM, and so would the children of the next test.
+class SupervisorTest : public testing::Test {
+ protected:
+  ~SupervisorTest() override { ::signal(SIGTERM, SIG_DFL); }
+};
+
+TEST_F(SupervisorTest, AllWellIsZero) {
   auto workers = shells({"exit 0", "exit 0"});
   const SupervisorOutcome outcome = supervise(workers);
   EXPECT_EQ(outcome.status, 0);
   EXPECT_FALSE(outcome.first_failure);
 }
 
-TEST(SupervisorTest, NoticesAnEndAtAnyMoment) {
+TEST_F(SupervisorTest, NoticesAnEndAtAnyMoment) {
   for (int i = 0; i < 300; ++i) {
     auto workers = shells({"exit 0", "exit 0", "exit 0"});
     EXPECT_EQ(supervise(workers).status, 0);
   }
 }
 
-TEST(SupervisorTest, OneFailureEndsTheOthersAndGivesItsCode) {
+TEST_F(SupervisorTest, OneFailureEndsTheOthersAndGivesItsCode) {
   auto workers = shells({"exec sleep 1000", "exit 7"});
   const SupervisorOutcome outcome = supervise(workers, {.failure_grace = milliseconds(10)});
   EXPECT_EQ(outcome.status, 7);
@@ -47,13 +53,13 @@ TEST(SupervisorTest, OneFailureEndsTheOthersAndGivesItsCode) {
   EXPECT_EQ(workers[0].exit_state().to_string(), "signal 15 (SIGTERM)");
 }
 
-TEST(SupervisorTest, SignalOfAWorkerIs128PlusItsNumber) {
+TEST_F(SupervisorTest, SignalOfAWorkerIs128PlusItsNumber) {
   auto workers = shells({"kill -SEGV $$", "exec sleep 1000"});
   const SupervisorOutcome outcome = supervise(workers, {.failure_grace = milliseconds(10)});
   EXPECT_EQ(outcome.status, 128 + SIGSEGV);
 }
 
-TEST(SupervisorTest, KillsAWorkerThatIgnoresTermination) {
+TEST_F(SupervisorTest, KillsAWorkerThatIgnoresTermination) {
   auto workers = shells({"trap '' TERM; while :; do sleep 0.05; done", "exit 1"});
   const SupervisorOutcome outcome =
       supervise(workers, {.failure_grace = milliseconds(10), .termination_grace = milliseconds(100)});
@@ -61,14 +67,14 @@ TEST(SupervisorTest, KillsAWorkerThatIgnoresTermination) {
   EXPECT_EQ(workers[0].exit_state().to_string(), "signal 9 (SIGKILL)");
 }
 
-TEST(SupervisorTest, GivesSurvivorsTimeToEndByThemselves) {
+TEST_F(SupervisorTest, GivesSurvivorsTimeToEndByThemselves) {
   auto workers = shells({"exit 4", "sleep 0.1; exit 5"});
   const SupervisorOutcome outcome = supervise(workers, {.failure_grace = std::chrono::minutes(1)});
   EXPECT_EQ(outcome.status, 4);
   EXPECT_EQ(workers[1].exit_state().to_string(), "exit code 5");
 }
 
-TEST(SupervisorTest, PassesStopSignalsOn) {
+TEST_F(SupervisorTest, PassesStopSignalsOn) {
   // Blocked here as in supervise(), so that an early signal waits for it.
   sigset_t set;
   ::sigemptyset(&set);
@@ -83,7 +89,20 @@ TEST(SupervisorTest, PassesStopSignalsOn) {
   ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-TEST(SupervisorTest, NotifySignalsDoNotStopTheJob) {
+TEST_F(SupervisorTest, WorkersThatSaveAtAStopSignalArePreempted) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  const std::string end_us = "kill -TERM " + std::to_string(::getpid());
+  auto workers =
+      shells({"exec sleep 1000", "trap 'exit 75' TERM; " + end_us + "; while :; do sleep 0.05; done"});
+  EXPECT_EQ(supervise(workers).status, 75);
+  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  ::raise(SIGTERM);  // does not end this process any more
+}
+
+TEST_F(SupervisorTest, NotifySignalsDoNotStopTheJob) {
   sigset_t set;
   ::sigemptyset(&set);
   ::sigaddset(&set, SIGUSR1);
