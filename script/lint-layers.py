@@ -22,11 +22,11 @@ LAYERS = {
     "comm": CORE,
     "grad": (*CORE, "comm"),
     "shard": (*CORE, "comm", "grad"),
-    "optim": (*CORE, "comm", "grad"),
     # These two know rank and world size as numbers only.
     "data": ("base", "config"),
     "checkpoint": ("base", "config"),
     "interop": ("base", "config", "checkpoint"),
+    "optim": (*CORE, "comm", "grad", "checkpoint"),
     "train": (*CORE, "track", "comm", "grad", "shard", "optim", "data", "checkpoint", "interop"),
     "models": ("base", "config", "grad"),
     "report": (*CORE, "train"),

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "interop/named_tensors.h"
+#include <lockstep/named_tensors.h>
 
 namespace torch::nn {
 class Module;

@@ -6,7 +6,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "interop/named_tensors.h"
+#include <lockstep/named_tensors.h>
 #include "interop/state_dict.h"
 
 namespace lockstep::interop {

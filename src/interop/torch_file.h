@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "interop/named_tensors.h"
+#include <lockstep/named_tensors.h>
 
 namespace lockstep::interop {
 

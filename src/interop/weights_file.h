@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "interop/named_tensors.h"
+#include <lockstep/named_tensors.h>
 
 namespace lockstep::interop {
 

@@ -9,6 +9,7 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
+#include "interop/weights_file.h"
 #include "train/main_rank.h"
 #include "train/state_snapshot.h"
 
@@ -29,10 +30,8 @@ bool asks_for_checkpoints(const TrainConfig& config) {
 
 // A checkpoint, or a run folder, whose newest one is meant.
 fs::path checkpoint_at(const fs::path& path) {
-  if (fs::exists(path / checkpoint::kManifestName)) return path;
-  for (const fs::path& folder : {path, path / "checkpoints"}) {
-    if (const auto entry = checkpoint::newest_valid(folder)) return entry->path;
-  }
+  if (interop::is_checkpoint(path)) return path;
+  if (const auto entry = checkpoint::newest_valid(interop::checkpoints_folder(path))) return entry->path;
   throw ConfigError("train", fmt::format("resume: '{}' is no checkpoint, and no run folder with a valid one",
                                          path.string()));
 }

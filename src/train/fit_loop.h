@@ -4,6 +4,7 @@
 #include <lockstep/tracker_set.h>
 
 #include <chrono>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -50,6 +51,8 @@ class FitLoop {
   // A signal, or the time limit: saves, and throws Preempted unless it was Ctrl-C.
   void handle_preemption();
 
+  // Those of all ranks; `own`: the training's are this rank's.
+  std::map<std::string, double> shown_metrics(bool own) const;
   void write_metrics();
   void print_line();
   void write_plots();

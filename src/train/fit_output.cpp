@@ -73,6 +73,14 @@ void FitLoop::open_trackers(bool resumed) {
   trackers_->write_text("model", model.str(), 0);
 }
 
+std::map<std::string, double> FitLoop::shown_metrics(bool own) const {
+  std::map<std::string, double> shown = trainer_.result.metrics;
+  if (own) {
+    for (const auto& [name, value] : own_.values) shown["train_" + name] = value;
+  }
+  return shown;
+}
+
 void FitLoop::write_metrics() {
   if (!world_.is_main()) return;
   const StepClock::Split split = trainer_.clock.take();
@@ -81,10 +89,7 @@ void FitLoop::write_metrics() {
   waited_before_ = waited;
   if (config_.write_every == 0 || trainer_.epochs_done % config_.write_every != 0) return;
   std::vector<Scalar> scalars = {{"epoch", static_cast<double>(trainer_.epochs_done)}};
-  std::map<std::string, double> shown = trainer_.result.metrics;
-  if (!config_.all_reduce_metrics) {
-    for (const auto& [name, value] : own_.values) shown["train_" + name] = value;
-  }
+  const std::map<std::string, double> shown = shown_metrics(/*own=*/!config_.all_reduce_metrics);
   for (const auto& [name, value] : shown) scalars.push_back({name, value});
   if (trainer_.optimizer != nullptr) {
     scalars.push_back({"learning_rate", learning_rates(*trainer_.optimizer).front()});
@@ -109,11 +114,8 @@ void FitLoop::print_line() {
   const bool due = config_.verbose && config_.print_every > 0 && epoch % config_.print_every == 0;
   if (!due || !(world_.is_main() || config_.print_all_ranks)) return;
   bar_.clear();
-  const bool own = config_.print_all_ranks || !config_.all_reduce_metrics;
-  std::map<std::string, double> shown = trainer_.result.metrics;
-  if (own) {
-    for (const auto& [name, value] : own_.values) shown["train_" + name] = value;
-  }
+  std::map<std::string, double> shown =
+      shown_metrics(/*own=*/config_.print_all_ranks || !config_.all_reduce_metrics);
   std::string line = fmt::format("P {:>2}|{:<7}| Iteration {:>7}| Train_Loss: {:.7f} -", world_.rank(),
                                  world_.device().str(), epoch, shown.at("train_loss"));
   shown.erase("train_loss");

@@ -52,30 +52,27 @@ MetricSums::Means MetricSums::own() const {
   return means;
 }
 
-MetricSums::Totals MetricSums::gather(const Communicator& communicator, bool flag) const {
-  nlohmann::json own = {{"flag", flag}, {"sums", nlohmann::json::object()}};
+std::map<std::string, MetricSums::Sum> MetricSums::gather(const Communicator& communicator) const {
+  nlohmann::json own = nlohmann::json::object();
   for (const auto& [name, sum] : sums_) {
     const double on_device = sum.on_device.defined() ? scalar_value(sum.on_device) : 0;
-    own["sums"][name] = {to_bits(sum.value + on_device), to_bits(sum.count)};
+    own[name] = {to_bits(sum.value + on_device), to_bits(sum.count)};
   }
-  Totals totals;
+  std::map<std::string, Sum> totals;
   // In the order of the ranks: every rank gets the same bits.
   for (const std::string& part : communicator.all_gather_bytes(own.dump())) {
     const nlohmann::json other = nlohmann::json::parse(part);
-    totals.flag = totals.flag || other.at("flag").get<bool>();
-    for (const auto& [name, sum] : other.at("sums").items()) {
-      totals.sums[name].value += from_bits(sum.at(0));
-      totals.sums[name].count += from_bits(sum.at(1));
+    for (const auto& [name, sum] : other.items()) {
+      totals[name].value += from_bits(sum.at(0));
+      totals[name].count += from_bits(sum.at(1));
     }
   }
   return totals;
 }
 
-MetricSums::Means MetricSums::over(const Communicator& communicator, bool flag) const {
-  const Totals totals = gather(communicator, flag);
+MetricSums::Means MetricSums::over(const Communicator& communicator) const {
   Means means;
-  means.flag = totals.flag;
-  for (const auto& [name, sum] : totals.sums) {
+  for (const auto& [name, sum] : gather(communicator)) {
     means.values[name] = sum.value / sum.count;
     if (name == kLoss) means.samples = sum.count;
   }
@@ -84,7 +81,7 @@ MetricSums::Means MetricSums::over(const Communicator& communicator, bool flag) 
 
 nlohmann::json MetricSums::totals(const Communicator& communicator) const {
   nlohmann::json result = nlohmann::json::object();
-  for (const auto& [name, sum] : gather(communicator, false).sums) {
+  for (const auto& [name, sum] : gather(communicator)) {
     result[name] = {to_bits(sum.value), to_bits(sum.count)};
   }
   return result;

@@ -32,13 +32,12 @@ class MetricSums {
   struct Means {
     std::map<std::string, double> values;  // "loss" and the metrics
     double samples = 0;
-    bool flag = false;  // some rank's
   };
   // Of this rank alone. Waits for the device.
   Means own() const;
   // Over all ranks; every rank calls it. A metric that only some ranks have counts where
   // it is. Blocks.
-  Means over(const Communicator& communicator, bool flag = false) const;
+  Means over(const Communicator& communicator) const;
 
   // The sums and counts of all ranks, for a checkpoint in the middle of an epoch; and
   // back, on one rank. Every rank calls totals().
@@ -51,12 +50,9 @@ class MetricSums {
     double count = 0;
     at::Tensor on_device;  // adds to value
   };
-  struct Totals {
-    std::map<std::string, Sum> sums;
-    bool flag = false;
-  };
   void add(std::string_view name, const at::Tensor& value, int64_t samples);
-  Totals gather(const Communicator& communicator, bool flag) const;
+  // By name, of all ranks.
+  std::map<std::string, Sum> gather(const Communicator& communicator) const;
 
   bool keep_on_device_;
   std::map<std::string, Sum, std::less<>> sums_;

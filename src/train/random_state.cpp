@@ -3,18 +3,10 @@
 #include <lockstep/dataset.h>
 #include <torch/torch.h>
 
+#include "train/bytes_tensor.h"
+
 namespace lockstep::train {
 namespace {
-
-std::string to_bytes(const at::Tensor& state) {
-  return {static_cast<const char*>(state.const_data_ptr()), state.nbytes()};
-}
-
-at::Tensor to_tensor(const std::string& bytes) {
-  const at::Tensor tensor = torch::empty({static_cast<int64_t>(bytes.size())}, torch::kUInt8);
-  std::copy(bytes.begin(), bytes.end(), tensor.mutable_data_ptr<uint8_t>());
-  return tensor;
-}
 
 at::Generator generator_of(c10::Device device) { return at::globalContext().defaultGenerator(device); }
 
@@ -24,17 +16,17 @@ const c10::Device kCpu(c10::DeviceType::CPU);
 
 std::string random_state(c10::Device device) {
   // Lengths differ from device to device: the CPU's comes first, with its length.
-  const std::string cpu = to_bytes(generator_of(kCpu).get_state());
-  const std::string other = device.is_cpu() ? "" : to_bytes(generator_of(device).get_state());
+  const std::string cpu = tensor_bytes(generator_of(kCpu).get_state());
+  const std::string other = device.is_cpu() ? "" : tensor_bytes(generator_of(device).get_state());
   return std::to_string(cpu.size()) + ":" + cpu + other;
 }
 
 void set_random_state(const std::string& state, c10::Device device) {
   const size_t colon = state.find(':');
   const size_t cpu_bytes = std::stoul(state.substr(0, colon));
-  generator_of(kCpu).set_state(to_tensor(state.substr(colon + 1, cpu_bytes)));
+  generator_of(kCpu).set_state(bytes_tensor(state.substr(colon + 1, cpu_bytes)));
   const std::string other = state.substr(colon + 1 + cpu_bytes);
-  if (!device.is_cpu() && !other.empty()) generator_of(device).set_state(to_tensor(other));
+  if (!device.is_cpu() && !other.empty()) generator_of(device).set_state(bytes_tensor(other));
 }
 
 void seed_stream(uint64_t seed, int64_t step, int rank) {

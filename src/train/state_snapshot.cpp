@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "interop/match_weights.h"
 #include "interop/weights_file.h"
+#include "train/bytes_tensor.h"
 #include "train/random_state.h"
 
 namespace lockstep::train {
@@ -47,16 +48,6 @@ NamedTensors read_part(const Reader& reader, std::string_view part) {
   }
   reader.read(targets);
   return tensors;
-}
-
-at::Tensor bytes_tensor(const std::string& bytes) {
-  const at::Tensor tensor = torch::empty({static_cast<int64_t>(bytes.size())}, torch::kUInt8);
-  std::copy(bytes.begin(), bytes.end(), tensor.mutable_data_ptr<uint8_t>());
-  return tensor;
-}
-
-std::string tensor_bytes(const at::Tensor& tensor) {
-  return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
 nlohmann::json data_position(const BatchSource& data) {
@@ -168,6 +159,10 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
   snapshot.step = state.result.step;
   snapshot.epoch = state.epochs_done;
   snapshot.world_size = world.size();
+  const std::vector<std::string> streams =
+      world.communicator().all_gather_bytes(random_state(world.device()));
+  nlohmann::json epoch_sums = state.sums.totals(world.communicator());
+  if (!world.is_main()) return snapshot;  // rank 0 writes for all
   nlohmann::json& metadata = snapshot.metadata;
   for (const auto& [name, tensor] : interop::weights_of(*state.model.module())) {
     snapshot.pieces.push_back(TensorPiece::whole(std::string(interop::kModelPrefix) + name, tensor));
@@ -181,14 +176,12 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
   }
   if (state.scaler != nullptr) metadata["scaler"] = state.scaler->state();
   if (state.average != nullptr) add(snapshot, "average", state.average->state());
-  const std::vector<std::string> streams =
-      world.communicator().all_gather_bytes(random_state(world.device()));
   for (size_t rank = 0; rank < streams.size(); ++rank) {
     snapshot.pieces.push_back(
         TensorPiece::whole(under("random", std::to_string(rank)), bytes_tensor(streams[rank])));
   }
   metadata["data"] = data_position(state.data);
-  metadata["epoch_sums"] = state.sums.totals(world.communicator());
+  metadata["epoch_sums"] = std::move(epoch_sums);
   metadata["stopped"] = state.stopped;
   metadata["callbacks"] = callback_states(state.callbacks);
   metadata["iteration"] = state.result.iteration;

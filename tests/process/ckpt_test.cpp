@@ -164,7 +164,7 @@ TEST_F(CkptTest, ExportsAndImportsTheModel) {
 
 TEST_F(CkptTest, FillsATorchScriptModule) {
   const std::string golden = data_path("unit/interop/golden/");
-  interop::NamedTensors weights = interop::read_weights(golden + "network.pt");
+  NamedTensors weights = interop::read_weights(golden + "network.pt");
   for (auto& entry : weights) entry.second = entry.second + 1;
   interop::write_torch_file(path("w.pt"), weights);
   const Result result =

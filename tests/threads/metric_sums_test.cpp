@@ -24,7 +24,6 @@ TEST(MetricSumsTest, WeighsBatchesBySamplesAndRanksBySums) {
     const MetricSums::Means means = sums.over(communicator);
     EXPECT_DOUBLE_EQ(means.values.at("loss"), 110.0 / 50.0);
     EXPECT_EQ(means.samples, 50);
-    EXPECT_FALSE(means.flag);
     EXPECT_DOUBLE_EQ(sums.own().values.at("loss"), rank == 0 ? 2.0 : 3.0) << "reading changes nothing";
   });
 }
@@ -35,10 +34,9 @@ TEST(MetricSumsTest, AMetricCountsOnTheRanksThatHaveIt) {
     MetricSums sums;
     if (rank == 0) sums.add({torch::tensor(1.0), {{"accuracy", torch::tensor(0.5)}}}, 4);
     if (rank == 1) sums.add(torch::tensor(2.0), 4);
-    const MetricSums::Means means = sums.over(communicator, /*flag=*/rank == 2);
+    const MetricSums::Means means = sums.over(communicator);
     EXPECT_DOUBLE_EQ(means.values.at("loss"), 1.5);
     EXPECT_DOUBLE_EQ(means.values.at("accuracy"), 0.5);
-    EXPECT_TRUE(means.flag) << "one rank's is enough";
   });
 }
 

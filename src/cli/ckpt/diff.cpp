@@ -29,7 +29,7 @@ struct Row {
 // Names as a plain model has them.
 Tensors read(const std::string& path, const DiffOptions& options) {
   const auto which = options.what == "all" ? interop::WhichTensors::kAll : interop::WhichTensors::kModel;
-  const interop::NamedTensors tensors = interop::read_tensors(interop::find_weights(path), which);
+  const NamedTensors tensors = interop::read_tensors(interop::find_weights(path), which);
   const size_t prefix = interop::wrapper_prefix(tensors).size();
   Tensors result;
   for (const auto& [name, tensor] : tensors) result[name.substr(prefix)] = tensor;

@@ -24,7 +24,7 @@ void check_target(const std::string& to) {
   }
 }
 
-int64_t total_bytes(const interop::NamedTensors& tensors) {
+int64_t total_bytes(const NamedTensors& tensors) {
   int64_t bytes = 0;
   for (const auto& entry : tensors) bytes += static_cast<int64_t>(entry.second.nbytes());
   return bytes;
@@ -51,7 +51,7 @@ int export_weights(const ExportOptions& options) {
     return kExitSuccess;
   }
   const auto which = options.what == "all" ? interop::WhichTensors::kAll : interop::WhichTensors::kModel;
-  interop::NamedTensors tensors = interop::read_tensors(source, which);
+  NamedTensors tensors = interop::read_tensors(source, which);
   for (auto& entry : tensors) entry.first.insert(0, options.prefix);
   interop::write_weights(options.to, tensors);
   fmt::print("{}: {} tensors, {}, of {}\n", options.to, tensors.size(), size_text(total_bytes(tensors)),
@@ -66,7 +66,7 @@ int import_weights(const ImportOptions& options) {
                                   "folder",
                                   options.to));
   }
-  const interop::NamedTensors tensors = interop::read_weights(options.file);
+  const NamedTensors tensors = interop::read_weights(options.file);
   const size_t wrapper = interop::wrapper_prefix(tensors).size();
   checkpoint::Snapshot snapshot;
   snapshot.metadata = {{"weights_only", true}, {"imported_from", options.file}};

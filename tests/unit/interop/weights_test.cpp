@@ -167,13 +167,13 @@ INSTANTIATE_TEST_SUITE_P(Formats, SaveWeightsTest, testing::Values("w.pt", "w.pt
 TEST(WeightsTest, SafetensorsKeepEveryDtypeAndAlignThem) {
   const test::TemporaryFolder folder;
   const auto path = folder.path() / "w.safetensors";
-  const interop::NamedTensors tensors = {{"bytes", torch::ones({3}, torch::kByte)},
-                                         {"half", torch::ones({3}, torch::kBFloat16)},
-                                         {"double", torch::arange(6, torch::kDouble).reshape({2, 3}).t()},
-                                         {"empty", torch::ones({0, 2})},
-                                         {"flag", torch::ones({}, torch::kBool)}};
+  const NamedTensors tensors = {{"bytes", torch::ones({3}, torch::kByte)},
+                                {"half", torch::ones({3}, torch::kBFloat16)},
+                                {"double", torch::arange(6, torch::kDouble).reshape({2, 3}).t()},
+                                {"empty", torch::ones({0, 2})},
+                                {"flag", torch::ones({}, torch::kBool)}};
   interop::write_safetensors_file(path, tensors);
-  const interop::NamedTensors again = interop::read_weights(path);
+  const NamedTensors again = interop::read_weights(path);
   ASSERT_EQ(again.size(), tensors.size());
   for (const auto& [name, tensor] : tensors) {
     const auto found = std::find_if(again.begin(), again.end(),

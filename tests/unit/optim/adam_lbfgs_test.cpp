@@ -4,21 +4,14 @@
 
 #include <sstream>
 
+#include "support/config_error.h"
 #include "support/formula.h"
 
 namespace lockstep {
 namespace {
 
+using test::error_of;
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no ConfigError";
-}
 
 // Rosenbrock's valley in two dimensions.
 struct Valley {

@@ -5,9 +5,12 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "support/config_error.h"
+
 namespace lockstep {
 namespace {
 
+using test::error_of;
 using testing::HasSubstr;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -18,15 +21,6 @@ bool step(GradScaler& scaler, bool finite) {
   const bool take = scaler.unscale({gradient});
   scaler.update();
   return take;
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no ConfigError";
 }
 
 TEST(GradScaler, ScalesTheLossAndUnscalesTheGradient) {

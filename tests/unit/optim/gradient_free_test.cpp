@@ -5,21 +5,14 @@
 #include <cmath>
 #include <limits>
 
+#include "support/config_error.h"
 #include "support/formula.h"
 
 namespace lockstep {
 namespace {
 
+using test::error_of;
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no ConfigError";
-}
 
 double sphere(const at::Tensor& point) {
   const auto x = point.accessor<double, 1>();

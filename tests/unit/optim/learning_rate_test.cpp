@@ -6,20 +6,14 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "support/config_error.h"
+
 namespace lockstep {
 namespace {
 
+using test::error_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no ConfigError";
-}
 
 std::vector<LearningRateSchedule> all_schedules() {
   return {constant_rate(),

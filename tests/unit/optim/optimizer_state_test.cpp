@@ -4,11 +4,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "support/config_error.h"
 #include "support/formula.h"
 
 namespace lockstep {
 namespace {
 
+using test::error_of;
 using testing::HasSubstr;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
@@ -199,15 +201,6 @@ TEST_P(OptimizerStateOf, IsTheSameAfterLoading) {
 
 INSTANTIATE_TEST_SUITE_P(Classes, OptimizerStateOf, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no ConfigError";
-}
 
 std::vector<std::string> names_in(const OptimizerState& state) {
   std::vector<std::string> names;

@@ -1,21 +1,14 @@
 #include <lockstep/error.h>
 #include <lockstep/weight_average.h>
 
+#include "support/config_error.h"
 #include "support/formula.h"
 
 namespace lockstep {
 namespace {
 
+using test::error_of;
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no ConfigError";
-}
 
 torch::nn::Sequential make_model() {
   torch::nn::Sequential model(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 2));

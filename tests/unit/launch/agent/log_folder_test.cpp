@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "support/temporary_folder.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -17,8 +19,6 @@ namespace fs = std::filesystem;
 class LogFolderTest : public testing::Test {
  protected:
   LogFolderTest() {
-    std::string pattern = (fs::temp_directory_path() / "log_folder_test_XXXXXX").string();
-    temporary_ = ::mkdtemp(pattern.data());
     if (const char* before = std::getenv("TMPDIR")) before_ = before;
     ::setenv("TMPDIR", temporary_.c_str(), 1);
   }
@@ -28,7 +28,6 @@ class LogFolderTest : public testing::Test {
     } else {
       ::unsetenv("TMPDIR");
     }
-    fs::remove_all(temporary_);
   }
 
   // Makes one in a process that ends without removing it, and returns its root.
@@ -42,7 +41,8 @@ class LogFolderTest : public testing::Test {
     return fs::directory_iterator(temporary_)->path();
   }
 
-  fs::path temporary_;
+  const test::TemporaryFolder folder_;
+  const fs::path temporary_ = folder_.path();
   std::optional<std::string> before_;
 };
 
