@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-CORE = ("base", "config", "cluster", "launch", "track")
+CORE = ("base", "config", "cluster", "launch", "track", "images", "report")
 
 # Folder of src -> folders that it may include. An edge that is not here is an error.
 LAYERS = {
@@ -19,26 +19,31 @@ LAYERS = {
     "launch": ("base", "config", "cluster"),
     # What a run measures, as files or to a server.
     "track": ("base", "config"),
+    # Sets of pictures as bytes: readers, decoding, and the pass from bytes to a batch's memory.
+    "images": ("base", "config"),
+    # Pages made of what runs have left in their folders.
+    "report": ("base", "config", "track"),
     "comm": CORE,
     "grad": (*CORE, "comm"),
     "shard": (*CORE, "comm", "grad"),
     # These two know rank and world size as numbers only.
-    "data": ("base", "config"),
+    "data": ("base", "config", "images"),
     "checkpoint": ("base", "config"),
     "interop": ("base", "config", "checkpoint"),
     "optim": (*CORE, "comm", "grad", "checkpoint"),
     "train": (*CORE, "track", "comm", "grad", "shard", "optim", "data", "checkpoint", "interop"),
-    "models": ("base", "config", "grad"),
-    "report": (*CORE, "train"),
-    "cli": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models", "report"),
-    "app": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models", "report", "cli"),
+    "models": ("base", "config", "grad", "interop", "train"),
+    # What `lockstep train NAME` runs.
+    "recipes": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models"),
+    "cli": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models", "recipes"),
+    "app": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models", "recipes", "cli"),
     # The one optional library: nothing includes it, it is loaded.
     "cuda": (*CORE, "comm", "grad", "shard"),
 }
 
 # Public headers belong to the layer that has a source of the same name; these have none.
 PUBLIC = {"version": "base", "exit_status": "base", "c10d": "comm", "callbacks": "train", "data_source": "train",
-          "world": "train", "lockstep": "cli"}
+          "image_source": "images", "world": "train", "lockstep": "cli"}
 
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
