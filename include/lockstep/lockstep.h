@@ -12,6 +12,7 @@
 #include <lockstep/error.h>
 #include <lockstep/grad_scaler.h>
 #include <lockstep/gradient_free.h>
+#include <lockstep/image_dataset.h>
 #include <lockstep/launch.h>
 #include <lockstep/learning_rate.h>
 #include <lockstep/loader.h>
