@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "base/process.h"
+#include "cli/report.h"
 #include "cli/run.h"
 #include "cli/slurm.h"
 
@@ -27,6 +28,7 @@ constexpr char kUsage[] =
     "  lockstep doctor              what this machine and this allocation can do\n"
     "  lockstep bench collectives   time and bandwidth of collectives\n"
     "  lockstep ckpt                checkpoints: list, inspect, verify, export, import, compare\n"
+    "  lockstep report              a page about runs: loss, accuracy, speed, configuration\n"
     "  lockstep --version\n"
     "\n"
     "lockstep COMMAND --help tells more.\n";
@@ -37,6 +39,7 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
+    {"report", lockstep::cli::run_report},
     {"run", lockstep::cli::run_run},
     {"slurm", lockstep::cli::run_slurm},
 };
