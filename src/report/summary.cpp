@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -44,8 +45,8 @@ void add_progress(std::vector<Fact>& facts, const Run& run) {
 
 void add_speed(std::vector<Fact>& facts, const Run& run) {
   if (const Totals* speed = run.metrics.totals("samples_per_s")) {
-    facts.push_back({"Samples/s", number_text(std::round(speed->mean())),
-                     fmt::format("mean; {} at best", number_text(std::round(speed->greatest.y)))});
+    facts.push_back({"Samples/s", number_text(std::round(median_speed(run))),
+                     fmt::format("median; {} at best", number_text(std::round(speed->greatest.y)))});
   }
   if (run.times.size() > 1) {
     facts.push_back(
@@ -84,6 +85,15 @@ std::vector<Fact> facts_of(const Run& run) {
   add_speed(facts, run);
   add_ranks(facts, run);
   return facts;
+}
+
+double median_speed(const Run& run) {
+  std::vector<Point> speeds = run.metrics.means("samples_per_s");
+  if (speeds.empty()) return 0;
+  const auto middle = speeds.begin() + static_cast<std::ptrdiff_t>(speeds.size() / 2);
+  std::nth_element(speeds.begin(), middle, speeds.end(),
+                   [](const Point& a, const Point& b) { return a.y < b.y; });
+  return middle->y;
 }
 
 std::string number_text(double value) {

@@ -18,7 +18,11 @@ struct Fact {
 // does not tell are left out.
 std::vector<Fact> facts_of(const Run& run);
 
-// Six significant digits at most, without an exponent where it can be read without one.
+// Samples/s that half of the run's rows reach; 0 where it tells none. Unlike a mean it
+// does not move with a first epoch that warms up, or with one that was disturbed.
+double median_speed(const Run& run);
+
+// Five significant digits at most, without an exponent where it can be read without one.
 std::string number_text(double value);
 // "42.1 s", "3 min 20 s", "2 h 05 min".
 std::string duration_text(double seconds);
