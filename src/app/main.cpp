@@ -15,6 +15,7 @@
 
 #include "base/process.h"
 #include "cli/init.h"
+#include "cli/report.h"
 #include "cli/run.h"
 #include "cli/slurm.h"
 
@@ -30,6 +31,7 @@ constexpr char kUsage[] =
     "  lockstep doctor              what this machine and this allocation can do\n"
     "  lockstep bench collectives   time and bandwidth of collectives\n"
     "  lockstep ckpt                checkpoints: list, inspect, verify, export, import, compare\n"
+    "  lockstep report              a page about runs: loss, accuracy, speed, configuration\n"
     "  lockstep --version\n"
     "\n"
     "lockstep COMMAND --help tells more.\n";
@@ -41,6 +43,7 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"init", lockstep::cli::run_init},
+    {"report", lockstep::cli::run_report},
     {"run", lockstep::cli::run_run},
     {"slurm", lockstep::cli::run_slurm},
 };
