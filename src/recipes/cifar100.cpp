@@ -149,13 +149,14 @@ void train(World& world, const Options& options) {
   const int64_t batch_size = rank_batch_size(options, world);
   const bool on_gpu = world.device().is_cuda();
   const bool channels_last = is_yes(options.channels_last, on_gpu);
-  LoaderOptions train_options = train_loader_options(options.images, world, batch_size);
+  const ImageDataOptions& images = options.images;
+  LoaderOptions train_options = train_loader_options(images, world, batch_size);
   train_options.drop_last = true;
-  const Loader train = image_loader(find_images("cifar100", options.images, Split::kTrain),
+  const Loader train = image_loader(find_images("cifar100", images, Split::kTrain), images,
                                     transform_of(/*train=*/true, channels_last), train_options);
-  const Loader test = image_loader(find_images("cifar100", options.images, Split::kTest),
+  const Loader test = image_loader(find_images("cifar100", images, Split::kTest), images,
                                    transform_of(/*train=*/false, channels_last),
-                                   test_loader_options(options.images, world, options.test_batch_size));
+                                   test_loader_options(images, world, options.test_batch_size));
   const Model model = models::wide_resnet();
   if (channels_last) use_channels_last(*model.module());
   torch::optim::SGD optimizer(model.module()->parameters(), torch::optim::SGDOptions(options.base_lr)

@@ -1,6 +1,7 @@
 #include "recipes/image_data.h"
 
 #include <lockstep/image_dataset.h>
+#include <lockstep/image_subset.h>
 #include <lockstep/world.h>
 
 #include <algorithm>
@@ -27,6 +28,7 @@ int workers_of(const ImageDataOptions& options, const World& world) {
 
 void ImageDataOptions::add_to(config::OptionTable& table) {
   table.add("data", data, "folder or file of the data, or 'synthetic'; left out: the usual places")
+      .add("max_samples", max_samples, "images of each part of the data at most", {.minimum = 1})
       .add("num_workers", num_workers, "threads of each rank that read ahead; 0: none", {.minimum = 0});
 }
 
@@ -48,8 +50,10 @@ LoaderOptions test_loader_options(const ImageDataOptions& options, const World& 
   return loader;
 }
 
-Loader image_loader(ImageSet images, const ImageTransform& transform, const LoaderOptions& options) {
-  return Loader(ImageDataset(std::move(images), transform), options);
+Loader image_loader(const ImageSet& images, const ImageDataOptions& options, const ImageTransform& transform,
+                    const LoaderOptions& loader) {
+  const ImageSet some = first_images(images, options.max_samples.value_or(images->size()));
+  return Loader(ImageDataset(some, transform), loader);
 }
 
 }  // namespace lockstep::recipes

@@ -21,6 +21,7 @@ namespace lockstep::recipes {
 // images share.
 struct ImageDataOptions {
   std::string data;  // a path, "synthetic", or empty: the usual places
+  std::optional<int64_t> max_samples;
   std::optional<int64_t> num_workers;
 
   void add_to(config::OptionTable& table);
@@ -35,6 +36,8 @@ ImageSet find_images(const std::string& name, const ImageDataOptions& options, S
 LoaderOptions train_loader_options(const ImageDataOptions& options, const World& world, int64_t batch_size);
 LoaderOptions test_loader_options(const ImageDataOptions& options, const World& world, int64_t batch_size);
 
-Loader image_loader(ImageSet images, const ImageTransform& transform, const LoaderOptions& options);
+// The images, or the first options.max_samples of them, as a loader.
+Loader image_loader(const ImageSet& images, const ImageDataOptions& options, const ImageTransform& transform,
+                    const LoaderOptions& loader);
 
 }  // namespace lockstep::recipes

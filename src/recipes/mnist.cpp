@@ -11,9 +11,8 @@
 #include <lockstep/world.h>
 #include <torch/torch.h>
 
-#include <cmath>
-
 #include "recipes/epoch_steps.h"
+#include "recipes/gpu_log.h"
 #include "recipes/image_data.h"
 #include "recipes/printed_lines.h"
 #include "recipes/recipe_options.h"
@@ -97,8 +96,7 @@ class MnistTrainer : public Trainer {
   }
 
   void on_val_epoch_end() override {
-    // A mean of whole numbers: rounding gives back the count itself.
-    const auto correct = std::llround(metric("val_accuracy") * static_cast<double>(test_samples_));
+    const int64_t correct = correct_count(metric("val_accuracy"), test_samples_);
     print(test_set_line(metric("val_loss"), correct, test_samples_));
   }
 
@@ -118,10 +116,11 @@ void save_model(const World& world, const Model& model, const Variant& variant) 
 
 void train(World& world, const Options& options, const Variant& variant) {
   const ImageTransform transform{.mean = {variant.mean}, .stddev = {variant.stddev}};
-  const Loader train = image_loader(find_images(variant.name, options.images, Split::kTrain), transform,
-                                    train_loader_options(options.images, world, *options.train.batch_size));
-  const Loader test = image_loader(find_images(variant.name, options.images, Split::kTest), transform,
-                                   test_loader_options(options.images, world, options.test_batch_size));
+  const ImageDataOptions& images = options.images;
+  const Loader train = image_loader(find_images(variant.name, images, Split::kTrain), images, transform,
+                                    train_loader_options(images, world, *options.train.batch_size));
+  const Loader test = image_loader(find_images(variant.name, images, Split::kTest), images, transform,
+                                   test_loader_options(images, world, options.test_batch_size));
   const Model model = models::princeton_cnn();
   const auto optimizer = make_adadelta(model.module()->parameters(), {.lr = options.lr});
   MnistTrainer trainer(world, model, *optimizer, options, train, test);
@@ -137,7 +136,9 @@ int run(const Variant& variant, int argc, const char* const* argv) {
                 argv, {"global_batch_size"});
   if (options.no_cuda) options.train.compute_setup = "cpu";
   if (options.dry_run) options.train.max_batches = 1;
+  const GpuLog gpu_log;
   options.train.callbacks = {
+      gpu_log.start, gpu_log.stop,
       std::make_shared<ScheduleLearningRate>(step_decay({.every = 1, .gamma = options.gamma}))};
   return launch(options.train, [&](World& world) { train(world, options, variant); });
 }

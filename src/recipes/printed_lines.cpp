@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace lockstep::recipes {
 namespace {
 
@@ -9,7 +11,17 @@ double percent(int64_t part, int64_t whole) {
   return 100. * static_cast<double>(part) / static_cast<double>(whole);
 }
 
+// The shortest text that reads back as the same number, and never that of a whole one.
+std::string python_float(double value) {
+  std::string text = fmt::format("{}", value);
+  return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+}
+
 }  // namespace
+
+int64_t correct_count(double accuracy, int64_t samples) {
+  return std::llround(accuracy * static_cast<double>(samples));
+}
 
 std::string train_epoch_line(const TrainProgress& progress) {
   return fmt::format("Train Epoch: {} [{}/{} ({:.0f}%)]\tLoss: {:.6f}", progress.epoch, progress.seen,
@@ -49,6 +61,18 @@ std::string training_summary_lines(const JobShape& shape, double seconds, double
       "Number of nodes: {}\nNumber of GPUs per node: {}\nTotal GPUs used: {}\n"
       "Training completed successfully.",
       seconds, images_per_s, shape.nodes, shape.gpus_per_node, shape.gpus);
+}
+
+std::string training_loss_line(int64_t epoch, double loss) {
+  return fmt::format("Epoch {}, Training Loss: {}", epoch, python_float(loss));
+}
+
+std::string validation_accuracy_line(int64_t correct, int64_t total) {
+  return fmt::format("Validation Accuracy: {}%", python_float(percent(correct, total)));
+}
+
+std::string time_elapsed_line(double seconds) {
+  return fmt::format("Time elapsed (s): {}", python_float(seconds));
 }
 
 }  // namespace lockstep::recipes

@@ -8,6 +8,10 @@ namespace lockstep::recipes {
 // The lines of the pages that the recipes come from, character by character, so that what
 // reads their output reads ours. No line ends with a line's end.
 
+// The number of right answers behind an accuracy. A mean of whole numbers: rounding gives
+// back the count itself.
+int64_t correct_count(double accuracy, int64_t samples);
+
 // Princeton: 'Train Epoch: {} [{}/{} ({:.0f}%)]\tLoss: {:.6f}'.
 struct TrainProgress {
   int64_t epoch = 1;
@@ -43,5 +47,10 @@ std::string epoch_throughput_line(const EpochNumbers& numbers);
 std::string early_stopping_line(int64_t epoch);
 // Begins with an empty line.
 std::string training_summary_lines(const JobShape& shape, double seconds, double images_per_s);
+
+// LUMI: numbers as Python prints a float.
+std::string training_loss_line(int64_t epoch, double loss);
+std::string validation_accuracy_line(int64_t correct, int64_t total);
+std::string time_elapsed_line(double seconds);
 
 }  // namespace lockstep::recipes

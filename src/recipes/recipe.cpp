@@ -17,6 +17,7 @@ constexpr Recipe kRecipes[] = {
     {"mnist", "handwritten digits with Princeton's convolutional network", mnist_defaults, run_mnist},
     {"fashion-mnist", "pieces of clothing with the same network", mnist_defaults, run_fashion_mnist},
     {"cifar100", "small pictures of 100 kinds with Sigma2's Wide ResNet", cifar100_defaults, run_cifar100},
+    {"vit", "pictures of an HDF5 file with LUMI's vision transformer", vit_defaults, run_vit},
 };
 
 }  // namespace

@@ -16,4 +16,7 @@ int run_fashion_mnist(int argc, const char* const* argv);
 std::string cifar100_defaults();
 int run_cifar100(int argc, const char* const* argv);
 
+std::string vit_defaults();
+int run_vit(int argc, const char* const* argv);
+
 }  // namespace lockstep::recipes
