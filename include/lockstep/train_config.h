@@ -23,8 +23,8 @@ using PlotFunction = std::function<std::pair<std::string, Image>(const Model& mo
 // How a program runs and trains. Set it in code with designated initialisers, and
 // from the command line with from_args(): every field that is a value has a flag of its
 // name (--max_iter, or --max-iter), a variable (LOCKSTEP_MAX_ITER) and a key in the TOML
-// file that --config names. The command line wins over the variable, the variable over
-// the file, the file over the code.
+// file that --config names. max_iter is also --epochs and log_folder --run-dir. The command line wins over
+// the variable, the variable over the file, the file over the code.
 struct TrainConfig {
   // --- processes ---
 
@@ -82,6 +82,8 @@ struct TrainConfig {
 
   // Validates every so many epochs, and once before training; 0: never.
   int64_t val_every = 0;
+  // false: not before training.
+  bool val_at_start = true;
   // The third argument of validation_criterion.
   double val_epsilon = 1e-5;
   // (validation loss, best so far, val_epsilon) -> whether this is a new best one.
@@ -136,6 +138,8 @@ struct TrainConfig {
   // A folder of its own for each run under root_folder; a job that is started again by
   // its launcher or by Slurm finds the one it had. false: root_folder/PROGRAM.
   bool create_subfolder_per_run = true;
+  // What the name of such a folder begins with. Empty: the program's name.
+  std::string run_name;
   // Exactly this folder instead. A second fit() of the program has NAME-2.
   std::string log_folder;
   // auto: a bar on a terminal, else a line every ten seconds; bar; none.

@@ -57,11 +57,14 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
              .stopped = stopped_,
              .max_iter = config_.max_iter} {
   check_configuration();
+  trainer_.run_folder = folder_.path().string();
+  trainer_.bar = &bar_;
   trainer_.fitting = true;
 }
 
 FitLoop::~FitLoop() {
   trainer_.trackers = nullptr;
+  trainer_.bar = nullptr;
   trainer_.fitting = false;
 }
 
@@ -106,7 +109,8 @@ FitResult FitLoop::run() {
   announce();
   trainer_.model.module()->train();
   trainer_.begin(Stage::kTrainStart, trainer_.epochs_done);
-  if (config_.val_every > 0 && trainer_.epochs_done == 0 && first_step_ == 0) validate();
+  const bool is_fresh = trainer_.epochs_done == 0 && first_step_ == 0;
+  if (config_.val_every > 0 && config_.val_at_start && is_fresh) validate();
   agree_to_stop();
   start_ = Clock::now();
   while (trainer_.epochs_done < config_.max_iter && stopped_.empty() && !interrupted_) train_epoch();

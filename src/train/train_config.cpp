@@ -2,7 +2,7 @@
 #include <lockstep/error.h>
 #include <lockstep/train_config.h>
 
-#include "config/option_table.h"
+#include "train/train_options.h"
 
 namespace lockstep {
 namespace {
@@ -19,7 +19,7 @@ void add_process_options(config::OptionTable& table, TrainConfig& config) {
 }
 
 void add_training_options(config::OptionTable& table, TrainConfig& config) {
-  table.add("max_iter", config.max_iter, "epochs in all", {.minimum = 0})
+  table.add("max_iter", config.max_iter, "epochs in all", {.minimum = 0, .aliases = {"epochs"}})
       .add("max_batches", config.max_batches, "batches of an epoch at most", {.minimum = 1})
       .add("batch_size", config.batch_size, "samples a batch on each rank", {.minimum = 1})
       .add("global_batch_size", config.global_batch_size,
@@ -41,6 +41,7 @@ void add_training_options(config::OptionTable& table, TrainConfig& config) {
       .add("find_unused_parameters", config.find_unused_parameters,
            "parameters may go without gradient in a step")
       .add("val_every", config.val_every, "epochs between two validations; 0: none", {.minimum = 0})
+      .add("val_at_start", config.val_at_start, "validate once before the first epoch too")
       .add("val_epsilon", config.val_epsilon, "by how much a validation loss must be better to be the best",
            {.minimum = 0});
 }
@@ -72,19 +73,10 @@ void add_output_options(config::OptionTable& table, TrainConfig& config) {
       .add("root_folder", config.root_folder, "parent of the run folders")
       .add("create_subfolder_per_run", config.create_subfolder_per_run,
            "a folder of its own for each run under root_folder")
-      .add("log_folder", config.log_folder, "exactly this run folder")
+      .add("run_name", config.run_name, "what a run folder's name begins with; empty: the program's name")
+      .add("log_folder", config.log_folder, "exactly this run folder", {.aliases = {"run_dir"}})
       .add("progress", config.progress, "progress bar", {.choices = {"auto", "bar", "none"}})
       .add("verbose", config.verbose, "print lines and the summary");
-}
-
-config::OptionTable table_of(TrainConfig& config) {
-  config::OptionTable table("A training program on Lockstep.");
-  table.add_config_file();
-  add_process_options(table, config);
-  add_training_options(table, config);
-  add_checkpoint_options(table, config);
-  add_output_options(table, config);
-  return table;
 }
 
 void check_together(const TrainConfig& config) {
@@ -113,9 +105,18 @@ void check_together(const TrainConfig& config) {
 
 }  // namespace
 
+config::OptionTable train::options_of(TrainConfig& config, const std::string& description) {
+  config::OptionTable table(description);
+  add_process_options(table, config);
+  add_training_options(table, config);
+  add_checkpoint_options(table, config);
+  add_output_options(table, config);
+  return table;
+}
+
 TrainConfig TrainConfig::from_args(int argc, const char* const* argv, const TrainConfig& defaults) {
   TrainConfig config = defaults;
-  table_of(config).parse(argc, argv);
+  train::options_of(config).add_config_file().parse(argc, argv);
   check_together(config);
   return config;
 }
@@ -126,13 +127,13 @@ TrainConfig TrainConfig::from_args(int argc, const char* const* argv) {
 
 void TrainConfig::validate() const {
   TrainConfig copy = *this;
-  table_of(copy).validate();
+  train::options_of(copy).validate();
   check_together(copy);
 }
 
 std::string TrainConfig::to_json() const {
   TrainConfig copy = *this;
-  return table_of(copy).to_json().dump(2);
+  return train::options_of(copy).to_json().dump(2);
 }
 
 }  // namespace lockstep

@@ -3,6 +3,8 @@
 #include <lockstep/gradient_free.h>
 #include <torch/torch.h>
 
+#include <cstdio>
+
 #include "train/dtype.h"
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
@@ -232,6 +234,15 @@ double Trainer::metric(const std::string& name) const {
 }
 
 TrackerSet& Trainer::trackers() { return impl_->trackers != nullptr ? *impl_->trackers : impl_->no_trackers; }
+
+const std::string& Trainer::run_folder() const { return impl_->run_folder; }
+
+void Trainer::print(const std::string& text) {
+  if (!impl_->world.is_main()) return;
+  if (impl_->bar != nullptr) impl_->bar->clear();
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
 
 void Trainer::stop_training(const std::string& reason) {
   impl_->stop_reason = reason.empty() ? "a callback asked for it" : reason;

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "train/gradient_step.h"
+#include "train/progress_bar.h"
 #include "train/step_clock.h"
 
 namespace lockstep {
@@ -56,6 +57,8 @@ struct Trainer::Impl {
   // Of the running fit().
   TrackerSet* trackers = nullptr;
   TrackerSet no_trackers;
+  train::ProgressBar* bar = nullptr;
+  std::string run_folder;
   std::string stop_reason;
   bool save_requested = false;
   bool fitting = false;
