@@ -1,5 +1,6 @@
 #pragma once
 
+#include <lockstep/program_options.h>
 #include <lockstep/tracker.h>
 
 #include <chrono>
@@ -150,9 +151,11 @@ struct TrainConfig {
   // Called at the stages of training, after those that the fields above make.
   std::vector<std::shared_ptr<Callback>> callbacks = {};
 
-  // Reads file, variables and flags over these defaults. ConfigError: an unknown flag
+  // Reads file, variables and flags over these defaults, and into the fields of a program's
+  // own options. ConfigError: an unknown flag
   // or a bad value; HelpRequested: --help.
-  static TrainConfig from_args(int argc, const char* const* argv, const TrainConfig& defaults);
+  static TrainConfig from_args(int argc, const char* const* argv, const TrainConfig& defaults,
+                               const ProgramOptions& own = {});
   static TrainConfig from_args(int argc, const char* const* argv);
 
   // ConfigError names the first field with a value that is not allowed.

@@ -3,7 +3,6 @@
 #include <lockstep/image_subset.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "data/permutation.h"
@@ -59,8 +58,9 @@ ImageSplit split_images(const std::shared_ptr<const ImageSource>& source, double
                         uint64_t seed) {
   check_source(source);
   const int64_t size = source->size();
-  const auto train = static_cast<int64_t>(std::floor(static_cast<double>(size) * train_fraction));
-  if (!(train_fraction > 0 && train_fraction < 1) || train == 0 || train == size) {
+  const bool is_part = train_fraction > 0 && train_fraction < 1;  // not a number is none
+  const int64_t train = is_part ? static_cast<int64_t>(static_cast<double>(size) * train_fraction) : 0;
+  if (train == 0) {
     throw ConfigError("data", fmt::format("{} images cannot be cut in two by a fraction of {}: one part "
                                           "would be empty",
                                           size, train_fraction));

@@ -15,10 +15,10 @@
 #include "recipes/image_data.h"
 #include "recipes/job_shape.h"
 #include "recipes/printed_lines.h"
-#include "recipes/recipe_options.h"
 #include "recipes/recipes.h"
 #include "recipes/run_report.h"
 #include "recipes/training_time.h"
+#include "train/train_options.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -193,8 +193,8 @@ std::string cifar100_defaults() {
 
 int run_cifar100(int argc, const char* const* argv) {
   Options options;
-  parse_options("Sigma2's Wide ResNet on CIFAR-100.", options.own(), options.train, argc, argv,
-                {"batch_size", "global_batch_size", "precision"});
+  train::parse_options("Sigma2's Wide ResNet on CIFAR-100.", options.own(), options.train, argc, argv,
+                       {"batch_size", "global_batch_size", "precision"});
   return launch(options.train, [&](World& world) { train(world, options); });
 }
 

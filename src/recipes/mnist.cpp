@@ -15,9 +15,9 @@
 #include "recipes/gpu_log.h"
 #include "recipes/image_data.h"
 #include "recipes/printed_lines.h"
-#include "recipes/recipe_options.h"
 #include "recipes/recipes.h"
 #include "recipes/run_report.h"
+#include "train/train_options.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -132,8 +132,8 @@ void train(World& world, const Options& options, const Variant& variant) {
 int run(const Variant& variant, int argc, const char* const* argv) {
   Options options;
   options.train.run_name = variant.name;
-  parse_options(fmt::format("Princeton's network on {}.", variant.name), options.own(), options.train, argc,
-                argv, {"global_batch_size"});
+  train::parse_options(fmt::format("Princeton's network on {}.", variant.name), options.own(), options.train,
+                       argc, argv, {"global_batch_size"});
   if (options.no_cuda) options.train.compute_setup = "cpu";
   if (options.dry_run) options.train.max_batches = 1;
   const GpuLog gpu_log;

@@ -7,9 +7,9 @@
 
 #include <cmath>
 
-#include "recipes/recipe_options.h"
 #include "recipes/recipes.h"
 #include "recipes/run_report.h"
+#include "train/train_options.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -48,7 +48,7 @@ int run_sine(int argc, const char* const* argv) {
   config::OptionTable own("");
   own.add("lr", lr, "learning rate of SGD")
       .add("data", data, "the samples are computed", {.choices = {"synthetic"}});
-  parse_options("Fits sin(2 pi x) with a network of one hidden layer.", own, config, argc, argv);
+  train::parse_options("Fits sin(2 pi x) with a network of one hidden layer.", own, config, argc, argv);
   return launch(config, [&](World& world) { train(world, config, lr); });
 }
 

@@ -18,9 +18,9 @@
 #include "recipes/gpu_log.h"
 #include "recipes/image_data.h"
 #include "recipes/printed_lines.h"
-#include "recipes/recipe_options.h"
 #include "recipes/recipes.h"
 #include "recipes/run_report.h"
+#include "train/train_options.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -147,8 +147,8 @@ std::string vit_defaults() {
 
 int run_vit(int argc, const char* const* argv) {
   Options options;
-  parse_options("LUMI's vision transformer on an HDF5 file with 'images' and 'labels'.", options.own(),
-                options.train, argc, argv, {"global_batch_size"});
+  train::parse_options("LUMI's vision transformer on an HDF5 file with 'images' and 'labels'.", options.own(),
+                       options.train, argc, argv, {"global_batch_size"});
   return launch(options.train, [&](World& world) { train(world, options); });
 }
 

@@ -105,8 +105,8 @@ void check_together(const TrainConfig& config) {
 
 }  // namespace
 
-config::OptionTable train::options_of(TrainConfig& config, const std::string& description) {
-  config::OptionTable table(description);
+config::OptionTable train::options_of(TrainConfig& config) {
+  config::OptionTable table("");
   add_process_options(table, config);
   add_training_options(table, config);
   add_checkpoint_options(table, config);
@@ -114,9 +114,32 @@ config::OptionTable train::options_of(TrainConfig& config, const std::string& de
   return table;
 }
 
-TrainConfig TrainConfig::from_args(int argc, const char* const* argv, const TrainConfig& defaults) {
+config::OptionTable train::options_of(const ProgramOptions& own) {
+  config::OptionTable table("");
+  for (const ProgramOption& option : own) {
+    std::visit([&](auto field) { table.add(option.name, field.get(), option.help); }, option.field);
+  }
+  return table;
+}
+
+void train::parse_options(const std::string& description, const config::OptionTable& own, TrainConfig& config,
+                          int argc, const char* const* argv, const std::set<std::string>& instead_of) {
+  config::OptionTable table(description);
+  table.add_config_file().add_all(own).add_all(options_of(config), instead_of);
+  table.parse(argc, argv);
+  const nlohmann::json values = own.to_json();
+  for (const auto& [name, value] : values.items()) {
+    if (!value.is_null()) config.hyperparams.emplace(name, config::free_value_of(value));
+  }
+}
+
+TrainConfig TrainConfig::from_args(int argc, const char* const* argv, const TrainConfig& defaults,
+                                   const ProgramOptions& own) {
   TrainConfig config = defaults;
-  train::options_of(config).add_config_file().parse(argc, argv);
+  const config::OptionTable table = train::options_of(own);
+  const std::vector<std::string> names = table.names();
+  train::parse_options("A training program on Lockstep.", table, config, argc, argv,
+                       {names.begin(), names.end()});
   check_together(config);
   return config;
 }

@@ -172,7 +172,8 @@ struct Named {
     OptionTable others("");
     others.add("lr", lr, "learning rate").add("max_iter", max_iter, "not this one");
     OptionTable table("A program.");
-    table.add("max_iter", max_iter, "epochs", {.aliases = {"epochs", "num_epochs"}}).add_all(others, {"max_iter"});
+    table.add("max_iter", max_iter, "epochs", {.aliases = {"epochs", "num_epochs"}})
+        .add_all(others, {"max_iter"});
     return table;
   }
 
@@ -191,9 +192,11 @@ TEST(OptionTableTest, AnAliasIsAnotherNameOfTheSameOption) {
   OptionTable table = named.table();
   table.assign({{"epochs", 6}}, "'file'");
   EXPECT_EQ(named.max_iter, 6);
-  EXPECT_THAT([&] { table.assign({{"epochs", 6}, {"max_iter", 7}}, "'file'"); },
-              ThrowsMessage<ConfigError>(
-                  "[config] 'file': 'epochs' and 'max_iter' are the same option: set one"));
+  EXPECT_THAT(
+      [&] {
+        table.assign({{"epochs", 6}, {"max_iter", 7}}, "'file'");
+      },
+      ThrowsMessage<ConfigError>("[config] 'file': 'epochs' and 'max_iter' are the same option: set one"));
   EXPECT_EQ(table.to_json(), nlohmann::json({{"max_iter", 6}, {"lr", 0.1}})) << "printed under its own name";
 }
 
@@ -204,8 +207,11 @@ TEST(OptionTableTest, OptionsOfAnotherTableSetItsFields) {
 }
 
 TEST(OptionTableTest, AnUnknownFlagIsAnsweredWithTheOneThatWasMeant) {
-  EXPECT_THAT([] { Named().parse({"--epoch", "3"}); },
-              ThrowsMessage<ConfigError>(HasSubstr("--epoch 3; did you mean '--epochs'?; prog --help")));
+  EXPECT_THAT(
+      [] {
+        Named().parse({"--epoch", "3"});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("--epoch 3; did you mean '--epochs'?; prog --help")));
   EXPECT_THAT([] { Named().parse({"--max-itre=3"}); },
               ThrowsMessage<ConfigError>(HasSubstr("did you mean '--max-iter'?")));
   EXPECT_THAT([] { Named().parse({"--transformer"}); },

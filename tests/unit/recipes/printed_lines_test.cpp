@@ -8,12 +8,14 @@ namespace lockstep::recipes {
 namespace {
 
 TEST(PrintedLinesTest, PrincetonsTrainLine) {
-  EXPECT_EQ(train_epoch_line(
-                {.epoch = 1, .seen = 0, .total = 60000, .batch = 0, .batches = 938, .loss = 2.300039291381836}),
-            "Train Epoch: 1 [0/60000 (0%)]\tLoss: 2.300039");
-  EXPECT_EQ(train_epoch_line(
-                {.epoch = 14, .seen = 59520, .total = 60000, .batch = 930, .batches = 938, .loss = 0.0000004}),
-            "Train Epoch: 14 [59520/60000 (99%)]\tLoss: 0.000000");
+  EXPECT_EQ(
+      train_epoch_line(
+          {.epoch = 1, .seen = 0, .total = 60000, .batch = 0, .batches = 938, .loss = 2.300039291381836}),
+      "Train Epoch: 1 [0/60000 (0%)]\tLoss: 2.300039");
+  EXPECT_EQ(
+      train_epoch_line(
+          {.epoch = 14, .seen = 59520, .total = 60000, .batch = 930, .batches = 938, .loss = 0.0000004}),
+      "Train Epoch: 14 [59520/60000 (99%)]\tLoss: 0.000000");
   // Half a percent goes to the even neighbour, in Python too.
   EXPECT_EQ(train_epoch_line({.epoch = 2, .seen = 5, .total = 1000, .batch = 1, .batches = 200, .loss = 1}),
             "Train Epoch: 2 [5/1000 (0%)]\tLoss: 1.000000");
@@ -24,7 +26,8 @@ TEST(PrintedLinesTest, PrincetonsTrainLine) {
 TEST(PrintedLinesTest, PrincetonsTestLine) {
   EXPECT_EQ(test_set_line(0.04649, 9851, 10000),
             "\nTest set: Average loss: 0.0465, Accuracy: 9851/10000 (99%)\n");
-  EXPECT_EQ(test_set_line(0, 10000, 10000), "\nTest set: Average loss: 0.0000, Accuracy: 10000/10000 (100%)\n");
+  EXPECT_EQ(test_set_line(0, 10000, 10000),
+            "\nTest set: Average loss: 0.0000, Accuracy: 10000/10000 (100%)\n");
 }
 
 TEST(PrintedLinesTest, CountsComeBackFromAccuracies) {

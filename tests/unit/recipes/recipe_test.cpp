@@ -46,9 +46,11 @@ TEST(RecipeTest, EveryOneHasTheCommonFlags) {
 }
 
 TEST(RecipeTest, TheListTellsThePagesDefaults) {
-  EXPECT_EQ(find_recipe("mnist").defaults(), "--epochs 14 --batch-size 64 (a rank) --lr 1.0 --gamma 0.7 --seed 1");
-  EXPECT_EQ(find_recipe("cifar100").defaults(),
-            "--epochs 5 --batch-size 512 (over all ranks) --base-lr 0.01 --target-accuracy 0.85 --patience 2");
+  EXPECT_EQ(find_recipe("mnist").defaults(),
+            "--epochs 14 --batch-size 64 (a rank) --lr 1.0 --gamma 0.7 --seed 1");
+  EXPECT_EQ(
+      find_recipe("cifar100").defaults(),
+      "--epochs 5 --batch-size 512 (over all ranks) --base-lr 0.01 --target-accuracy 0.85 --patience 2");
   EXPECT_EQ(find_recipe("vit").defaults(), "--model base --epochs 10 --batch-size 32 (a rank) --lr 0.001");
 }
 
