@@ -138,9 +138,10 @@ void BatchSource::load_state(const std::map<std::string, SamplerState>& states, 
 Batch to_device(const Batch& batch, c10::Device device, c10::ScalarType dtype) {
   Batch moved = batch;
   for (at::Tensor& tensor : moved.tensors) {
-    // Class indices and the like stay integers.
-    tensor = tensor.is_floating_point() ? tensor.to(device, dtype, /*non_blocking=*/true)
-                                        : tensor.to(device, /*non_blocking=*/true);
+    // Moved first, converted there: on the way a conversion would be into pageable memory,
+    // and the copy of that would make the host wait. Class indices and the like stay integers.
+    tensor = tensor.to(device, /*non_blocking=*/true);
+    if (tensor.is_floating_point()) tensor = tensor.to(dtype);
   }
   for (BatchPart& part : moved.parts) part.batch = to_device(part.batch, device, dtype);
   return moved;
