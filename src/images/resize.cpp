@@ -10,6 +10,12 @@ namespace {
 
 double triangle(double x) { return std::max(0.0, 1.0 - std::abs(x)); }
 
+// As PIL rounds: half a unit is added, and the fraction cut.
+int rounded(double x) {
+  const double above = x + 0.5;
+  return static_cast<int>(above);
+}
+
 // The order of the operations decides the last bit of a weight: it is PIL's.
 void make_weights(ResizeWeights& out, int from, int to) {
   if (out.from == from && out.to == to) return;
@@ -19,8 +25,8 @@ void make_weights(ResizeWeights& out, int from, int to) {
   std::vector<double> weights;
   for (int i = 0; i < to; ++i) {
     const double center = (i + 0.5) * scale;
-    const int first = std::max(0, static_cast<int>(center - support + 0.5));
-    const int count = std::min(from, static_cast<int>(center + support + 0.5)) - first;
+    const int first = std::max(0, rounded(center - support));
+    const int count = std::min(from, rounded(center + support)) - first;
     weights.clear();
     double sum = 0;
     for (int k = 0; k < count; ++k) {
@@ -29,7 +35,7 @@ void make_weights(ResizeWeights& out, int from, int to) {
     }
     out.taps.push_back({first, count, out.weights.size()});
     for (const double weight : weights) {
-      out.weights.push_back(static_cast<int32_t>(0.5 + weight / sum * (1 << ResizeWeights::kPrecision)));
+      out.weights.push_back(rounded(weight / sum * (1 << ResizeWeights::kPrecision)));
     }
   }
 }
