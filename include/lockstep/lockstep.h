@@ -13,6 +13,9 @@
 #include <lockstep/error.h>
 #include <lockstep/grad_scaler.h>
 #include <lockstep/gradient_free.h>
+#include <lockstep/image_dataset.h>
+#include <lockstep/image_files.h>
+#include <lockstep/image_subset.h>
 #include <lockstep/launch.h>
 #include <lockstep/learning_rate.h>
 #include <lockstep/loader.h>
@@ -23,6 +26,7 @@
 #include <lockstep/optimizer_state.h>
 #include <lockstep/parameter_vector.h>
 #include <lockstep/preemption.h>
+#include <lockstep/program_options.h>
 #include <lockstep/python_adam.h>
 #include <lockstep/rank_map.h>
 #include <lockstep/reduce_on_plateau.h>
