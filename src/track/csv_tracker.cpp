@@ -14,6 +14,7 @@
 #include "base/atomic_file.h"
 #include "base/log.h"
 #include "base/number.h"
+#include "track/csv_line.h"
 #include "track/output_file.h"
 
 namespace lockstep::track {
@@ -28,36 +29,10 @@ void check_name(std::string_view name) {
   }
 }
 
-// As RFC 4180 writes a field.
-std::string csv_field(std::string_view field) {
-  if (field.find_first_of(",\"") == std::string_view::npos) return std::string(field);
-  std::string result = "\"";
-  for (const char c : field) result.append(c == '"' ? 2 : 1, c);
-  return result + '"';
-}
-
 std::string header_of(const std::vector<std::string>& columns) {
   std::string line(kStepColumn);
   for (const std::string& column : columns) line += "," + csv_field(column);
   return line + "\n";
-}
-
-// The fields of a line without its end.
-std::vector<std::string> fields_of(std::string_view line) {
-  std::vector<std::string> fields(1);
-  bool in_quotes = false;
-  for (size_t i = 0; i < line.size(); ++i) {
-    if (line[i] == '"' && in_quotes && i + 1 < line.size() && line[i + 1] == '"') {
-      fields.back() += line[++i];
-    } else if (line[i] == '"') {
-      in_quotes = !in_quotes;
-    } else if (line[i] == ',' && !in_quotes) {
-      fields.emplace_back();
-    } else {
-      fields.back() += line[i];
-    }
-  }
-  return fields;
 }
 
 struct Table {
@@ -71,7 +46,7 @@ std::optional<Table> keep_before(std::string_view content, int64_t resume_step) 
   size_t end = content.find('\n');
   if (end == std::string_view::npos) return std::nullopt;
   Table table;
-  table.columns = fields_of(content.substr(0, end));
+  table.columns = csv_fields(content.substr(0, end));
   if (table.columns.front() != kStepColumn) return std::nullopt;
   table.columns.erase(table.columns.begin());
   table.content = content.substr(0, end + 1);

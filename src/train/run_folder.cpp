@@ -8,6 +8,7 @@
 
 #include <ctime>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/atomic_file.h"
@@ -52,7 +53,8 @@ std::string job_id(const base::Environment& environment) {
 }
 
 std::string own_name(const TrainConfig& config) {
-  const std::string program = fs::path(base::own_executable()).filename().string();
+  const std::string program =
+      config.run_name.empty() ? fs::path(base::own_executable()).filename().string() : config.run_name;
   if (!config.create_subfolder_per_run) return program;
   const std::string id = job_id(base::Environment::of_process());
   if (!id.empty()) return fmt::format("{}_{}", program, id);
@@ -68,14 +70,35 @@ fs::path folder_of(const TrainConfig& config, int run) {
   return run == 1 ? path : fs::path(fmt::format("{}-{}", path.string(), run));
 }
 
+// Where every rank is, for who reads the folder later. Every rank calls it.
+std::string ranks_json(const World& world) {
+  const RankMap& map = world.map();
+  const nlohmann::ordered_json own = {{"rank", map.rank},
+                                      {"local_rank", map.local_rank},
+                                      {"host", map.host},
+                                      {"device", world.device().str()}};
+  nlohmann::ordered_json result = {{"backend", world.communicator().backend()},
+                                   {"launcher", to_string(map.launcher)},
+                                   {"ranks", nlohmann::ordered_json::array()}};
+  // A host's name may be any bytes.
+  const std::string text = own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  for (const std::string& place : world.communicator().all_gather_bytes(text)) {
+    result["ranks"].push_back(nlohmann::ordered_json::parse(place));
+  }
+  return result.dump(1) + "\n";
+}
+
 // Locked before anything in it changes: it may be another run's.
-fs::path make_folder(const TrainConfig& config, int run, std::optional<checkpoint::FolderLock>& lock) {
+fs::path make_folder(const TrainConfig& config, int run, const std::string& ranks,
+                     std::optional<checkpoint::FolderLock>& lock) {
   const bool exact = !config.log_folder.empty();
   try {
     const fs::path path = folder_of(config, run);
     fs::create_directories(path);
     lock.emplace(path);
     base::publish_file(path / "config.json", config.to_json() + "\n");
+    base::publish_file(path / "config_defaults.json", TrainConfig().to_json() + "\n");
+    base::publish_file(path / "ranks.json", ranks);
     return path;
   } catch (const std::exception& error) {
     throw ConfigError("train", fmt::format("cannot make a run folder {} '{}': {}",
@@ -87,8 +110,8 @@ fs::path make_folder(const TrainConfig& config, int run, std::optional<checkpoin
 }  // namespace
 
 RunFolder::RunFolder(World& world, const TrainConfig& config)
-    : path_(on_main_rank(world, [this, &config, run = world.begin_run()] {
-        return make_folder(config, run, lock_).string();
+    : path_(on_main_rank(world, [this, &config, run = world.begin_run(), ranks = ranks_json(world)] {
+        return make_folder(config, run, ranks, lock_).string();
       })) {}
 
 }  // namespace lockstep::train

@@ -17,11 +17,12 @@ namespace lockstep::train {
 // of its own gets <program>_<YYYYmmddTHHMMSS>_<pid in hex>; a job that its launcher or
 // Slurm may start again gets <program>_<id of the job>, which it then finds again. The
 // second training of a program has "-2" after its name, and so on. Rank 0 makes it and
-// holds its lock; all ranks know its path.
+// holds its lock; all ranks know its path. It has config.json, config_defaults.json (the
+// values where nothing sets them) and ranks.json (host and device of every rank).
 class RunFolder {
  public:
   // Every rank calls it. ConfigError on all ranks when rank 0 cannot make it, another
-  // run has it (nothing in it is touched then), or config.json cannot be written.
+  // run has it (nothing in it is touched then), or these files cannot be written.
   RunFolder(World& world, const TrainConfig& config);
 
   const std::filesystem::path& path() const { return path_; }

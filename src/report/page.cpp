@@ -1,0 +1,154 @@
+#include "report/page.h"
+
+#include <fmt/format.h>
+#include <lockstep/version.h>
+
+#include <cctype>
+#include <cstdlib>
+
+#include "report/assets.h"
+#include "report/escape.h"
+
+namespace lockstep::report {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kColours = 8;  // of the style
+
+// Pixels do not show more digits, and the page is a third of the size.
+double shortened(double value) { return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr); }
+
+json numbers_of(const std::vector<Point>& points, double Point::*field) {
+  json numbers = json::array();
+  for (const Point& point : points) numbers.push_back(shortened(point.*field));
+  return numbers;
+}
+
+// Seconds since the run's start; six digits of seconds since 1970 would be days.
+std::vector<Point> since_start(std::vector<Point> times) {
+  const double start = times.empty() ? 0 : times.front().y;
+  for (Point& point : times) point.y -= start;
+  return times;
+}
+
+json map_of(const std::vector<Point>& points) {
+  return {numbers_of(points, &Point::x), numbers_of(points, &Point::y)};
+}
+
+const char* name_of(Chart::Kind kind) {
+  return kind == Chart::Kind::kLines ? "lines" : kind == Chart::Kind::kStack ? "stack" : "bars";
+}
+
+const char* name_of(Chart::Axis axis) {
+  switch (axis) {
+    case Chart::Axis::kStep: return "step";
+    case Chart::Axis::kSeconds: return "seconds";
+    case Chart::Axis::kCategory: return "category";
+    default: return "number";
+  }
+}
+
+json data_of(const Chart& chart) {
+  json series = json::array();
+  for (const Series& one : chart.series) {
+    series.push_back({{"label", one.label},
+                      {"run", one.run},
+                      {"colour", one.colour % kColours},
+                      {"dash", static_cast<int>(one.dash)},
+                      {"x", numbers_of(one.points, &Point::x)},
+                      {"y", numbers_of(one.points, &Point::y)}});
+  }
+  return {{"id", chart.id},
+          {"kind", name_of(chart.kind)},
+          {"axis", name_of(chart.axis)},
+          {"xLabel", chart.x_label},
+          {"yLabel", chart.y_label},
+          {"fromZero", chart.from_zero},
+          {"marked", chart.has_points},
+          {"categories", chart.categories},
+          {"series", series}};
+}
+
+json data_of(const Page& page) {
+  json charts = json::array();
+  for (const Chart& chart : page.charts) charts.push_back(data_of(chart));
+  json runs = json::array();
+  for (const Run& run : page.runs) {
+    runs.push_back(
+        {{"epochs", map_of(run.metrics.points("epoch"))}, {"times", map_of(since_start(run.times))}});
+  }
+  return {{"charts", charts}, {"runs", runs}};
+}
+
+// The title often says it already.
+std::string unit_of(const Chart& chart) {
+  std::string title = chart.title;
+  for (char& c : title) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return title == chart.y_label ? "" : chart.y_label;
+}
+
+std::string card_of(const Chart& chart) {
+  return fmt::format(
+      "<figure class=\"card chart\" id=\"chart-{0}\"><figcaption><h3>{1}</h3><span class=\"unit\">{2}</span>"
+      "<span class=\"tools\"></span></figcaption>"
+      "<div class=\"canvas\"><canvas role=\"img\" aria-label=\"{1}\" data-chart=\"{0}\"></canvas></div>"
+      "</figure>\n",
+      escape_markup(chart.id), escape_markup(chart.title), escape_markup(unit_of(chart)));
+}
+
+std::string charts_of(const Page& page) {
+  if (page.charts.empty()) return "";
+  std::string cards;
+  for (const Chart& chart : page.charts) cards += card_of(chart);
+  return fmt::format(
+      "<section id=\"charts\"><div class=\"heading\"><h2>Charts</h2><div id=\"axis\" class=\"switch\" "
+      "role=\"group\" aria-label=\"horizontal axis\"></div></div>\n"
+      "<noscript><p class=\"remarks\">The charts need JavaScript. <code>lockstep report --svg DIR</code> "
+      "draws "
+      "them without.</p></noscript>\n<div class=\"charts\">\n{}</div></section>\n",
+      cards);
+}
+
+constexpr std::string_view kHead =
+    "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data:\">\n"
+    "<meta name=\"color-scheme\" content=\"light dark\">\n";
+
+constexpr std::string_view kMark =
+    "<svg class=\"mark\" viewBox=\"0 0 32 32\" aria-hidden=\"true\"><path d=\"M3 25 L10 12 L15 18 L20 7\"/>"
+    "<path d=\"M12 25 L19 12 L24 18 L29 7\"/></svg>";
+
+}  // namespace
+
+std::string section(const std::string& title, const std::string& html) {
+  return fmt::format("<section><h2>{}</h2>\n{}</section>\n", escape_markup(title), html);
+}
+
+std::string colour_dot(size_t colour) {
+  return fmt::format("<span class=\"dot\" style=\"background:var(--c{})\"></span>", colour % kColours);
+}
+
+std::string render_page(const Page& page) {
+  std::string html(kHead);
+  html += fmt::format("<title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n", escape_markup(page.title),
+                      page_style());
+  html += fmt::format(
+      "<header>{}<div><h1>{}</h1><p class=\"subtitle\">{}</p></div>"
+      "<button id=\"theme\" type=\"button\" aria-label=\"light or dark\" hidden></button></header>\n<main>\n",
+      kMark, escape_markup(page.title), escape_markup(page.subtitle));
+  html += page.before;
+  html += charts_of(page);
+  html += page.after;
+  html += fmt::format("</main>\n<footer>Made by Lockstep {}. Charts: Chart.js, MIT licence.</footer>\n",
+                      kVersion);
+  html += fmt::format("<script type=\"application/json\" id=\"data\">{}</script>\n",
+                      escape_script(data_of(page)));
+  html += fmt::format("<script>{}</script>\n<script>\n{}</script>\n</body>\n</html>\n", chart_js(),
+                      page_script());
+  return html;
+}
+
+}  // namespace lockstep::report
