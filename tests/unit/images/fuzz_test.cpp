@@ -10,6 +10,7 @@
 #include "unit/images/hdf5_files.h"
 #include "unit/images/picture_files.h"
 #include "unit/images/set_files.h"
+#include "unit/images/tensor_bytes.h"
 
 namespace lockstep::test {
 namespace {
@@ -141,6 +142,31 @@ TEST_F(ImageFuzz, Hdf5) {
   };
   mutations(files, read);
   changes(files, read);
+  outcome_.expect_both();
+}
+
+TEST_F(ImageFuzz, Tensors) {
+  const std::string pixels = pattern(2 * 3 * 4 * 5), labels = integers<int64_t>({0, 1});
+  const auto path = folder_.path() / "set", labels_path = folder_.path() / "labels";
+  const auto read_safetensors = [&](const std::string& bytes) {
+    write_bytes(path, bytes);
+    outcome_.count([&] { read_all(*open_safetensors(path)); });
+  };
+  const std::string file =
+      safetensors({{"images", "U8", "[2,3,4,5]", pixels}, {"labels", "I64", "[2]", labels}});
+  mutations({file}, read_safetensors);
+  changes({file}, read_safetensors);
+  const std::string npy_images = npy("|u1", "(2, 3, 4, 5)", pixels), npy_labels = npy("<i8", "(2,)", labels);
+  const auto read_npy = [&](const std::string& bytes) {
+    write_bytes(path, bytes);
+    write_bytes(labels_path, npy_labels);
+    outcome_.count([&] { read_all(*open_npy(path, labels_path)); });
+    write_bytes(labels_path, bytes);
+    write_bytes(path, npy_images);
+    outcome_.count([&] { read_all(*open_npy(path, labels_path)); });
+  };
+  mutations({npy_images, npy_labels}, read_npy);
+  changes({npy_images, npy_labels}, read_npy);
   outcome_.expect_both();
 }
 
