@@ -31,4 +31,5 @@ install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
               ${PROJECT_SOURCE_DIR}/cmake/LockstepTorch.cmake
               ${PROJECT_SOURCE_DIR}/cmake/LockstepSodium.cmake
               ${PROJECT_SOURCE_DIR}/cmake/LockstepTracking.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/LockstepImages.cmake
         DESTINATION ${package_dir})

@@ -92,6 +92,9 @@ class StopAtTarget : public Callback {
  public:
   StopAtTarget(std::string monitor, double target, int64_t patience = 2);
 
+  // Whether they have.
+  bool reached() const { return reached_ >= patience_; }
+
   std::string name() const override { return "stop_at_target"; }
   std::string state() const override;
   void load_state(const std::string& state) override;

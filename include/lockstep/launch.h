@@ -25,6 +25,10 @@ int launch(const TrainConfig& config, const std::function<void(World&)>& rank_ma
 int launch(int argc, const char* const* argv, const TrainConfig& defaults,
            const std::function<void(World&, const TrainConfig&)>& rank_main);
 
+// The same for a program that has options of its own.
+int launch(int argc, const char* const* argv, const TrainConfig& defaults, const ProgramOptions& own,
+           const std::function<void(World&, const TrainConfig&)>& rank_main);
+
 // Runs a body and turns what it throws into a report and an exit status.
 int run_main(const std::function<int()>& body) noexcept;
 

@@ -2,6 +2,7 @@
 
 // Everything a training program needs.
 
+#include <lockstep/adadelta.h>
 #include <lockstep/adam_lbfgs.h>
 #include <lockstep/callback.h>
 #include <lockstep/callbacks.h>
@@ -12,15 +13,21 @@
 #include <lockstep/error.h>
 #include <lockstep/grad_scaler.h>
 #include <lockstep/gradient_free.h>
+#include <lockstep/image_dataset.h>
+#include <lockstep/image_files.h>
+#include <lockstep/image_subset.h>
 #include <lockstep/launch.h>
 #include <lockstep/learning_rate.h>
 #include <lockstep/loader.h>
 #include <lockstep/loss.h>
 #include <lockstep/model.h>
+#include <lockstep/models.h>
 #include <lockstep/named_tensors.h>
 #include <lockstep/optimizer_state.h>
 #include <lockstep/parameter_vector.h>
 #include <lockstep/preemption.h>
+#include <lockstep/program_options.h>
+#include <lockstep/python_adam.h>
 #include <lockstep/rank_map.h>
 #include <lockstep/reduce_on_plateau.h>
 #include <lockstep/sampler.h>

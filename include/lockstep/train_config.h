@@ -1,5 +1,6 @@
 #pragma once
 
+#include <lockstep/program_options.h>
 #include <lockstep/tracker.h>
 
 #include <chrono>
@@ -23,8 +24,8 @@ using PlotFunction = std::function<std::pair<std::string, Image>(const Model& mo
 // How a program runs and trains. Set it in code with designated initialisers, and
 // from the command line with from_args(): every field that is a value has a flag of its
 // name (--max_iter, or --max-iter), a variable (LOCKSTEP_MAX_ITER) and a key in the TOML
-// file that --config names. The command line wins over the variable, the variable over
-// the file, the file over the code.
+// file that --config names. max_iter is also --epochs and log_folder --run-dir. The command line wins over
+// the variable, the variable over the file, the file over the code.
 struct TrainConfig {
   // --- processes ---
 
@@ -69,6 +70,12 @@ struct TrainConfig {
   uint64_t seed = 0;
   // Only operations that give the same bits every time; one that has none is an error.
   bool deterministic = false;
+  // On GPUs: SGD, Adam and AdamW update all parameters in a few kernels, and skip a step
+  // that overflows without asking the host. Equal to rounding.
+  bool fused_optimizer = true;
+  // On GPUs: records the kernels of a step once and starts them with one call. Model and
+  // loss must not read values on the host. With several ranks: nccl.
+  bool cuda_graph = false;
   // Parameters may go without gradient in a step. See DataParallelOptions.
   bool find_unused_parameters = false;
 
@@ -76,6 +83,8 @@ struct TrainConfig {
 
   // Validates every so many epochs, and once before training; 0: never.
   int64_t val_every = 0;
+  // false: not before training.
+  bool val_at_start = true;
   // The third argument of validation_criterion.
   double val_epsilon = 1e-5;
   // (validation loss, best so far, val_epsilon) -> whether this is a new best one.
@@ -130,6 +139,8 @@ struct TrainConfig {
   // A folder of its own for each run under root_folder; a job that is started again by
   // its launcher or by Slurm finds the one it had. false: root_folder/PROGRAM.
   bool create_subfolder_per_run = true;
+  // What the name of such a folder begins with. Empty: the program's name.
+  std::string run_name;
   // Exactly this folder instead. A second fit() of the program has NAME-2.
   std::string log_folder;
   // auto: a bar on a terminal, else a line every ten seconds; bar; none.
@@ -140,9 +151,11 @@ struct TrainConfig {
   // Called at the stages of training, after those that the fields above make.
   std::vector<std::shared_ptr<Callback>> callbacks = {};
 
-  // Reads file, variables and flags over these defaults. ConfigError: an unknown flag
+  // Reads file, variables and flags over these defaults, and into the fields of a program's
+  // own options. ConfigError: an unknown flag
   // or a bad value; HelpRequested: --help.
-  static TrainConfig from_args(int argc, const char* const* argv, const TrainConfig& defaults);
+  static TrainConfig from_args(int argc, const char* const* argv, const TrainConfig& defaults,
+                               const ProgramOptions& own = {});
   static TrainConfig from_args(int argc, const char* const* argv);
 
   // ConfigError names the first field with a value that is not allowed.

@@ -94,8 +94,9 @@ class Trainer {
   // Mean loss and metrics over the whole loader, each sample once whatever the number of
   // ranks, without gradients; with the averaged weights where config.ema_decay asks for
   // them. validate() runs the val stages, test() the test stages.
-  Evaluation validate(const Loader& loader);
-  Evaluation test(const Loader& loader);
+  // Of several loaders by name the shortest ends it.
+  Evaluation validate(const DataSource& data);
+  Evaluation test(const DataSource& data);
   // The model's outputs for all samples, in the order of the data, on the CPU of every
   // rank.
   at::Tensor predict(const Loader& loader);
@@ -136,6 +137,11 @@ class Trainer {
   double metric(const std::string& name) const;
   // Where metrics go; empty on ranks other than 0, and outside of fit().
   TrackerSet& trackers();
+  // Where the run leaves its files, the same on all ranks; empty before the first fit().
+  const std::string& run_folder() const;
+  // Rank 0 writes the text and an end of line to standard output, clear of the progress
+  // bar; the others do nothing.
+  void print(const std::string& text);
   // Ends training at the end of the epoch. One rank's word is enough.
   void stop_training(const std::string& reason);
   // Saves at the end of the step, whatever the periods say. Every rank calls it.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ struct LoadWeightsOptions {
   // False: names that only the file or only the model has are left as they are, and
   // another dtype is converted. A shape must fit in any case.
   bool strict = true;
+  // The file's name of a tensor to the model's; empty: they are the same.
+  std::function<std::string(std::string)> rename = nullptr;
 };
 
 // What a load with strict = false passed over.

@@ -15,6 +15,7 @@
 
 #include "base/process.h"
 #include "cli/bench_scaling.h"
+#include "cli/init.h"
 #include "cli/report.h"
 #include "cli/run.h"
 #include "cli/slurm.h"
@@ -25,6 +26,8 @@ constexpr char kUsage[] =
     "Distributed training for C++.\n"
     "\n"
     "  lockstep run                 start a program once a rank, on one node or several\n"
+    "  lockstep train               train a model by a recipe: mnist, cifar100, ...\n"
+    "  lockstep init                a new project: program, batch script, README\n"
     "  lockstep slurm               a batch script for a Slurm cluster, printed or submitted\n"
     "  lockstep doctor              what this machine and this allocation can do\n"
     "  lockstep bench collectives   time and bandwidth of collectives\n"
@@ -41,6 +44,7 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
+    {"init", lockstep::cli::run_init},
     {"report", lockstep::cli::run_report},
     {"run", lockstep::cli::run_run},
     {"slurm", lockstep::cli::run_slurm},
@@ -62,7 +66,7 @@ int run_command(const Command& command, int argc, char** argv) {
 }
 
 bool needs_tensors(std::string_view command) {
-  return command == "doctor" || command == "bench" || command == "ckpt";
+  return command == "doctor" || command == "bench" || command == "ckpt" || command == "train";
 }
 
 int run_tensor_command(char** argv) {

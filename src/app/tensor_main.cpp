@@ -3,13 +3,17 @@
 #include <lockstep/launch.h>
 
 #include <CLI/CLI.hpp>
+#include <string_view>
 
 #include "cli/bench_collectives.h"
 #include "cli/ckpt.h"
 #include "cli/doctor.h"
+#include "cli/train.h"
 
 int main(int argc, char** argv) {
   return lockstep::run_main([&] {
+    // A recipe has a table of options of its own.
+    if (argc > 1 && std::string_view(argv[1]) == "train") return lockstep::cli::run_train(argc - 1, argv + 1);
     CLI::App app("Distributed training for C++.", "lockstep");
     app.require_subcommand(1);
     int status = lockstep::kExitSuccess;

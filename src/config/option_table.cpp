@@ -8,8 +8,10 @@
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <sstream>
 
+#include "base/nearest_name.h"
 #include "config/toml_file.h"
 
 namespace lockstep::config {
@@ -74,6 +76,10 @@ std::string OptionTable::flag_names(const Entry& entry) {
   std::string names = "--" + entry.name;
   const std::string dashed = with_dashes(entry.name);
   if (dashed != entry.name) names += ",--" + dashed;
+  for (const std::string& alias : entry.rules.aliases) {
+    names += ",--" + alias;
+    if (with_dashes(alias) != alias) names += ",--" + with_dashes(alias);
+  }
   if (!entry.rules.short_flag.empty()) names += ",-" + entry.rules.short_flag;
   if (entry.is_bool && entry.rules.negatable) names += ",!--no_" + entry.name + ",!--no-" + dashed;
   return names;
@@ -93,6 +99,19 @@ void OptionTable::declare_all(CLI::App& app) const {
   }
 }
 
+std::string OptionTable::suggestion(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  for (const std::string& word : app.remaining()) {
+    if (!word.starts_with("--")) continue;
+    const auto nearest = base::nearest_name(word.substr(0, word.find('=')), flags);
+    return nearest ? fmt::format("; did you mean '{}'?", *nearest) : "";
+  }
+  return {};
+}
+
 template <typename Parse>
 void OptionTable::parse_with(CLI::App& app, Parse parse) {
   try {
@@ -100,7 +119,8 @@ void OptionTable::parse_with(CLI::App& app, Parse parse) {
   } catch (const CLI::CallForHelp&) {
     throw HelpRequested(app.help());
   } catch (const CLI::ParseError& error) {
-    throw ConfigError("config", fmt::format("{}; {} --help lists the options", error.what(), app.get_name()));
+    throw ConfigError("config", fmt::format("{}{}; {} --help lists the options", error.what(),
+                                            suggestion(app), app.get_name()));
   }
   given_.clear();
   for (const Entry& entry : entries_) {
@@ -124,6 +144,13 @@ void OptionTable::parse(int argc, const char* const* argv) {
   parse_with(app, [&] { app.parse(argc, argv); });
 }
 
+OptionTable& OptionTable::add_all(const OptionTable& other, const std::set<std::string>& without) {
+  for (const Entry& entry : other.entries_) {
+    if (without.count(entry.name) == 0) entries_.push_back(entry);
+  }
+  return *this;
+}
+
 OptionTable& OptionTable::add_config_file() {
   has_config_file_ = true;
   return *this;
@@ -140,13 +167,26 @@ std::string OptionTable::config_path(int argc, const char* const* argv) const {
   return variable != nullptr ? variable : "";
 }
 
+const OptionTable::Entry* OptionTable::find(const std::string& name) const {
+  for (const Entry& entry : entries_) {
+    const auto& aliases = entry.rules.aliases;
+    if (entry.name == name || std::find(aliases.begin(), aliases.end(), name) != aliases.end()) return &entry;
+  }
+  return nullptr;
+}
+
 void OptionTable::assign(const nlohmann::json& values, const std::string& source) {
+  std::map<const Entry*, std::string> set_by;
   for (const auto& [key, value] : values.items()) {
-    const auto entry = std::find_if(entries_.begin(), entries_.end(),
-                                    [&key = key](const Entry& entry) { return entry.name == key; });
-    if (entry == entries_.end()) {
+    const Entry* entry = find(key);
+    if (entry == nullptr) {
       throw ConfigError("config", fmt::format("{}: unknown option '{}'; known are {}", source, key,
                                               fmt::join(names(), ", ")));
+    }
+    const auto [before, is_first] = set_by.emplace(entry, key);
+    if (!is_first) {
+      throw ConfigError("config", fmt::format("{}: '{}' and '{}' are the same option: set one", source,
+                                              before->second, key));
     }
     try {
       entry->assign(value);

@@ -23,6 +23,7 @@ struct OptionRules {
   std::string short_flag = {};            // one letter: -n
   bool negatable = true;                  // a bool also has --no_name
   bool has_variable = true;               // false: by flag only
+  std::vector<std::string> aliases = {};  // other names, as flags and as keys of a file
 };
 
 // The options of one struct: name, help, rules and field declared once, from which
@@ -59,12 +60,17 @@ class OptionTable {
     return *this;
   }
 
+  // Adds the options of another table, but those named in `without`: the table that takes
+  // them has its own, with another meaning or other choices.
+  OptionTable& add_all(const OptionTable& other, const std::set<std::string>& without = {});
+
   // Adds the flag --config FILE (variable LOCKSTEP_CONFIG): a TOML file with options
   // as its keys. Whatever it sets, variables and flags may set otherwise.
   OptionTable& add_config_file();
 
   // Reads file, variables and flags into the fields, then validates. ConfigError: an
-  // unknown flag or a bad value; HelpRequested: --help.
+  // unknown flag, with what it may have been meant to be, or a bad value; HelpRequested:
+  // --help.
   void parse(int argc, const char* const* argv);
   // The same for a command that starts another: flags end at the first argument that
   // is none, or after "--". Returns what follows them. program is the command's name
@@ -95,6 +101,9 @@ class OptionTable {
   };
 
   static std::string flag_names(const Entry& entry);
+  const Entry* find(const std::string& name_or_alias) const;
+  // "; did you mean '--max-iter'?", or nothing.
+  static std::string suggestion(const CLI::App& app);
   std::string variable_name(const Entry& entry) const;
   void declare_all(CLI::App& app) const;
   template <typename Parse>

@@ -10,8 +10,11 @@ namespace lockstep {
 
 LoadedWeights load_weights(torch::nn::Module& module, const std::filesystem::path& file,
                            const LoadWeightsOptions& options) {
-  const interop::WeightMatch match =
-      interop::match_weights(interop::weights_of(module), interop::read_weights(file));
+  NamedTensors found = interop::read_weights(file);
+  if (options.rename) {
+    for (auto& [name, tensor] : found) name = options.rename(std::move(name));
+  }
+  const interop::WeightMatch match = interop::match_weights(interop::weights_of(module), found);
   const std::string differences = match.differences();
   if (options.strict ? !differences.empty() : !match.other_shape.empty()) {
     throw ConfigError("interop",

@@ -4,9 +4,11 @@
 
 #include <type_traits>
 
+#include "optim/adadelta_optimizer.h"
+
 namespace lockstep::optim {
 
-// The options and the state of the classes of torch::optim, field by field: calls
+// The options and the state of the classes of torch::optim and of ours, field by field: calls
 // field(name, reference) for each. The argument may be const.
 
 template <typename T, typename... Us>
@@ -37,6 +39,10 @@ void for_each_option(Options& options, Field&& field) {
     field("weight_decay", options.weight_decay());
     field("momentum", options.momentum());
     field("centered", options.centered());
+  } else if constexpr (kIsOneOf<Options, AdadeltaGroupOptions>) {
+    field("rho", options.rho());
+    field("eps", options.eps());
+    field("weight_decay", options.weight_decay());
   } else {
     static_assert(kIsOneOf<Options, LBFGSOptions>);
     field("max_iter", options.max_iter());
@@ -68,6 +74,10 @@ void for_each_state(State& state, Field&& field) {
     field("square_avg", state.square_avg());
     field("momentum_buffer", state.momentum_buffer());
     field("grad_avg", state.grad_avg());
+  } else if constexpr (kIsOneOf<State, AdadeltaParamState>) {
+    field("step", state.step());
+    field("square_avg", state.square_avg());
+    field("acc_delta", state.acc_delta());
   } else {
     static_assert(kIsOneOf<State, LBFGSParamState>);
     field("func_evals", state.func_evals());

@@ -9,8 +9,10 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "optim/adadelta_optimizer.h"
 #include "optim/adam_lbfgs_optimizer.h"
 #include "optim/optimizer_fields.h"
+#include "optim/python_adam_optimizer.h"
 #include "optim/saved_state.h"
 #include "optim/state_fields.h"
 
@@ -40,9 +42,12 @@ bool visit_kind(const Optimizer& optimizer, Visit visit) {
   const auto try_kind = [&](const auto& kind) { return kind.is_class_of(optimizer) && (visit(kind), true); };
   return try_kind(Kind<SGD, SGDOptions, SGDParamState>{"SGD"}) ||
          try_kind(Kind<Adam, AdamOptions, AdamParamState>{"Adam"}) ||
+         try_kind(Kind<optim::PythonAdam, AdamOptions, AdamParamState>{"Adam"}) ||
          try_kind(Kind<AdamW, AdamWOptions, AdamWParamState>{"AdamW"}) ||
          try_kind(Kind<Adagrad, AdagradOptions, AdagradParamState>{"Adagrad"}) ||
          try_kind(Kind<RMSprop, RMSpropOptions, RMSpropParamState>{"RMSprop"}) ||
+         try_kind(
+             Kind<optim::Adadelta, optim::AdadeltaGroupOptions, optim::AdadeltaParamState>{"Adadelta"}) ||
          try_kind(Kind<LBFGS, LBFGSOptions, LBFGSParamState>{"LBFGS"});
 }
 

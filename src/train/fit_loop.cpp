@@ -57,11 +57,14 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
              .stopped = stopped_,
              .max_iter = config_.max_iter} {
   check_configuration();
+  trainer_.run_folder = folder_.path().string();
+  trainer_.bar = &bar_;
   trainer_.fitting = true;
 }
 
 FitLoop::~FitLoop() {
   trainer_.trackers = nullptr;
+  trainer_.bar = nullptr;
   trainer_.fitting = false;
 }
 
@@ -73,9 +76,6 @@ void FitLoop::check_configuration() const {
   if (config_.val_every > 0 && validation_.empty()) {
     throw ConfigError(
         "train", fmt::format("val_every is {}, and fit() got no data for validation", config_.val_every));
-  }
-  if (!validation_.loaders().empty()) {
-    throw ConfigError("train", "validation takes one loader, not several by name");
   }
 }
 
@@ -99,6 +99,7 @@ void FitLoop::resume() {
   }
   open_trackers(path.has_value());
   first_step_ = trainer_.result.step;
+  trainer_.step.begin_fit();
 }
 
 FitResult FitLoop::run() {
@@ -108,7 +109,8 @@ FitResult FitLoop::run() {
   announce();
   trainer_.model.module()->train();
   trainer_.begin(Stage::kTrainStart, trainer_.epochs_done);
-  if (config_.val_every > 0 && trainer_.epochs_done == 0 && first_step_ == 0) validate();
+  const bool is_fresh = trainer_.epochs_done == 0 && first_step_ == 0;
+  if (config_.val_every > 0 && config_.val_at_start && is_fresh) validate();
   agree_to_stop();
   start_ = Clock::now();
   while (trainer_.epochs_done < config_.max_iter && stopped_.empty() && !interrupted_) train_epoch();
@@ -181,8 +183,11 @@ LossResult FitLoop::step_without_gradients() {
 }
 
 void FitLoop::check_finite(double loss) const {
-  // fp16 leaves out the steps that overflow, and says when it cannot go on.
-  if (std::isfinite(loss) || trainer_.step.scaler()) return;
+  if (std::isfinite(loss)) return;
+  if (trainer_.step.scaler()) {  // leaves out the steps that overflow
+    trainer_.step.scaler()->check_progress();
+    return;
+  }
   throw ConfigError(
       "train", fmt::format("the loss is {} in epoch {}, step {} on rank {}: lower the learning rate, set "
                            "clip_grad_norm, or look at the data{}",
@@ -234,7 +239,7 @@ void FitLoop::agree_to_stop() {
 
 void FitLoop::validate() {
   bar_.clear();
-  const Evaluation evaluation = trainer_.validate(*validation_.loader());
+  const Evaluation evaluation = trainer_.validate(validation_);
   validated_step_ = trainer_.result.step;
   const bool better =
       config_.validation_criterion
@@ -260,6 +265,7 @@ void FitLoop::save(bool wait) {
     throw ConfigError("train", "a checkpoint was asked for, and checkpoints are off: set checkpoint_every");
   }
   check_epoch_so_far();
+  trainer_.step.settle();
   // A validation of other weights says nothing about these.
   std::optional<double> metric;
   if (validated_step_ == trainer_.result.step) metric = trainer_.result.metrics.at("val_loss");
@@ -287,6 +293,7 @@ FitResult FitLoop::finish() {
     save();
   }
   checkpoints_.finish();
+  trainer_.step.settle();
   FitResult result;
   result.epochs = trainer_.epochs_done;
   result.steps = trainer_.result.step;

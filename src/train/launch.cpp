@@ -45,8 +45,13 @@ int launch(const TrainConfig& config, const std::function<void(World&)>& rank_ma
 
 int launch(int argc, const char* const* argv, const TrainConfig& defaults,
            const std::function<void(World&, const TrainConfig&)>& rank_main) {
+  return launch(argc, argv, defaults, {}, rank_main);
+}
+
+int launch(int argc, const char* const* argv, const TrainConfig& defaults, const ProgramOptions& own,
+           const std::function<void(World&, const TrainConfig&)>& rank_main) {
   return run_main([&] {
-    const TrainConfig config = TrainConfig::from_args(argc, argv, defaults);
+    const TrainConfig config = TrainConfig::from_args(argc, argv, defaults, own);
     return launch(config, [&](World& world) { rank_main(world, config); });
   });
 }

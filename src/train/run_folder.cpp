@@ -53,7 +53,8 @@ std::string job_id(const base::Environment& environment) {
 }
 
 std::string own_name(const TrainConfig& config) {
-  const std::string program = fs::path(base::own_executable()).filename().string();
+  const std::string program =
+      config.run_name.empty() ? fs::path(base::own_executable()).filename().string() : config.run_name;
   if (!config.create_subfolder_per_run) return program;
   const std::string id = job_id(base::Environment::of_process());
   if (!id.empty()) return fmt::format("{}_{}", program, id);

@@ -2,7 +2,7 @@
 #include <lockstep/error.h>
 #include <lockstep/train_config.h>
 
-#include "config/option_table.h"
+#include "train/train_options.h"
 
 namespace lockstep {
 namespace {
@@ -19,7 +19,7 @@ void add_process_options(config::OptionTable& table, TrainConfig& config) {
 }
 
 void add_training_options(config::OptionTable& table, TrainConfig& config) {
-  table.add("max_iter", config.max_iter, "epochs in all", {.minimum = 0})
+  table.add("max_iter", config.max_iter, "epochs in all", {.minimum = 0, .aliases = {"epochs"}})
       .add("max_batches", config.max_batches, "batches of an epoch at most", {.minimum = 1})
       .add("batch_size", config.batch_size, "samples a batch on each rank", {.minimum = 1})
       .add("global_batch_size", config.global_batch_size,
@@ -36,9 +36,12 @@ void add_training_options(config::OptionTable& table, TrainConfig& config) {
            {.minimum = 0, .maximum = 1})
       .add("seed", config.seed, "of weights, shuffling and random streams")
       .add("deterministic", config.deterministic, "only operations that give the same bits every time")
+      .add("fused_optimizer", config.fused_optimizer, "on GPUs: all parameters in a few kernels")
+      .add("cuda_graph", config.cuda_graph, "on GPUs: record the step once, then replay it")
       .add("find_unused_parameters", config.find_unused_parameters,
            "parameters may go without gradient in a step")
       .add("val_every", config.val_every, "epochs between two validations; 0: none", {.minimum = 0})
+      .add("val_at_start", config.val_at_start, "validate once before the first epoch too")
       .add("val_epsilon", config.val_epsilon, "by how much a validation loss must be better to be the best",
            {.minimum = 0});
 }
@@ -70,19 +73,10 @@ void add_output_options(config::OptionTable& table, TrainConfig& config) {
       .add("root_folder", config.root_folder, "parent of the run folders")
       .add("create_subfolder_per_run", config.create_subfolder_per_run,
            "a folder of its own for each run under root_folder")
-      .add("log_folder", config.log_folder, "exactly this run folder")
+      .add("run_name", config.run_name, "what a run folder's name begins with; empty: the program's name")
+      .add("log_folder", config.log_folder, "exactly this run folder", {.aliases = {"run_dir"}})
       .add("progress", config.progress, "progress bar", {.choices = {"auto", "bar", "none"}})
       .add("verbose", config.verbose, "print lines and the summary");
-}
-
-config::OptionTable table_of(TrainConfig& config) {
-  config::OptionTable table("A training program on Lockstep.");
-  table.add_config_file();
-  add_process_options(table, config);
-  add_training_options(table, config);
-  add_checkpoint_options(table, config);
-  add_output_options(table, config);
-  return table;
 }
 
 void check_together(const TrainConfig& config) {
@@ -111,9 +105,41 @@ void check_together(const TrainConfig& config) {
 
 }  // namespace
 
-TrainConfig TrainConfig::from_args(int argc, const char* const* argv, const TrainConfig& defaults) {
+config::OptionTable train::options_of(TrainConfig& config) {
+  config::OptionTable table("");
+  add_process_options(table, config);
+  add_training_options(table, config);
+  add_checkpoint_options(table, config);
+  add_output_options(table, config);
+  return table;
+}
+
+config::OptionTable train::options_of(const ProgramOptions& own) {
+  config::OptionTable table("");
+  for (const ProgramOption& option : own) {
+    std::visit([&](auto field) { table.add(option.name, field.get(), option.help); }, option.field);
+  }
+  return table;
+}
+
+void train::parse_options(const std::string& description, const config::OptionTable& own, TrainConfig& config,
+                          int argc, const char* const* argv, const std::set<std::string>& instead_of) {
+  config::OptionTable table(description);
+  table.add_config_file().add_all(own).add_all(options_of(config), instead_of);
+  table.parse(argc, argv);
+  const nlohmann::json values = own.to_json();
+  for (const auto& [name, value] : values.items()) {
+    if (!value.is_null()) config.hyperparams.emplace(name, config::free_value_of(value));
+  }
+}
+
+TrainConfig TrainConfig::from_args(int argc, const char* const* argv, const TrainConfig& defaults,
+                                   const ProgramOptions& own) {
   TrainConfig config = defaults;
-  table_of(config).parse(argc, argv);
+  const config::OptionTable table = train::options_of(own);
+  const std::vector<std::string> names = table.names();
+  train::parse_options("A training program on Lockstep.", table, config, argc, argv,
+                       {names.begin(), names.end()});
   check_together(config);
   return config;
 }
@@ -124,13 +150,13 @@ TrainConfig TrainConfig::from_args(int argc, const char* const* argv) {
 
 void TrainConfig::validate() const {
   TrainConfig copy = *this;
-  table_of(copy).validate();
+  train::options_of(copy).validate();
   check_together(copy);
 }
 
 std::string TrainConfig::to_json() const {
   TrainConfig copy = *this;
-  return table_of(copy).to_json().dump(2);
+  return train::options_of(copy).to_json().dump(2);
 }
 
 }  // namespace lockstep

@@ -3,6 +3,8 @@
 #include <lockstep/gradient_free.h>
 #include <torch/torch.h>
 
+#include <cstdio>
+
 #include "train/dtype.h"
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
@@ -116,7 +118,7 @@ void Trainer::Impl::note(const std::string& phase, const Evaluation& evaluation)
   for (const auto& [name, value] : evaluation.metrics) result.metrics[phase + "_" + name] = value;
 }
 
-Evaluation Trainer::Impl::evaluate(const Loader& loader, const std::string& phase, Stage batch_start,
+Evaluation Trainer::Impl::evaluate(const DataSource& data, const std::string& phase, Stage batch_start,
                                    Stage batch_end) {
   int64_t batches = 0;
   train::BatchHooks hooks;
@@ -127,15 +129,15 @@ Evaluation Trainer::Impl::evaluate(const Loader& loader, const std::string& phas
   std::optional<WeightAverage::Swap> averaged;
   if (average) averaged.emplace(average->swap_in());
   const auto forward = [this](const Batch& batch) { return step.forward(batch); };
-  const Evaluation evaluation = train::evaluate(loader, world, model, dtype, forward, config, hooks);
+  const Evaluation evaluation = train::evaluate(data, world, model, dtype, forward, config, hooks);
   note(phase, evaluation);
   stage = Stage::kIdle;
   return evaluation;
 }
 
-Evaluation Trainer::Impl::validate(const Loader& loader) {
+Evaluation Trainer::Impl::validate(const DataSource& data) {
   begin(Stage::kValEpochStart, result.iteration);
-  const Evaluation evaluation = evaluate(loader, "val", Stage::kValBatchStart, Stage::kValBatchEnd);
+  const Evaluation evaluation = evaluate(data, "val", Stage::kValBatchStart, Stage::kValBatchEnd);
   end(Stage::kValEpochEnd, result.iteration);
   stage = Stage::kIdle;
   return evaluation;
@@ -155,10 +157,10 @@ FitResult Trainer::fit(const DataSource& train, const DataSource& validation) {
   return train::FitLoop(*impl_, train, validation).run();
 }
 
-Evaluation Trainer::validate(const Loader& loader) { return impl_->validate(loader); }
+Evaluation Trainer::validate(const DataSource& data) { return impl_->validate(data); }
 
-Evaluation Trainer::test(const Loader& loader) {
-  return impl_->evaluate(loader, "test", Stage::kTestBatchStart, Stage::kTestBatchEnd);
+Evaluation Trainer::test(const DataSource& data) {
+  return impl_->evaluate(data, "test", Stage::kTestBatchStart, Stage::kTestBatchEnd);
 }
 
 at::Tensor Trainer::predict(const Loader& loader) {
@@ -232,6 +234,15 @@ double Trainer::metric(const std::string& name) const {
 }
 
 TrackerSet& Trainer::trackers() { return impl_->trackers != nullptr ? *impl_->trackers : impl_->no_trackers; }
+
+const std::string& Trainer::run_folder() const { return impl_->run_folder; }
+
+void Trainer::print(const std::string& text) {
+  if (!impl_->world.is_main()) return;
+  if (impl_->bar != nullptr) impl_->bar->clear();
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
 
 void Trainer::stop_training(const std::string& reason) {
   impl_->stop_reason = reason.empty() ? "a callback asked for it" : reason;

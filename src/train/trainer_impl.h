@@ -11,6 +11,7 @@
 #include <string>
 
 #include "train/gradient_step.h"
+#include "train/progress_bar.h"
 #include "train/step_clock.h"
 
 namespace lockstep {
@@ -25,8 +26,8 @@ struct Trainer::Impl {
   // called_every divides.
   void begin(Stage stage, int64_t count, const Batch& batch = {});
   void end(Stage stage, int64_t count, const LossResult& outcome = at::Tensor());
-  Evaluation evaluate(const Loader& loader, const std::string& phase, Stage batch_start, Stage batch_end);
-  Evaluation validate(const Loader& loader);
+  Evaluation evaluate(const DataSource& data, const std::string& phase, Stage batch_start, Stage batch_end);
+  Evaluation validate(const DataSource& data);
   void call_callbacks(Stage at, int64_t count);
   // ConfigError while fit() runs.
   void check_no_fit() const;
@@ -56,6 +57,8 @@ struct Trainer::Impl {
   // Of the running fit().
   TrackerSet* trackers = nullptr;
   TrackerSet no_trackers;
+  train::ProgressBar* bar = nullptr;
+  std::string run_folder;
   std::string stop_reason;
   bool save_requested = false;
   bool fitting = false;

@@ -172,6 +172,28 @@ TEST_F(StagesTest, EarlyStoppingGoesByTheMetricOfAllRanks) {
   EXPECT_THAT(outcome.result.stopped, HasSubstr("val_loss has not improved on"));
 }
 
+TEST_F(StagesTest, TheValidationBeforeTrainingCanBeLeftOut) {
+  training_.config.val_every = 1;
+  training_.config.val_at_start = false;
+  std::vector<int64_t> validated;
+  training_.config.callbacks = {
+      at(Stage::kValEpochEnd, [&](Trainer& trainer) { validated.push_back(trainer.result().iteration); })};
+  training_.run();
+  EXPECT_THAT(validated, ElementsAre(1, 2));
+}
+
+TEST_F(StagesTest, CallbacksKnowTheRunFolder) {
+  std::string during;
+  training_.config.callbacks = {
+      at(Stage::kTrainStart, [&](Trainer& trainer) { during = trainer.run_folder(); })};
+  training_.config.log_folder.clear();
+  training_.config.root_folder = folder_.path().string();
+  training_.config.run_name = "named";
+  const Training::Outcome outcome = training_.run();
+  EXPECT_EQ(during, outcome.result.run_folder);
+  EXPECT_THAT(during, HasSubstr("/named_"));
+}
+
 TEST_F(StagesTest, StopsAtATargetThatHolds) {
   training_.config.max_iter = 100;
   int64_t calls = 0;

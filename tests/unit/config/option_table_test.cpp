@@ -163,5 +163,60 @@ TEST(OptionTableCommandTest, VariablesHaveThePrefixUnlessTheyAreNotWanted) {
   EXPECT_EQ(command.name, "none");
 }
 
+// A table with a second name for an option, and one that another table gives.
+struct Named {
+  int64_t max_iter = 7;
+  double lr = 0.1;
+
+  OptionTable table() {
+    OptionTable others("");
+    others.add("lr", lr, "learning rate").add("max_iter", max_iter, "not this one");
+    OptionTable table("A program.");
+    table.add("max_iter", max_iter, "epochs", {.aliases = {"epochs", "num_epochs"}})
+        .add_all(others, {"max_iter"});
+    return table;
+  }
+
+  void parse(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "prog");
+    table().parse(static_cast<int>(arguments.size()), arguments.data());
+  }
+};
+
+TEST(OptionTableTest, AnAliasIsAnotherNameOfTheSameOption) {
+  Named named;
+  named.parse({"--epochs", "3"});
+  EXPECT_EQ(named.max_iter, 3);
+  named.parse({"--num-epochs", "4", "--max-iter", "5"});
+  EXPECT_EQ(named.max_iter, 5) << "the last one counts, whatever its name";
+  OptionTable table = named.table();
+  table.assign({{"epochs", 6}}, "'file'");
+  EXPECT_EQ(named.max_iter, 6);
+  EXPECT_THAT(
+      [&] {
+        table.assign({{"epochs", 6}, {"max_iter", 7}}, "'file'");
+      },
+      ThrowsMessage<ConfigError>("[config] 'file': 'epochs' and 'max_iter' are the same option: set one"));
+  EXPECT_EQ(table.to_json(), nlohmann::json({{"max_iter", 6}, {"lr", 0.1}})) << "printed under its own name";
+}
+
+TEST(OptionTableTest, OptionsOfAnotherTableSetItsFields) {
+  Named named;
+  named.parse({"--lr", "0.5"});
+  EXPECT_EQ(named.lr, 0.5);
+}
+
+TEST(OptionTableTest, AnUnknownFlagIsAnsweredWithTheOneThatWasMeant) {
+  EXPECT_THAT(
+      [] {
+        Named().parse({"--epoch", "3"});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("--epoch 3; did you mean '--epochs'?; prog --help")));
+  EXPECT_THAT([] { Named().parse({"--max-itre=3"}); },
+              ThrowsMessage<ConfigError>(HasSubstr("did you mean '--max-iter'?")));
+  EXPECT_THAT([] { Named().parse({"--transformer"}); },
+              ThrowsMessage<ConfigError>(testing::Not(HasSubstr("did you mean"))));
+}
+
 }  // namespace
 }  // namespace lockstep::config

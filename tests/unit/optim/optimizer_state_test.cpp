@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "optim/adadelta_optimizer.h"
+#include "optim/python_adam_optimizer.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 
@@ -128,6 +130,8 @@ std::vector<Case> cases() {
       grouped<SGD>("SgdNesterov", SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.01)),
       grouped<Adam>("Adam", AdamOptions(0.05)),
       grouped<Adam>("AdamAmsgrad", AdamOptions(0.05).amsgrad(true).weight_decay(0.01).betas({0.8, 0.99})),
+      grouped<optim::PythonAdam>("PythonAdam", AdamOptions(0.05)),
+      grouped<optim::PythonAdam>("PythonAdamAmsgrad", AdamOptions(0.05).amsgrad(true).weight_decay(0.01)),
       grouped<AdamW>("AdamW", AdamWOptions(0.05)),
       grouped<AdamW>("AdamWAmsgrad", AdamWOptions(0.05).amsgrad(true).weight_decay(0.1)),
       grouped<Adagrad>("Adagrad", AdagradOptions(0.1)),
@@ -136,6 +140,9 @@ std::vector<Case> cases() {
       grouped<RMSprop>("RmsProp", RMSpropOptions(0.01)),
       grouped<RMSprop>("RmsPropCentered",
                        RMSpropOptions(0.01).centered(true).momentum(0.9).weight_decay(0.01).alpha(0.9)),
+      grouped<optim::Adadelta>("Adadelta", optim::AdadeltaGroupOptions(1.0)),
+      grouped<optim::Adadelta>("AdadeltaDecay",
+                               optim::AdadeltaGroupOptions(0.5).rho(0.8).eps(1e-4).weight_decay(0.01)),
       {"Lbfgs", lbfgs(LBFGSOptions(0.5).max_iter(3))},
       {"LbfgsShortHistory", lbfgs(LBFGSOptions(0.5).max_iter(2).history_size(3))},
       {"LbfgsWolfe", lbfgs(LBFGSOptions(1).max_iter(4).line_search_fn("strong_wolfe"))},

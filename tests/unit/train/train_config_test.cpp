@@ -152,6 +152,40 @@ TEST_F(TrainConfigTest, FieldsThatContradictEachOtherAreNamed) {
   refused({"--clip_grad_norm", "nan"}, "clip_grad_norm must be at least 0");
 }
 
+TEST_F(TrainConfigTest, TwoOptionsHaveASecondName) {
+  const TrainConfig config = parse({"--epochs", "3", "--run-dir", "here"});
+  EXPECT_EQ(config.max_iter, 3);
+  EXPECT_EQ(config.log_folder, "here");
+}
+
+TEST_F(TrainConfigTest, AProgramHasOptionsOfItsOwn) {
+  std::string data = "data";
+  double lr = 0.1;
+  int64_t width = 16;
+  bool fast = false;
+  double seed = 0.5;  // takes the place of the trainer's
+  const ProgramOptions own = {{"data", data, "folder"},
+                              {"base_lr", lr, "learning rate"},
+                              {"width", width, "of the network"},
+                              {"fast", fast, "skip"},
+                              {"seed", seed, "of something else"}};
+  const std::string file = toml("base_lr = 0.3\nmax_iter = 5\n");
+  const std::vector<const char*> argv = {"program", "--config", file.c_str(), "--width=32",
+                                         "--fast",  "--seed",   "0.25"};
+  const TrainConfig config =
+      TrainConfig::from_args(static_cast<int>(argv.size()), argv.data(), {.max_iter = 9}, own);
+  EXPECT_EQ(config.max_iter, 5);
+  EXPECT_EQ(config.seed, 0u);
+  EXPECT_EQ(data, "data");
+  EXPECT_EQ(lr, 0.3);
+  EXPECT_EQ(width, 32);
+  EXPECT_TRUE(fast);
+  EXPECT_EQ(seed, 0.25);
+  EXPECT_EQ(
+      json_of(config).at("hyperparams"),
+      nlohmann::json({{"base_lr", 0.3}, {"data", "data"}, {"fast", true}, {"seed", 0.25}, {"width", 32}}));
+}
+
 // A field that nothing reads is a promise that nobody keeps.
 TEST_F(TrainConfigTest, NoFieldIsDead) {
   const std::filesystem::path source = std::getenv("LOCKSTEP_SOURCE_DIR");

@@ -1,0 +1,37 @@
+#include "cli/train.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+
+#include <string>
+#include <vector>
+
+#include "recipes/recipe.h"
+
+namespace lockstep::cli {
+namespace {
+
+std::string list_of_recipes() {
+  std::string text = "Trains a model by a recipe.\n\n  lockstep train RECIPE [flags]\n\n";
+  for (const recipes::Recipe& recipe : recipes::all_recipes()) {
+    text += fmt::format("  {:<15}{}\n  {:<15}{}\n", recipe.name, recipe.description, "", recipe.defaults());
+  }
+  return text +
+         "\nEvery recipe takes --data PATH|synthetic, --epochs, --batch-size, --max-batches, --precision,\n"
+         "--nprocs, --backend, --seed, --run-dir, --resume, --config FILE and the other flags of a trainer.\n"
+         "lockstep train RECIPE --help lists them.\n";
+}
+
+}  // namespace
+
+int run_train(int argc, const char* const* argv) {
+  const std::string name = argc > 1 ? argv[1] : "--help";
+  if (name == "--help" || name == "-h" || name == "help") throw HelpRequested(list_of_recipes());
+  const recipes::Recipe& recipe = recipes::find_recipe(name);
+  const std::string command = fmt::format("lockstep train {}", recipe.name);
+  std::vector<const char*> arguments(argv + 1, argv + argc);
+  arguments.front() = command.c_str();
+  return recipe.run(static_cast<int>(arguments.size()), arguments.data());
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,147 @@
+// IDX: two zero bytes, the type of an element, the number of dimensions, each dimension
+// in four bytes, most significant first, then the elements.
+#include <fmt/format.h>
+#include <lockstep/image_files.h>
+
+#include <algorithm>
+#include <array>
+
+#include "images/file_error.h"
+#include "images/gzip.h"
+#include "images/label_check.h"
+#include "images/packed_images.h"
+
+namespace lockstep {
+namespace images {
+namespace {
+
+constexpr uint8_t kUnsignedByte = 0x08;
+constexpr size_t kMagicBytes = 4;
+constexpr size_t kImageDimensions = 3;
+
+using Path = std::filesystem::path;
+
+struct IdxArray {
+  std::vector<int64_t> shape;
+  SharedBytes memory;
+  int64_t first = 0;  // where the elements begin in the memory
+};
+
+// The header, already as long as its number of dimensions wants.
+struct IdxHeader {
+  std::vector<int64_t> shape;
+  int64_t elements = 0;
+  size_t bytes = 0;
+};
+
+size_t header_bytes(size_t dimensions) { return kMagicBytes + 4 * dimensions; }
+
+void check_magic(const uint8_t* magic, size_t dimensions, const Path& path) {
+  if (magic[0] != 0 || magic[1] != 0) fail_at(path, 0, "no IDX file: it does not begin with two zero bytes");
+  if (magic[2] != kUnsignedByte) {
+    fail_at(path, 2, fmt::format("elements of type 0x{:02x}, not unsigned bytes (0x08)", magic[2]));
+  }
+  if (magic[3] == dimensions) return;
+  const bool is_swapped = magic[3] == (dimensions == 1 ? kImageDimensions : 1);
+  fail_at(path, 3,
+          fmt::format("{} dimensions, where {} have {}{}", magic[3], dimensions == 1 ? "labels" : "images",
+                      dimensions, is_swapped ? ": are the files of images and labels swapped?" : ""));
+}
+
+// `most`: the elements that the file can hold at most.
+IdxHeader parse_header(const uint8_t* bytes, size_t dimensions, int64_t most, const Path& path) {
+  IdxHeader header;
+  header.bytes = header_bytes(dimensions);
+  header.elements = 1;
+  for (size_t i = 0; i < dimensions; ++i) {
+    const uint8_t* at = bytes + kMagicBytes + 4 * i;
+    const int64_t size = int64_t{at[0]} << 24 | at[1] << 16 | at[2] << 8 | at[3];
+    const auto offset = static_cast<int64_t>(kMagicBytes + 4 * i);
+    if (size == 0) fail_at(path, offset, "a dimension of 0: the set is empty");
+    if (size > most / header.elements) {
+      fail_at(path, offset, fmt::format("a dimension of {}: more than a file of this size holds", size));
+    }
+    header.elements *= size;
+    header.shape.push_back(size);
+  }
+  return header;
+}
+
+IdxArray read_plain(SharedBytes file, size_t dimensions, const Path& path) {
+  const auto size = static_cast<int64_t>(file.bytes.size());
+  const size_t begin = header_bytes(dimensions);
+  if (file.bytes.size() >= kMagicBytes) check_magic(file.bytes.data(), dimensions, path);
+  if (file.bytes.size() < begin) fail_at(path, size, "the file ends within its header");
+  // A file that is cut still has the header of the whole: that is said below.
+  IdxHeader header = parse_header(file.bytes.data(), dimensions, INT64_MAX, path);
+  const int64_t wanted = header.elements;
+  if (size - static_cast<int64_t>(begin) < wanted) {
+    fail_at(path, size, fmt::format("the file ends, its header says {} bytes of data", wanted));
+  }
+  if (size - static_cast<int64_t>(begin) > wanted) {
+    fail_at(path, static_cast<int64_t>(begin) + wanted, "bytes after the data that its header says");
+  }
+  return {std::move(header.shape), std::move(file), static_cast<int64_t>(begin)};
+}
+
+IdxArray read_gzip(const SharedBytes& file, size_t dimensions, const Path& path) {
+  GzipInput input(file.bytes, path);
+  std::array<uint8_t, kMagicBytes + 4 * kImageDimensions> first{};
+  input.read(first.data(), kMagicBytes);
+  check_magic(first.data(), dimensions, path);
+  input.read(first.data() + kMagicBytes, header_bytes(dimensions) - kMagicBytes);
+  IdxHeader header = parse_header(first.data(), dimensions, input.max_bytes(), path);
+  WritableBytes data = allocate_bytes(static_cast<size_t>(header.elements), path);
+  input.read(data.data, static_cast<size_t>(header.elements));
+  input.expect_end();
+  return {std::move(header.shape), std::move(data.shared), 0};
+}
+
+IdxArray read_idx(const Path& path, size_t dimensions) {
+  SharedBytes file = map_file(path);
+  return GzipInput::is_gzip(file.bytes) ? read_gzip(file, dimensions, path)
+                                        : read_plain(std::move(file), dimensions, path);
+}
+
+ImageLabels read_labels(const Path& path, ImageClasses classes) {
+  const IdxArray array = read_idx(path, 1);
+  const auto values = array.memory.bytes.subspan(static_cast<size_t>(array.first));
+  LabelCheck check(classes.names.empty() ? classes.count : static_cast<int64_t>(classes.names.size()));
+  ImageLabels labels;
+  labels.values.reserve(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!check.take(values[i])) {
+      fail_at(path, array.first + static_cast<int64_t>(i), check.complaint(values[i]));
+    }
+    labels.values.push_back(values[i]);
+  }
+  labels.num_classes = check.num_classes();
+  labels.names = std::move(classes.names);
+  return labels;
+}
+
+}  // namespace
+}  // namespace images
+
+ImageSet open_idx(const std::filesystem::path& images_path, const std::filesystem::path& labels_path,
+                  ImageClasses classes) {
+  images::IdxArray array = images::read_idx(images_path, images::kImageDimensions);
+  const int64_t count = array.shape[0], height = array.shape[1], width = array.shape[2];
+  if (height > images::kMaxSide || width > images::kMaxSide || height * width > images::kMaxPixels) {
+    images::fail_at(images_path, 8, fmt::format("images of {} by {} pixels are too large", height, width));
+  }
+  images::ImageLabels labels = images::read_labels(labels_path, std::move(classes));
+  const auto num_labels = static_cast<int64_t>(labels.values.size());
+  if (num_labels != count) {
+    images::fail_at(labels_path, 4,
+                    fmt::format("{} labels for the {} images of '{}': are the files of one split?",
+                                num_labels, count, images_path.string()));
+  }
+  const images::ImageShape shape{
+      .channels = 1, .height = static_cast<int>(height), .width = static_cast<int>(width)};
+  std::vector<images::ImageBlock> blocks;
+  blocks.push_back({std::move(array.memory), array.first, shape.bytes(), count});
+  return std::make_shared<images::PackedImages>(shape, std::move(blocks), std::move(labels));
+}
+
+}  // namespace lockstep

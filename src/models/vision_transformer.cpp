@@ -1,0 +1,162 @@
+#include "models/vision_transformer.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "models/argument.h"
+#include "models/image_input.h"
+
+namespace lockstep::models {
+namespace {
+
+constexpr auto kWhat = "the vision transformer";
+
+torch::nn::LayerNorm make_norm(int64_t size) {
+  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({size}).eps(1e-6));
+}
+
+torch::nn::Conv2d make_patches(const VisionTransformerOptions& options) {
+  return torch::nn::Conv2d(
+      torch::nn::Conv2dOptions(3, options.hidden_size, options.patch_size).stride(options.patch_size));
+}
+
+// Python's nn.init.trunc_normal_ with its default bounds, which LibTorch lacks.
+void truncated_normal(at::Tensor tensor, double standard_deviation) {
+  constexpr double kBound = 2;
+  const auto cumulative = [](double x) { return (1.0 + std::erf(x / std::sqrt(2.0))) / 2.0; };
+  const torch::NoGradGuard no_grad;
+  tensor.uniform_(2 * cumulative(-kBound / standard_deviation) - 1,
+                  2 * cumulative(kBound / standard_deviation) - 1);
+  tensor.erfinv_().mul_(standard_deviation * std::sqrt(2.0)).add_(0.0).clamp_(-kBound, kBound);
+}
+
+void check(const VisionTransformerOptions& options) {
+  require_positive(kWhat, "image_size", options.image_size);
+  require_positive(kWhat, "patch_size", options.patch_size);
+  require_positive(kWhat, "layers", options.layers);
+  require_positive(kWhat, "heads", options.heads);
+  require_positive(kWhat, "hidden_size", options.hidden_size);
+  require_positive(kWhat, "mlp_size", options.mlp_size);
+  require_positive(kWhat, "classes", options.classes);
+  require_probability(kWhat, "dropout", options.dropout);
+  require_probability(kWhat, "attention_dropout", options.attention_dropout);
+  if (options.image_size % options.patch_size != 0) {
+    throw ConfigError("models", fmt::format("the image size must be a multiple of the patch size: {} and {}",
+                                            options.image_size, options.patch_size));
+  }
+  if (options.hidden_size % options.heads != 0) {
+    throw ConfigError("models",
+                      fmt::format("the hidden size must be a multiple of the number of heads: {} and {}",
+                                  options.hidden_size, options.heads));
+  }
+}
+
+}  // namespace
+
+EncoderBlock::EncoderBlock(const VisionTransformerOptions& options)
+    : ln_1_(register_module("ln_1", make_norm(options.hidden_size))),
+      self_attention_(register_module(
+          "self_attention",
+          std::make_shared<SelfAttention>(options.hidden_size, options.heads, options.attention_dropout))),
+      dropout_(register_module("dropout", torch::nn::Dropout(options.dropout))),
+      ln_2_(register_module("ln_2", make_norm(options.hidden_size))),
+      mlp_in_(options.hidden_size, options.mlp_size),
+      mlp_out_(options.mlp_size, options.hidden_size) {
+  for (const auto& layer : {mlp_in_, mlp_out_}) {
+    torch::nn::init::xavier_uniform_(layer->weight);
+    torch::nn::init::normal_(layer->bias, 0, 1e-6);
+  }
+  // The activation and the dropouts are there for the numbers in the names: "mlp.0", "mlp.3".
+  register_module(
+      "mlp", torch::nn::Sequential(mlp_in_, torch::nn::GELU(), torch::nn::Dropout(options.dropout), mlp_out_,
+                                   torch::nn::Dropout(options.dropout)));
+}
+
+at::Tensor EncoderBlock::forward(const at::Tensor& x) {
+  const at::Tensor attended = dropout_->forward(self_attention_->forward(ln_1_->forward(x))) + x;
+  // torch::linear, as Python: of more than two dimensions Linear::forward multiplies and adds
+  // the bias in two operations, which rounds differently.
+  at::Tensor y = torch::linear(ln_2_->forward(attended), mlp_in_->weight, mlp_in_->bias);
+  y = dropout_->forward(torch::gelu(y));
+  y = dropout_->forward(torch::linear(y, mlp_out_->weight, mlp_out_->bias));
+  return attended + y;
+}
+
+Encoder::Encoder(const VisionTransformerOptions& options) : dropout_(options.dropout) {
+  const int64_t patches = options.image_size / options.patch_size;
+  pos_embedding_ = register_parameter(
+      "pos_embedding", torch::empty({1, patches * patches + 1, options.hidden_size}).normal_(0, 0.02));
+  register_module("dropout", dropout_);
+  torch::nn::Sequential layers;
+  for (int64_t i = 0; i < options.layers; ++i) {
+    blocks_.push_back(std::make_shared<EncoderBlock>(options));
+    layers->push_back(fmt::format("encoder_layer_{}", i), blocks_.back());
+  }
+  register_module("layers", layers);
+  ln_ = register_module("ln", make_norm(options.hidden_size));
+}
+
+at::Tensor Encoder::forward(const at::Tensor& x) {
+  at::Tensor state = dropout_->forward(x + pos_embedding_);
+  for (const auto& block : blocks_) state = block->forward(state);
+  return ln_->forward(state);
+}
+
+VisionTransformer::VisionTransformer(const VisionTransformerOptions& options)
+    : image_size_(options.image_size),
+      class_token_(register_parameter("class_token", torch::zeros({1, 1, options.hidden_size}))),
+      conv_proj_(register_module("conv_proj", make_patches(options))),
+      encoder_(register_module("encoder", std::make_shared<Encoder>(options))),
+      head_(options.hidden_size, options.classes) {
+  torch::nn::Sequential heads;
+  heads->push_back("head", head_);
+  register_module("heads", heads);
+  const double fan_in = 3.0 * static_cast<double>(options.patch_size * options.patch_size);
+  truncated_normal(conv_proj_->weight, std::sqrt(1 / fan_in));
+  torch::nn::init::zeros_(conv_proj_->bias);
+  torch::nn::init::zeros_(head_->weight);
+  torch::nn::init::zeros_(head_->bias);
+}
+
+at::Tensor VisionTransformer::forward(const at::Tensor& images) {
+  check_images({kWhat, 3, image_size_, image_size_}, images);
+  const at::Tensor patches = conv_proj_->forward(images).flatten(2).permute({0, 2, 1});
+  const at::Tensor token = class_token_.expand({images.size(0), -1, -1});
+  return head_->forward(encoder_->forward(torch::cat({token, patches}, 1)).select(1, 0));
+}
+
+VisionTransformerOptions VisionTransformerOptions::preset(std::string_view name) {
+  VisionTransformerOptions options;
+  if (name == "base") return options;
+  if (name != "tiny" && name != "small") {
+    throw ConfigError("models",
+                      fmt::format("no such vision transformer, give tiny, small or base: '{}'", name));
+  }
+  options.heads = name == "tiny" ? 3 : 6;
+  options.hidden_size = 64 * options.heads;
+  options.mlp_size = 4 * options.hidden_size;
+  return options;
+}
+
+Model vision_transformer(const VisionTransformerOptions& options) {
+  check(options);
+  return std::make_shared<VisionTransformer>(options);
+}
+
+LoadedWeights load_vision_transformer(const Model& model, const std::filesystem::path& file,
+                                      const LoadWeightsOptions& options) {
+  LoadWeightsOptions renaming = options;
+  renaming.rename = [&](std::string name) {
+    if (options.rename) name = options.rename(std::move(name));
+    for (const auto& [old_part, part] :
+         {std::pair(".mlp.linear_1.", ".mlp.0."), {".mlp.linear_2.", ".mlp.3."}}) {
+      const size_t at = name.find(old_part);
+      if (at != std::string::npos) name.replace(at, std::string_view(old_part).size(), part);
+    }
+    return name;
+  };
+  return load_weights(*model.module(), file, renaming);
+}
+
+}  // namespace lockstep::models

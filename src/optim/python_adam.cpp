@@ -1,0 +1,120 @@
+#include <lockstep/python_adam.h>
+
+#include <cmath>
+
+#include "optim/argument.h"
+#include "optim/python_adam_optimizer.h"
+
+namespace lockstep {
+namespace optim {
+namespace {
+
+using torch::optim::AdamParamState;
+using torch::optim::OptimizerParamGroup;
+
+// What one step of a group works on, tensor by tensor in the same order.
+struct Lists {
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> averages;
+  std::vector<at::Tensor> squares;
+  std::vector<at::Tensor> largest;  // with amsgrad
+  std::vector<at::Scalar> step_sizes;
+  std::vector<at::Scalar> roots;  // of the second moment's bias correction
+};
+
+std::unique_ptr<AdamParamState> make_state(const at::Tensor& parameter, bool amsgrad) {
+  auto state = std::make_unique<AdamParamState>();
+  state->exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+  state->exp_avg_sq(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+  if (amsgrad) state->max_exp_avg_sq(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+  return state;
+}
+
+void append(Lists& lists, const at::Tensor& parameter, AdamParamState& state,
+            const torch::optim::AdamOptions& options) {
+  state.step(state.step() + 1);
+  const auto [beta1, beta2] = options.betas();
+  const auto steps = static_cast<double>(state.step());
+  lists.parameters.push_back(parameter);
+  lists.gradients.push_back(parameter.grad());
+  lists.averages.push_back(state.exp_avg());
+  lists.squares.push_back(state.exp_avg_sq());
+  if (options.amsgrad()) lists.largest.push_back(state.max_exp_avg_sq());
+  lists.step_sizes.emplace_back(options.lr() / (1 - std::pow(beta1, steps)) * -1);
+  lists.roots.emplace_back(std::sqrt(1 - std::pow(beta2, steps)));
+}
+
+}  // namespace
+
+PythonAdam::PythonAdam(const std::vector<OptimizerParamGroup>& groups,
+                       const torch::optim::AdamOptions& defaults)
+    : Optimizer(groups, std::make_unique<torch::optim::AdamOptions>(defaults)) {}
+
+at::Tensor PythonAdam::step(LossClosure closure) {
+  const torch::NoGradGuard no_grad;
+  at::Tensor loss;
+  if (closure != nullptr) {
+    const at::AutoGradMode with_grad(true);
+    loss = closure();
+  }
+  for (OptimizerParamGroup& group : param_groups_) step_group(group);
+  return loss;
+}
+
+// Python's order of operations. On the CPU its _foreach_ operations are those for one
+// tensor in a loop, on a GPU they are few kernels for all.
+void PythonAdam::step_group(OptimizerParamGroup& group) {
+  const auto& options = static_cast<const torch::optim::AdamOptions&>(group.options());
+  Lists lists;
+  for (const at::Tensor& parameter : group.params()) {
+    if (!parameter.grad().defined()) continue;
+    auto& slot = state_[parameter.unsafeGetTensorImpl()];
+    if (slot == nullptr) slot = make_state(parameter, options.amsgrad());
+    append(lists, parameter, static_cast<AdamParamState&>(*slot), options);
+  }
+  if (lists.parameters.empty()) return;
+  if (options.weight_decay() != 0) {
+    lists.gradients = at::_foreach_add(lists.gradients, lists.parameters, options.weight_decay());
+  }
+  const auto [beta1, beta2] = options.betas();
+  at::_foreach_lerp_(lists.averages, lists.gradients, 1 - beta1);
+  at::_foreach_mul_(lists.squares, beta2);
+  at::_foreach_addcmul_(lists.squares, lists.gradients, lists.gradients, 1 - beta2);
+  if (options.amsgrad()) at::_foreach_maximum_(lists.largest, lists.squares);
+  auto denominators = at::_foreach_sqrt(options.amsgrad() ? lists.largest : lists.squares);
+  at::_foreach_div_(denominators, lists.roots);
+  at::_foreach_add_(denominators, options.eps());
+  at::_foreach_addcdiv_(lists.parameters, lists.averages, denominators, lists.step_sizes);
+}
+
+void PythonAdam::save(torch::serialize::OutputArchive& archive) const {
+  torch::optim::serialize<AdamParamState, torch::optim::AdamOptions>(archive, *this);
+}
+
+void PythonAdam::load(torch::serialize::InputArchive& archive) {
+  torch::optim::serialize<AdamParamState, torch::optim::AdamOptions>(archive, *this);
+}
+
+}  // namespace optim
+
+std::unique_ptr<torch::optim::Optimizer> make_python_adam(const std::vector<at::Tensor>& parameters,
+                                                          const PythonAdamOptions& options) {
+  constexpr auto kWhat = "the optimizer PythonAdam";
+  optim::require(!parameters.empty(), kWhat, "parameters", "one or more", "none");
+  optim::require_not_negative(kWhat, "lr", options.lr);
+  for (const auto& [name, beta] : {std::pair("beta1", options.beta1), {"beta2", options.beta2}}) {
+    optim::require(beta >= 0 && beta < 1, kWhat, name, "at least 0 and below 1", beta);
+  }
+  optim::require_not_negative(kWhat, "eps", options.eps);
+  optim::require_not_negative(kWhat, "weight_decay", options.weight_decay);
+  const auto group = torch::optim::AdamOptions(options.lr)
+                         .betas({options.beta1, options.beta2})
+                         .eps(options.eps)
+                         .weight_decay(options.weight_decay)
+                         .amsgrad(options.amsgrad);
+  return std::make_unique<optim::PythonAdam>(
+      std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(parameters)}, group);
+}
+
+}  // namespace lockstep

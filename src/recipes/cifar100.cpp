@@ -1,0 +1,201 @@
+// Sigma2's script for CIFAR-100.
+
+#include <fmt/format.h>
+#include <lockstep/callbacks.h>
+#include <lockstep/error.h>
+#include <lockstep/launch.h>
+#include <lockstep/models.h>
+#include <lockstep/trainer.h>
+#include <lockstep/world.h>
+#include <torch/torch.h>
+
+#include "recipes/channels_last.h"
+#include "recipes/epoch_steps.h"
+#include "recipes/gpu_log.h"
+#include "recipes/image_data.h"
+#include "recipes/job_shape.h"
+#include "recipes/printed_lines.h"
+#include "recipes/recipes.h"
+#include "recipes/run_report.h"
+#include "recipes/training_time.h"
+#include "train/train_options.h"
+
+namespace lockstep::recipes {
+namespace {
+
+struct Options {
+  TrainConfig train;
+  ImageDataOptions images;
+  int64_t batch_size = 512;
+  std::string precision = "auto";
+  double base_lr = 0.01;
+  double momentum = 0.9;
+  double weight_decay = 5e-4;
+  double target_accuracy = 0.85;
+  int64_t patience = 2;
+  std::string channels_last = "auto";
+  int64_t test_batch_size = 500;
+
+  Options() {
+    train.max_iter = 5;
+    train.val_every = 1;
+    train.val_at_start = false;
+    train.checkpoint_every = 10;
+    train.run_name = "cifar100";
+  }
+
+  config::OptionTable own() {
+    config::OptionTable table("");
+    images.add_to(table);
+    table
+        .add("batch_size", batch_size, "samples a step over all ranks, which must divide it",
+             {.minimum = 1, .aliases = {"global_batch_size"}})
+        .add("precision", precision, "of the forward; auto: fp16 on GPUs, fp32 on CPUs",
+             {.choices = {"auto", "fp32", "bf16", "fp16"}})
+        .add("base_lr", base_lr, "learning rate, used as it is whatever the number of ranks", {.minimum = 0})
+        .add("momentum", momentum, "of SGD; the page's script for one GPU has 0", {.minimum = 0})
+        .add("weight_decay", weight_decay, "of SGD; the page's script for one GPU has 0", {.minimum = 0})
+        .add("target_accuracy", target_accuracy, "a fraction: stop when it is reached",
+             {.minimum = 0, .maximum = 1})
+        .add("patience", patience, "validations in a row that reach the target; 0: never stop early",
+             {.minimum = 0})
+        .add("channels_last", channels_last, "layout of images and weights; auto: on GPUs",
+             {.choices = {"auto", "yes", "no"}})
+        .add("test_batch_size", test_batch_size, "samples a batch on each rank in tests", {.minimum = 1});
+    return table;
+  }
+};
+
+class CifarTrainer : public Trainer {
+ public:
+  CifarTrainer(World& world, Model model, torch::optim::Optimizer& optimizer, const TrainConfig& config,
+               const Loader& train, int64_t rank_batch_size, std::shared_ptr<TrainingTime> time,
+               std::shared_ptr<StopAtTarget> target)
+      : Trainer(world, std::move(model), optimizer, config, cross_entropy_with_accuracy),
+        steps_(*this, train, rank_batch_size),
+        time_(std::move(time)),
+        target_(std::move(target)) {}
+
+ protected:
+  void on_train_epoch_start() override {
+    steps_.begin(*this);
+    time_->begin(steps_);
+  }
+
+  void on_train_batch_end(const LossResult&) override { steps_.take(); }
+
+  void on_train_epoch_end() override {
+    const int64_t every = config().val_every;
+    if (every > 0 && result().iteration % every == 0) return;  // the lines come with the validation's
+    print(epoch_completed_line(numbers()));
+    print(epoch_throughput_line(numbers()));
+  }
+
+  void on_val_epoch_end() override {
+    print(epoch_completed_line(numbers()));
+    print(validation_line(metric("val_loss"), metric("val_accuracy")));
+    print(epoch_throughput_line(numbers()));
+    if (target_ && target_->reached()) print(early_stopping_line(result().iteration));
+  }
+
+ private:
+  EpochNumbers numbers() const {
+    return {.epoch = result().iteration,
+            .epochs = config().max_iter,
+            .seconds = time_->epoch_seconds(),
+            .images_per_s = time_->epoch_images_per_s()};
+  }
+
+  EpochSteps steps_;
+  const std::shared_ptr<TrainingTime> time_;
+  const std::shared_ptr<StopAtTarget> target_;
+};
+
+bool is_yes(const std::string& choice, bool automatic) {
+  return choice == "auto" ? automatic : choice == "yes";
+}
+
+// The page's numbers for both splits, its augmentation for training alone.
+ImageTransform transform_of(bool train, bool channels_last) {
+  ImageTransform transform{.mean = {0.5071F, 0.4867F, 0.4408F}, .stddev = {0.2675F, 0.2565F, 0.2761F}};
+  if (train) {
+    transform.random_crop = 32;
+    transform.padding = 4;
+    transform.flip_probability = 0.5;
+  }
+  if (channels_last) transform.layout = ImageTransform::Layout::kChannelsLast;
+  return transform;
+}
+
+int64_t rank_batch_size(const Options& options, const World& world) {
+  const int64_t parts = world.size() * options.train.accumulate_steps;
+  if (options.batch_size % parts == 0) return options.batch_size / parts;
+  throw ConfigError(
+      "train", fmt::format("batch_size is over all ranks and must divide by them: {} by {} rank(s){}",
+                           options.batch_size, world.size(),
+                           options.train.accumulate_steps > 1
+                               ? fmt::format(" times accumulate_steps {}", options.train.accumulate_steps)
+                               : ""));
+}
+
+void announce(const World& world, const Options& options, const JobShape& shape) {
+  if (!world.is_main()) return;
+  fmt::print("{}\n", training_started_lines(shape));
+  if (options.patience == 0) fmt::print("Early stopping is off: patience is 0.\n");
+  std::fflush(stdout);
+}
+
+void train(World& world, const Options& options) {
+  const int64_t batch_size = rank_batch_size(options, world);
+  const bool on_gpu = world.device().is_cuda();
+  const bool channels_last = is_yes(options.channels_last, on_gpu);
+  const ImageDataOptions& images = options.images;
+  LoaderOptions train_options = train_loader_options(images, world, batch_size);
+  train_options.drop_last = true;
+  const Loader train = image_loader(find_images("cifar100", images, Split::kTrain), images,
+                                    transform_of(/*train=*/true, channels_last), train_options);
+  const Loader test = image_loader(find_images("cifar100", images, Split::kTest), images,
+                                   transform_of(/*train=*/false, channels_last),
+                                   test_loader_options(images, world, options.test_batch_size));
+  const Model model = models::wide_resnet();
+  if (channels_last) use_channels_last(*model.module());
+  torch::optim::SGD optimizer(model.module()->parameters(), torch::optim::SGDOptions(options.base_lr)
+                                                                .momentum(options.momentum)
+                                                                .weight_decay(options.weight_decay));
+
+  TrainConfig config = options.train;
+  config.precision = options.precision != "auto" ? options.precision : on_gpu ? "fp16" : "fp32";
+  config.batch_size = batch_size;
+  const GpuLog gpu_log;
+  const auto time = std::make_shared<TrainingTime>();
+  config.callbacks = {gpu_log.start, gpu_log.stop, time};
+  std::shared_ptr<StopAtTarget> target;
+  if (options.patience > 0) {
+    target = std::make_shared<StopAtTarget>("val_accuracy", options.target_accuracy, options.patience);
+    config.callbacks.push_back(target);
+  }
+  const JobShape shape = job_shape(world);
+  announce(world, options, shape);
+  CifarTrainer trainer(world, model, optimizer, config, train, batch_size, time, target);
+  trainer.fit(train, test);
+  trainer.print(training_summary_lines(shape, time->seconds(), time->images_per_s()));
+  write_run_report(trainer);
+}
+
+}  // namespace
+
+std::string cifar100_defaults() {
+  const Options options;
+  return fmt::format(
+      "--epochs {} --batch-size {} (over all ranks) --base-lr {} --target-accuracy {} --patience {}",
+      options.train.max_iter, options.batch_size, options.base_lr, options.target_accuracy, options.patience);
+}
+
+int run_cifar100(int argc, const char* const* argv) {
+  Options options;
+  train::parse_options("Sigma2's Wide ResNet on CIFAR-100.", options.own(), options.train, argc, argv,
+                       {"batch_size", "global_batch_size", "precision"});
+  return launch(options.train, [&](World& world) { train(world, options); });
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,158 @@
+// Princeton's script for MNIST, and the same for Fashion-MNIST.
+
+#include <fmt/format.h>
+#include <lockstep/adadelta.h>
+#include <lockstep/callbacks.h>
+#include <lockstep/error.h>
+#include <lockstep/launch.h>
+#include <lockstep/models.h>
+#include <lockstep/trainer.h>
+#include <lockstep/weights.h>
+#include <lockstep/world.h>
+#include <torch/torch.h>
+
+#include "recipes/epoch_steps.h"
+#include "recipes/gpu_log.h"
+#include "recipes/image_data.h"
+#include "recipes/printed_lines.h"
+#include "recipes/recipes.h"
+#include "recipes/run_report.h"
+#include "train/train_options.h"
+
+namespace lockstep::recipes {
+namespace {
+
+struct Options {
+  TrainConfig train;
+  ImageDataOptions images;
+  int64_t test_batch_size = 1000;
+  double lr = 1;
+  double gamma = 0.7;
+  bool no_cuda = false;
+  bool no_mps = false;
+  bool dry_run = false;
+  int64_t log_interval = 10;
+  bool save_model = false;
+
+  Options() {
+    train.max_iter = 14;
+    train.batch_size = 64;
+    train.seed = 1;
+    train.val_every = 1;
+    train.val_at_start = false;
+    train.checkpoint_every = 1;
+  }
+
+  config::OptionTable own() {
+    config::OptionTable table("");
+    images.add_to(table);
+    table.add("test_batch_size", test_batch_size, "samples a batch on each rank in tests", {.minimum = 1})
+        .add("lr", lr, "learning rate of Adadelta", {.minimum = 0})
+        .add("gamma", gamma, "the learning rate is multiplied by it after every epoch", {.minimum = 0})
+        .add("no_cuda", no_cuda, "train on CPUs: the same as --compute-setup cpu", {.negatable = false})
+        .add("no_mps", no_mps, "accepted and without effect: it is for Apple's GPUs", {.negatable = false})
+        .add("dry_run", dry_run, "one batch an epoch, to see that all is in place")
+        .add("log_interval", log_interval, "batches between two lines", {.minimum = 1})
+        .add("save_model", save_model, "write the weights for Python's torch.load at the end");
+    return table;
+  }
+};
+
+// A data set of 28 x 28 grey pictures in ten classes.
+struct Variant {
+  const char* name;
+  const char* weights_file;
+  float mean;
+  float stddev;
+};
+
+constexpr Variant kMnist{"mnist", "mnist_cnn.pt", 0.1307F, 0.3081F};
+constexpr Variant kFashionMnist{"fashion-mnist", "fashion_mnist_cnn.pt", 0.2860F, 0.3530F};
+
+class MnistTrainer : public Trainer {
+ public:
+  MnistTrainer(World& world, Model model, torch::optim::Optimizer& optimizer, const Options& options,
+               const Loader& train, const Loader& test)
+      : Trainer(world, std::move(model), optimizer, options.train, nll_with_accuracy),
+        log_interval_(options.log_interval),
+        batch_size_(*options.train.batch_size),
+        samples_(train.dataset_size()),
+        test_samples_(test.dataset_size()),
+        steps_(*this, train, batch_size_) {}
+
+ protected:
+  void on_train_epoch_start() override { steps_.begin(*this); }
+
+  void on_train_batch_end(const LossResult& result) override {
+    const int64_t step = steps_.take();
+    if (step % log_interval_ != 0 || !world().is_main()) return;
+    const int64_t batch = step * config().accumulate_steps;
+    print(train_epoch_line({.epoch = this->result().iteration,
+                            .seen = batch * batch_size_ * world().size(),
+                            .total = samples_,
+                            .batch = batch,
+                            .batches = steps_.batches(),
+                            .loss = result.loss.item<double>()}));
+  }
+
+  void on_val_epoch_end() override {
+    const int64_t correct = correct_count(metric("val_accuracy"), test_samples_);
+    print(test_set_line(metric("val_loss"), correct, test_samples_));
+  }
+
+ private:
+  const int64_t log_interval_;
+  const int64_t batch_size_;
+  const int64_t samples_;
+  const int64_t test_samples_;
+  EpochSteps steps_;
+};
+
+void save_model(const World& world, const Model& model, const Variant& variant) {
+  if (!world.is_main()) return;
+  save_weights(*model.module(), variant.weights_file);
+  fmt::print("Weights: {}\n", variant.weights_file);
+}
+
+void train(World& world, const Options& options, const Variant& variant) {
+  const ImageTransform transform{.mean = {variant.mean}, .stddev = {variant.stddev}};
+  const ImageDataOptions& images = options.images;
+  const Loader train = image_loader(find_images(variant.name, images, Split::kTrain), images, transform,
+                                    train_loader_options(images, world, *options.train.batch_size));
+  const Loader test = image_loader(find_images(variant.name, images, Split::kTest), images, transform,
+                                   test_loader_options(images, world, options.test_batch_size));
+  const Model model = models::princeton_cnn();
+  const auto optimizer = make_adadelta(model.module()->parameters(), {.lr = options.lr});
+  MnistTrainer trainer(world, model, *optimizer, options, train, test);
+  trainer.fit(train, test);
+  if (options.save_model) save_model(world, model, variant);
+  write_run_report(trainer);
+}
+
+int run(const Variant& variant, int argc, const char* const* argv) {
+  Options options;
+  options.train.run_name = variant.name;
+  train::parse_options(fmt::format("Princeton's network on {}.", variant.name), options.own(), options.train,
+                       argc, argv, {"global_batch_size"});
+  if (options.no_cuda) options.train.compute_setup = "cpu";
+  if (options.dry_run) options.train.max_batches = 1;
+  const GpuLog gpu_log;
+  options.train.callbacks = {
+      gpu_log.start, gpu_log.stop,
+      std::make_shared<ScheduleLearningRate>(step_decay({.every = 1, .gamma = options.gamma}))};
+  return launch(options.train, [&](World& world) { train(world, options, variant); });
+}
+
+}  // namespace
+
+std::string mnist_defaults() {
+  const Options options;
+  return fmt::format("--epochs {} --batch-size {} (a rank) --lr {:.1f} --gamma {} --seed {}",
+                     options.train.max_iter, *options.train.batch_size, options.lr, options.gamma,
+                     options.train.seed);
+}
+
+int run_mnist(int argc, const char* const* argv) { return run(kMnist, argc, argv); }
+int run_fashion_mnist(int argc, const char* const* argv) { return run(kFashionMnist, argc, argv); }
+
+}  // namespace lockstep::recipes

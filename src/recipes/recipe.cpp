@@ -1,0 +1,39 @@
+#include "recipes/recipe.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <lockstep/error.h>
+
+#include <vector>
+
+#include "base/nearest_name.h"
+#include "recipes/recipes.h"
+
+namespace lockstep::recipes {
+namespace {
+
+constexpr Recipe kRecipes[] = {
+    {"sine", "sin(2 pi x) with a small network", sine_defaults, run_sine},
+    {"mnist", "handwritten digits with Princeton's convolutional network", mnist_defaults, run_mnist},
+    {"fashion-mnist", "pieces of clothing with the same network", mnist_defaults, run_fashion_mnist},
+    {"cifar100", "small pictures of 100 kinds with Sigma2's Wide ResNet", cifar100_defaults, run_cifar100},
+    {"vit", "pictures of an HDF5 file with LUMI's vision transformer", vit_defaults, run_vit},
+};
+
+}  // namespace
+
+std::span<const Recipe> all_recipes() { return kRecipes; }
+
+const Recipe& find_recipe(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : kRecipes) {
+    if (name == recipe.name) return recipe;
+    names.emplace_back(recipe.name);
+  }
+  const auto nearest = base::nearest_name(name, names);
+  throw ConfigError("train", fmt::format("unknown recipe '{}'{}; there are {}", name,
+                                         nearest ? fmt::format("; did you mean '{}'?", *nearest) : "",
+                                         fmt::join(names, ", ")));
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,55 @@
+#include <fmt/format.h>
+#include <lockstep/launch.h>
+#include <lockstep/loader.h>
+#include <lockstep/trainer.h>
+#include <lockstep/world.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "recipes/recipes.h"
+#include "recipes/run_report.h"
+#include "train/train_options.h"
+
+namespace lockstep::recipes {
+namespace {
+
+constexpr int64_t kSamples = 100;
+constexpr int64_t kBatchSize = 16;
+
+TrainConfig defaults() {
+  TrainConfig config;
+  config.max_iter = 50;
+  config.print_every = 5;
+  config.run_name = "sine";
+  return config;
+}
+
+void train(World& world, const TrainConfig& config, double lr) {
+  const auto x = torch::linspace(0, 1, kSamples).reshape({-1, 1});
+  const auto y = torch::sin(2 * M_PI * x);
+  torch::nn::Sequential model(torch::nn::Linear(1, 16), torch::nn::ReLU(), torch::nn::Linear(16, 1));
+  torch::optim::SGD optimizer(model->parameters(), lr);
+  Trainer trainer(world, model, optimizer, config, mse);
+  trainer.fit(Loader(TensorDataset({x, y}), {.batch_size = kBatchSize, .shuffle = true}));
+  write_run_report(trainer);
+}
+
+}  // namespace
+
+std::string sine_defaults() {
+  return fmt::format("--epochs {} --batch-size {} --lr 0.01", defaults().max_iter, kBatchSize);
+}
+
+int run_sine(int argc, const char* const* argv) {
+  TrainConfig config = defaults();
+  double lr = 0.01;
+  std::string data = "synthetic";
+  config::OptionTable own("");
+  own.add("lr", lr, "learning rate of SGD")
+      .add("data", data, "the samples are computed", {.choices = {"synthetic"}});
+  train::parse_options("Fits sin(2 pi x) with a network of one hidden layer.", own, config, argc, argv);
+  return launch(config, [&](World& world) { train(world, config, lr); });
+}
+
+}  // namespace lockstep::recipes

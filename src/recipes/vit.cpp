@@ -1,0 +1,155 @@
+// LUMI's script: a vision transformer on pictures in one HDF5 file.
+
+#include <fmt/format.h>
+#include <lockstep/callbacks.h>
+#include <lockstep/error.h>
+#include <lockstep/image_subset.h>
+#include <lockstep/launch.h>
+#include <lockstep/models.h>
+#include <lockstep/python_adam.h>
+#include <lockstep/trainer.h>
+#include <lockstep/weights.h>
+#include <lockstep/world.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <filesystem>
+
+#include "recipes/gpu_log.h"
+#include "recipes/image_data.h"
+#include "recipes/printed_lines.h"
+#include "recipes/recipes.h"
+#include "recipes/run_report.h"
+#include "train/train_options.h"
+
+namespace lockstep::recipes {
+namespace {
+
+// The page's pictures are 256 pixels high before 224 of them are cut out.
+constexpr int64_t kResized = 256;
+constexpr int64_t kCropped = 224;
+
+struct Options {
+  TrainConfig train;
+  ImageDataOptions images;
+  std::string model = "base";
+  std::string weights;
+  int64_t image_size = kCropped;
+  int64_t classes = 1000;
+  double lr = 1e-3;
+  double train_fraction = 0.8;
+  bool save_model = true;
+
+  Options() {
+    train.max_iter = 10;
+    train.batch_size = 32;
+    train.val_every = 1;
+    train.val_at_start = false;
+    train.checkpoint_every = 1;
+    train.run_name = "vit";
+  }
+
+  config::OptionTable own() {
+    config::OptionTable table("");
+    images.add_to(table);
+    table.add("model", model, "size of the transformer", {.choices = {"tiny", "small", "base"}})
+        .add("weights", weights, "file of torchvision's weights to begin with: *.pth, *.pt, *.safetensors")
+        .add("image_size", image_size, "pixels of a side, a multiple of 16", {.minimum = 16})
+        .add("classes", classes, "outputs of the model; the page keeps ImageNet's 1000", {.minimum = 1})
+        .add("lr", lr, "learning rate of Adam", {.minimum = 0})
+        .add("train_fraction", train_fraction, "part of the images to train on; the others validate",
+             {.minimum = 0, .maximum = 1})
+        .add("save_model", save_model, "write the weights for Python's torch.load into the run folder");
+    return table;
+  }
+};
+
+class VitTrainer : public Trainer {
+ public:
+  VitTrainer(World& world, Model model, torch::optim::Optimizer& optimizer, const TrainConfig& config,
+             const Loader& validation)
+      : Trainer(world, std::move(model), optimizer, config, cross_entropy_with_accuracy),
+        validation_samples_(validation.dataset_size()) {}
+
+ protected:
+  void on_train_epoch_end() override { print(training_loss_line(result().iteration, metric("train_loss"))); }
+  void on_val_epoch_end() override {
+    const int64_t correct = correct_count(metric("val_accuracy"), validation_samples_);
+    print(validation_accuracy_line(correct, validation_samples_));
+  }
+
+ private:
+  const int64_t validation_samples_;
+};
+
+Model make_model(const Options& options) {
+  auto shape = models::VisionTransformerOptions::preset(options.model);
+  shape.image_size = options.image_size;
+  shape.classes = options.classes;
+  Model model = models::vision_transformer(shape);
+  if (!options.weights.empty()) models::load_vision_transformer(model, options.weights);
+  return model;
+}
+
+void check_classes(const ImageSource& images, const Options& options) {
+  if (images.num_classes() <= options.classes) return;
+  throw ConfigError("train",
+                    fmt::format("the data have {} classes and the model {} outputs: give --classes {}",
+                                images.num_classes(), options.classes, images.num_classes()));
+}
+
+ImageTransform transform_of(const Options& options) {
+  ImageTransform transform{.mean = {0.485F, 0.456F, 0.406F}, .stddev = {0.229F, 0.224F, 0.225F}};
+  transform.resize = static_cast<int>(options.image_size * kResized / kCropped);
+  transform.center_crop = static_cast<int>(options.image_size);
+  return transform;
+}
+
+// Named as the page names it.
+void save_model(const Trainer& trainer, const Options& options) {
+  if (!trainer.world().is_main()) return;
+  const std::string size = options.model == "base" ? "b" : options.model == "small" ? "s" : "ti";
+  const auto file = std::filesystem::path(trainer.run_folder()) / fmt::format("vit_{}_16_imagenet.pth", size);
+  save_weights(*trainer.model().module(), file);
+  fmt::print("Weights: {}\n", file.string());
+}
+
+void train(World& world, const Options& options) {
+  const ImageSet images = find_images("tiny-imagenet", options.images, Split::kTrain);
+  check_classes(*images, options);
+  const ImageSplit split = split_images(images, options.train_fraction, options.train.seed);
+  const int64_t batch_size = *options.train.batch_size;
+  const Loader train = image_loader(split.train, options.images, transform_of(options),
+                                    train_loader_options(options.images, world, batch_size));
+  const Loader validation = image_loader(split.validation, options.images, transform_of(options),
+                                         test_loader_options(options.images, world, batch_size));
+  const Model model = make_model(options);
+  const auto optimizer = make_python_adam(model.module()->parameters(), {.lr = options.lr});
+  const GpuLog gpu_log;
+  TrainConfig config = options.train;
+  config.callbacks = {gpu_log.start, gpu_log.stop};
+  VitTrainer trainer(world, model, *optimizer, config, validation);
+  const auto start = std::chrono::steady_clock::now();
+  trainer.fit(train, validation);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  trainer.print(time_elapsed_line(elapsed.count()));
+  if (options.save_model) save_model(trainer, options);
+  write_run_report(trainer);
+}
+
+}  // namespace
+
+std::string vit_defaults() {
+  const Options options;
+  return fmt::format("--model {} --epochs {} --batch-size {} (a rank) --lr {}", options.model,
+                     options.train.max_iter, *options.train.batch_size, options.lr);
+}
+
+int run_vit(int argc, const char* const* argv) {
+  Options options;
+  train::parse_options("LUMI's vision transformer on an HDF5 file with 'images' and 'labels'.", options.own(),
+                       options.train, argc, argv, {"global_batch_size"});
+  return launch(options.train, [&](World& world) { train(world, options); });
+}
+
+}  // namespace lockstep::recipes

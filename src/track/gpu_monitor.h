@@ -1,0 +1,46 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "track/nvml.h"
+
+namespace lockstep::track {
+
+// "timestamp, index, name, utilization.gpu [%], ...": the heading of
+// nvidia-smi --query-gpu=timestamp,index,name,utilization.gpu,utilization.memory,memory.total,memory.used
+// --format=csv, and the line that it prints for a sample.
+std::string gpu_csv_heading();
+std::string gpu_csv_line(const GpuSample& sample, std::chrono::system_clock::time_point time);
+
+// Writes how busy and how full the machine's GPUs are to a file as nvidia-smi would, from
+// a thread of its own, while it lives. A file that is there is continued. What fails is
+// said once and ends the writing, never the run.
+class GpuMonitor {
+ public:
+  using Period = std::chrono::milliseconds;
+
+  // Where the machine has no NVML nothing is written, and it is said once on the log.
+  explicit GpuMonitor(std::filesystem::path file, Period period = std::chrono::seconds(5));
+  ~GpuMonitor();
+  GpuMonitor(const GpuMonitor&) = delete;
+  GpuMonitor& operator=(const GpuMonitor&) = delete;
+
+ private:
+  void run();
+
+  const std::filesystem::path file_;
+  const Period period_;
+  std::unique_ptr<Nvml> nvml_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stop_ = false;  // under mutex_
+  std::thread thread_;
+};
+
+}  // namespace lockstep::track

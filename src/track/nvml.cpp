@@ -1,0 +1,106 @@
+#include "track/nvml.h"
+
+#include <dlfcn.h>
+
+namespace lockstep::track {
+namespace {
+
+// The part of nvml.h that is used: its binary interface does not change.
+using Device = void*;
+struct Utilization {
+  unsigned gpu;
+  unsigned memory;
+};
+struct Memory {
+  unsigned version;  // the struct's size, and 2 in the highest byte
+  unsigned long long total;
+  unsigned long long reserved;
+  unsigned long long free;
+  unsigned long long used;  // as nvidia-smi shows it: without what the driver reserves
+};
+constexpr unsigned kMemoryVersion = sizeof(Memory) | (2U << 24);
+constexpr int kSuccess = 0;
+constexpr unsigned kNameBytes = 96;
+
+}  // namespace
+
+struct Nvml::Library {
+  void* handle = nullptr;
+  int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
+  int (*count)(unsigned*) = nullptr;
+  int (*device)(unsigned, Device*) = nullptr;
+  int (*name)(Device, char*, unsigned) = nullptr;
+  int (*utilization)(Device, Utilization*) = nullptr;
+  int (*memory)(Device, Memory*) = nullptr;
+  bool initialized = false;
+
+  Library() = default;
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+  ~Library() {
+    if (initialized) shutdown();
+    if (handle != nullptr) ::dlclose(handle);
+  }
+
+  template <typename Function>
+  bool find(Function& function, const char* symbol) {
+    function = reinterpret_cast<Function>(::dlsym(handle, symbol));
+    return function != nullptr;
+  }
+
+  bool find_all() {
+    return find(init, "nvmlInit_v2") && find(shutdown, "nvmlShutdown") &&
+           find(count, "nvmlDeviceGetCount_v2") && find(device, "nvmlDeviceGetHandleByIndex_v2") &&
+           find(name, "nvmlDeviceGetName") && find(utilization, "nvmlDeviceGetUtilizationRates") &&
+           find(memory, "nvmlDeviceGetMemoryInfo_v2");
+  }
+};
+
+Nvml::Nvml(std::unique_ptr<Library> library) : library_(std::move(library)) {}
+Nvml::~Nvml() = default;
+
+std::unique_ptr<Nvml> Nvml::load(std::string& reason) {
+  auto library = std::make_unique<Library>();
+  library->handle = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library->handle == nullptr) {
+    reason = ::dlerror();
+    return nullptr;
+  }
+  if (!library->find_all()) {
+    reason = "libnvidia-ml.so.1 lacks a function of NVML";
+    return nullptr;
+  }
+  if (const int status = library->init(); status != kSuccess) {
+    reason = "NVML does not start: error " + std::to_string(status);
+    return nullptr;
+  }
+  library->initialized = true;
+  return std::unique_ptr<Nvml>(new Nvml(std::move(library)));
+}
+
+std::vector<GpuSample> Nvml::sample() const {
+  std::vector<GpuSample> samples;
+  unsigned count = 0;
+  if (library_->count(&count) != kSuccess) return samples;
+  for (unsigned index = 0; index < count; ++index) {
+    Device device = nullptr;
+    char name[kNameBytes] = {};
+    Utilization utilization{};
+    Memory memory{};
+    memory.version = kMemoryVersion;
+    if (library_->device(index, &device) != kSuccess) continue;
+    if (library_->name(device, name, kNameBytes) != kSuccess) continue;
+    if (library_->utilization(device, &utilization) != kSuccess) continue;
+    if (library_->memory(device, &memory) != kSuccess) continue;
+    samples.push_back({.index = index,
+                       .name = name,
+                       .gpu_percent = utilization.gpu,
+                       .memory_percent = utilization.memory,
+                       .total_bytes = memory.total,
+                       .used_bytes = memory.used});
+  }
+  return samples;
+}
+
+}  // namespace lockstep::track

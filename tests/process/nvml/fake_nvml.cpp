@@ -1,0 +1,62 @@
+// Stands in for NVIDIA's management library on a machine without GPUs: two of them, the
+// second of which does not tell how busy it is. The functions are those of nvml.h.
+
+#include <cstdio>
+#include <cstring>
+
+namespace {
+
+int indices[] = {0, 1, 2};
+bool is_open = false;
+
+}  // namespace
+
+extern "C" {
+
+int nvmlInit_v2() {
+  is_open = true;
+  return 0;
+}
+
+int nvmlShutdown() {
+  is_open = false;
+  return 0;
+}
+
+int nvmlDeviceGetCount_v2(unsigned* count) {
+  *count = 3;
+  return is_open ? 0 : 1;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
+  *device = &indices[index];
+  return 0;
+}
+
+int nvmlDeviceGetName(void* device, char* name, unsigned length) {
+  std::snprintf(name, length, "NVIDIA Test %d", *static_cast<int*>(device));
+  return 0;
+}
+
+int nvmlDeviceGetUtilizationRates(void* device, unsigned* rates) {
+  const int index = *static_cast<int*>(device);
+  rates[0] = 97 + static_cast<unsigned>(index);
+  rates[1] = 41;
+  return index == 1 ? 3 : 0;  // 3: not supported
+}
+
+int nvmlDeviceGetMemoryInfo_v2(void* /*device*/, void* memory) {
+  struct Info {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+  };
+  auto* info = static_cast<Info*>(memory);
+  if (info->version != (sizeof(Info) | (2U << 24))) return 2;
+  info->total = 143771ULL << 20;
+  info->reserved = 600ULL << 20;
+  info->used = (4660ULL << 20) + 4096;
+  info->free = info->total - info->reserved - info->used;
+  return 0;
+}
+
+}  // extern "C"

@@ -1,0 +1,307 @@
+// `lockstep train` as a user runs it: two processes, made-up images, every printed line.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lockstep/exit_status.h>
+#include <signal.h>
+
+#include <fstream>
+#include <regex>
+#include <sstream>
+
+#include "support/process.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+struct Outcome {
+  int code = -1;
+  std::string output;
+  std::string errors;
+};
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+class RecipesTest : public testing::Test {
+ protected:
+  std::vector<std::string> command(const std::vector<std::string>& words) const {
+    std::vector<std::string> all = {"env", "-C", folder_.path().string(), program_path("lockstep"), "train"};
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  }
+
+  Process start(const std::vector<std::string>& words) const {
+    return Process(command(words), {{"LOCKSTEP_COMPUTE_SETUP", "cpu"},
+                                    {"LOCKSTEP_DATA", std::nullopt},
+                                    {"HOME", folder_.path().string()},
+                                    {"OMP_NUM_THREADS", std::nullopt}});
+  }
+
+  static Outcome finish(Process& process) {
+    const auto status = process.wait(seconds(240));
+    EXPECT_TRUE(status) << "no end: " << process.output() << process.errors();
+    return {status ? status->code : -1, process.output(), process.errors()};
+  }
+
+  Outcome train(const std::vector<std::string>& words) const {
+    Process process = start(words);
+    return finish(process);
+  }
+
+  std::string run_folder() const { return (folder_.path() / "run").string(); }
+
+  TemporaryFolder folder_{"/dev/shm"};
+};
+
+// What the lines look like with every measured number replaced.
+std::string without_losses(const std::string& text) {
+  return std::regex_replace(text, std::regex(R"((Loss: |loss: )\d+\.\d+)"), "$1#");
+}
+
+// The lines of the page, not those that every trainer prints.
+std::vector<std::string> page_lines(const std::string& output, const std::string& pattern) {
+  std::vector<std::string> kept;
+  for (const std::string& line : lines_of(without_losses(output))) {
+    if (std::regex_search(line, std::regex(pattern))) kept.push_back(line);
+  }
+  return kept;
+}
+
+const std::vector<std::string> kSmallMnist = {"mnist", "--data",       "synthetic", "--max-samples",
+                                              "320",   "--batch-size", "32",        "--test-batch-size",
+                                              "100",   "--nprocs",     "2"};
+
+std::vector<std::string> with(std::vector<std::string> words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST_F(RecipesTest, TheCommandAloneListsTheRecipesWithTheirDefaults) {
+  const Outcome list = train({});
+  EXPECT_EQ(list.code, kExitSuccess);
+  for (const char* text : {"  sine ", "  mnist ", "  fashion-mnist ", "  cifar100 ", "  vit ",
+                           "--epochs 14 --batch-size 64 (a rank)", "--batch-size 512 (over all ranks)"}) {
+    EXPECT_THAT(list.output, HasSubstr(text));
+  }
+  const Outcome wrong = train({"fashion_mnist"});
+  EXPECT_EQ(wrong.code, kExitUsage);
+  EXPECT_THAT(wrong.errors, HasSubstr("unknown recipe 'fashion_mnist'; did you mean 'fashion-mnist'?"));
+}
+
+TEST_F(RecipesTest, MnistPrintsPrincetonsLinesOverBothRanks) {
+  const Outcome run = train(
+      with(kSmallMnist, {"--epochs", "2", "--log-interval", "2", "--run-dir", run_folder(), "--save-model"}));
+  EXPECT_EQ(run.code, kExitSuccess) << run.errors;
+  EXPECT_EQ(run.errors, "");
+  // 320 samples in batches of 32 on two ranks: five steps, of which every second speaks.
+  std::vector<std::string> expected;
+  for (const int epoch : {1, 2}) {
+    for (const auto& [seen, percent] : {std::pair{0, 0}, {128, 40}, {256, 80}}) {
+      expected.push_back(fmt::format("Train Epoch: {} [{}/320 ({}%)]\tLoss: #", epoch, seen, percent));
+    }
+  }
+  EXPECT_EQ(page_lines(run.output, "^Train Epoch"), expected);
+  EXPECT_THAT(run.output, ContainsRegex("\n\nTest set: Average loss: [0-9]+\\.[0-9]{4}, Accuracy: "
+                                        "[0-9]+/320 \\([0-9]+%\\)\n\nTrain Epoch: 2"));
+  EXPECT_THAT(run.output, HasSubstr("Run folder: " + run_folder()));
+  EXPECT_THAT(run.output, HasSubstr("Report: " + run_folder() + "/report.html\n"));
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() / "run/report.html"));
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() / "run/metrics.csv"));
+
+  Process inspect({program_path("lockstep"), "ckpt", "inspect", (folder_.path() / "mnist_cnn.pt").string()});
+  EXPECT_EQ(finish(inspect).code, kExitSuccess) << inspect.errors();
+  EXPECT_THAT(inspect.output(), AllOf(HasSubstr("conv1.weight"), HasSubstr("fc2.bias")));
+}
+
+TEST_F(RecipesTest, MnistTestsEverySampleOnceOnAnyNumberOfRanks) {
+  const auto accuracy = [this](const std::string& ranks) {
+    const Outcome run =
+        train({"mnist", "--data", "synthetic", "--max-samples", "101", "--epochs", "0", "--val-at-start",
+               "--test-batch-size", "7", "--nprocs", ranks, "--run-dir", run_folder() + ranks});
+    EXPECT_EQ(run.code, kExitSuccess) << run.errors;
+    std::smatch match;
+    const bool found = std::regex_search(run.output, match, std::regex("Test set: .*"));
+    return found ? match[0].str() : run.output;
+  };
+  const std::string alone = accuracy("1");
+  EXPECT_THAT(alone, ContainsRegex("Accuracy: [0-9]+/101 "));
+  EXPECT_EQ(accuracy("2"), alone);
+  EXPECT_EQ(accuracy("3"), alone);
+}
+
+TEST_F(RecipesTest, ADryRunIsOneBatchAnEpoch) {
+  const Outcome run = train(with(kSmallMnist, {"--epochs", "2", "--dry-run", "--run-dir", run_folder()}));
+  EXPECT_EQ(run.code, kExitSuccess) << run.errors;
+  const std::vector<std::string> expected = {"Train Epoch: 1 [0/320 (0%)]\tLoss: #",
+                                             "Train Epoch: 2 [0/320 (0%)]\tLoss: #"};
+  EXPECT_EQ(page_lines(run.output, "^Train Epoch"), expected);
+}
+
+TEST_F(RecipesTest, ARecipeGoesOnWhereItWas) {
+  const auto words = with(kSmallMnist, {"--run-dir", run_folder(), "--log-interval", "10"});
+  EXPECT_EQ(train(with(words, {"--epochs", "1"})).code, kExitSuccess);
+  const Outcome again = train(with(words, {"--epochs", "2"}));
+  EXPECT_EQ(again.code, kExitSuccess) << again.errors;
+  EXPECT_THAT(again.output, HasSubstr("Going on from "));
+  EXPECT_EQ(page_lines(again.output, "^Train Epoch"),
+            std::vector<std::string>{"Train Epoch: 2 [0/320 (0%)]\tLoss: #"});
+}
+
+TEST_F(RecipesTest, AnEpochThatWasInterruptedIsCountedOn) {
+  const auto words =
+      with(kSmallMnist, {"--run-dir", run_folder(), "--log-interval", "1", "--epochs", "1000"});
+  Process first = start(words);
+  while (const auto line = first.read_line(seconds(120))) {
+    if (line->starts_with("Train Epoch: 1 [64/")) break;
+  }
+  first.signal(SIGTERM);
+  const Outcome left = finish(first);
+  EXPECT_EQ(left.code, kExitPreempted) << left.errors;
+  const std::vector<std::string> before = page_lines(left.output, "^Train Epoch");
+  ASSERT_FALSE(before.empty());
+  std::smatch match;
+  ASSERT_TRUE(std::regex_search(before.back(), match, std::regex("Epoch: ([0-9]+) \\[([0-9]+)/")));
+  const int epoch = std::stoi(match[1]);
+  const int seen = std::stoi(match[2]);
+
+  const Outcome again = train(with(words, {"--epochs", std::to_string(epoch + 1)}));
+  EXPECT_EQ(again.code, kExitSuccess) << again.errors;
+  const bool was_last = seen == 256;
+  EXPECT_THAT(page_lines(again.output, "^Train Epoch").front(),
+              HasSubstr(was_last ? fmt::format("Epoch: {} [0/", epoch + 1)
+                                 : fmt::format("Epoch: {} [{}/", epoch, seen + 64)));
+}
+
+TEST_F(RecipesTest, AFileSetsTheRecipesOwnOptionsToo) {
+  std::ofstream(folder_.path() / "run.toml") << "epochs = 1\nlog_interval = 4\nlr = 0.5\n";
+  const Outcome run = train(with(kSmallMnist, {"--config", "run.toml", "--run-dir", run_folder()}));
+  EXPECT_EQ(run.code, kExitSuccess) << run.errors;
+  EXPECT_EQ(page_lines(run.output, "^Train Epoch").size(), 2u);
+  std::ifstream config(folder_.path() / "run/config.json");
+  std::stringstream text;
+  text << config.rdbuf();
+  EXPECT_THAT(text.str(), HasSubstr("\"lr\": 0.5")) << "what the run was made with is in its folder";
+}
+
+TEST_F(RecipesTest, MissingDataAreAnErrorThatListsWhereTheyWereLookedFor) {
+  const Outcome nowhere = train({"mnist", "--data", "/nowhere/at-all"});
+  EXPECT_EQ(nowhere.code, kExitUsage);
+  EXPECT_THAT(nowhere.errors, HasSubstr("/nowhere/at-all"));
+  const Outcome usual = train({"cifar100"});
+  EXPECT_EQ(usual.code, kExitUsage);
+  EXPECT_THAT(usual.errors, AllOf(HasSubstr("data"), HasSubstr("cifar-100-binary"), HasSubstr("--data")));
+}
+
+// The Wide ResNet is large for a test: few images, few steps.
+const std::vector<std::string> kSmallCifar = {
+    "cifar100", "--data",   "synthetic", "--max-samples",     "8", "--batch-size", "4", "--max-batches",
+    "1",        "--nprocs", "2",         "--test-batch-size", "4"};
+
+TEST_F(RecipesTest, CifarPrintsSigma2sLinesAndStopsAtTheTarget) {
+  const Outcome run = train(with(kSmallCifar, {"--epochs", "4", "--target-accuracy", "0", "--patience", "2",
+                                               "--run-dir", run_folder()}));
+  EXPECT_EQ(run.code, kExitSuccess) << run.errors;
+  EXPECT_EQ(run.errors, "");
+  std::string pages;
+  for (const std::string& line : lines_of(run.output)) {
+    const bool trainers = line.starts_with("Training on ") || line.starts_with("Trained ") ||
+                          line.starts_with("Run folder: ") || line.starts_with("Report: ");
+    if (!trainers) pages += std::regex_replace(line, std::regex(R"(\d+\.\d{3,})"), "#") + "\n";
+  }
+  EXPECT_EQ(pages,
+            "Training started with 2 processes across 1 nodes.\n"
+            "Using 0 GPUs per node.\n"
+            "Epoch 1/4 completed in # seconds\n"
+            "Validation Loss: #, Validation Accuracy: #\n"
+            "Epoch Throughput: # images/second\n"
+            "Epoch 2/4 completed in # seconds\n"
+            "Validation Loss: #, Validation Accuracy: #\n"
+            "Epoch Throughput: # images/second\n"
+            "Target accuracy reached. Early stopping after epoch 2.\n"
+            "\n"
+            "Training Summary:\n"
+            "Total training time: # seconds\n"
+            "Throughput: # images/second\n"
+            "Number of nodes: 1\n"
+            "Number of GPUs per node: 0\n"
+            "Total GPUs used: 0\n"
+            "Training completed successfully.\n");
+  EXPECT_THAT(run.output, ContainsRegex("Validation Loss: [0-9]+\\.[0-9]{4}, Validation Accuracy: "
+                                        "[01]\\.[0-9]{4}\n"));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "run/gpu.csv")) << "no GPU was used";
+}
+
+TEST_F(RecipesTest, CifarsThroughputIsOfTheImagesThatWereTrainedOn) {
+  const Outcome run =
+      train(with(kSmallCifar, {"--epochs", "1", "--patience", "0", "--run-dir", run_folder()}));
+  EXPECT_EQ(run.code, kExitSuccess) << run.errors;
+  EXPECT_THAT(run.output, HasSubstr("Early stopping is off: patience is 0.\n"));
+  std::smatch time;
+  std::smatch speed;
+  ASSERT_TRUE(std::regex_search(run.output, time, std::regex("Total training time: ([0-9.]+) seconds")));
+  ASSERT_TRUE(std::regex_search(run.output, speed, std::regex("\nThroughput: ([0-9.]+) images/second")));
+  const double images = std::stod(time[1]) * std::stod(speed[1]);
+  EXPECT_NEAR(images, 4, 0.05) << "one batch of four over both ranks";
+}
+
+TEST_F(RecipesTest, ABatchThatTheRanksDoNotDivideIsRefusedWithTheNumbers) {
+  const Outcome run = train(with(kSmallCifar, {"--batch-size", "5"}));
+  EXPECT_EQ(run.code, kExitUsage);
+  EXPECT_THAT(run.errors, HasSubstr("batch_size is over all ranks and must divide by them: 5 by 2 rank(s)"));
+}
+
+TEST_F(RecipesTest, VitPrintsLumisLinesAndSavesOnce) {
+  const Outcome run =
+      train({"vit", "--data", "synthetic", "--model", "tiny", "--image-size", "32", "--max-samples", "9",
+             "--batch-size", "2", "--epochs", "2", "--nprocs", "2", "--run-dir", run_folder()});
+  EXPECT_EQ(run.code, kExitSuccess) << run.errors;
+  EXPECT_EQ(run.errors, "");
+  const std::string number = "[0-9]+\\.[0-9]+(e-[0-9]+)?";
+  EXPECT_THAT(run.output, ContainsRegex("Epoch 1, Training Loss: " + number + "\nValidation Accuracy: " +
+                                        number + "%\nEpoch 2, Training Loss: " + number +
+                                        "\nValidation Accuracy: " + number + "%\n"));
+  EXPECT_THAT(run.output, ContainsRegex("\nTime elapsed \\(s\\): " + number + "\n"));
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() / "run/vit_ti_16_imagenet.pth"));
+
+  const Outcome loaded = train({"vit", "--data", "synthetic", "--model", "tiny", "--image-size", "32",
+                                "--max-samples", "2", "--batch-size", "2", "--epochs", "1", "--no-save-model",
+                                "--weights", run_folder() + "/vit_ti_16_imagenet.pth"});
+  EXPECT_EQ(loaded.code, kExitSuccess) << loaded.errors;
+  const Outcome other = train({"vit", "--data", "synthetic", "--model", "small", "--image-size", "32",
+                               "--weights", run_folder() + "/vit_ti_16_imagenet.pth"});
+  EXPECT_EQ(other.code, kExitUsage);
+  EXPECT_THAT(other.errors, HasSubstr("vit_ti_16_imagenet.pth"));
+}
+
+TEST_F(RecipesTest, SineIsTheExample) {
+  const Outcome recipe = train({"sine", "--nprocs", "2", "--run-dir", run_folder()});
+  EXPECT_EQ(recipe.code, kExitSuccess) << recipe.errors;
+  Process example({program_path("sine"), "--nprocs", "2", "--run-dir", run_folder() + "-example"},
+                  {{"LOCKSTEP_COMPUTE_SETUP", "cpu"}, {"OMP_NUM_THREADS", std::nullopt}});
+  EXPECT_EQ(finish(example).code, kExitSuccess);
+  const auto lines = [](const std::string& output) {
+    std::vector<std::string> kept;
+    for (const std::string& line : lines_of(output)) {
+      if (line.starts_with("P  0|")) kept.push_back(line);
+    }
+    return kept;
+  };
+  EXPECT_EQ(lines(recipe.output).size(), 10u);
+  EXPECT_EQ(lines(recipe.output), lines(example.output())) << "to the last digit";
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,110 @@
+#include "images/find.h"
+
+#include <gmock/gmock.h>
+
+#include "support/config_error.h"
+#include "support/temporary_folder.h"
+#include "unit/images/set_files.h"
+
+namespace lockstep::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class FindImageSet : public testing::Test {
+ protected:
+  ImageSet find(const std::string& name, const std::filesystem::path& path, Split split = Split::kTrain) {
+    return images::find(name, path, split, environment_);
+  }
+  std::string error(const std::string& name, const std::filesystem::path& path, Split split = Split::kTrain) {
+    return error_of([&] { find(name, path, split); });
+  }
+  void write_mnist(const std::filesystem::path& folder, uint32_t count, const std::string& suffix = "") {
+    for (const std::string& part : {"train", "t10k"}) {
+      const std::string images = idx({count, 2, 2}, pattern(count * 4));
+      const std::string labels = idx({count}, labels_up_to(static_cast<int>(count), 10));
+      write_bytes(folder / (part + "-images-idx3-ubyte" + suffix), suffix.empty() ? images : gzip(images));
+      write_bytes(folder / (part + "-labels-idx1-ubyte" + suffix), suffix.empty() ? labels : gzip(labels));
+      ++count;
+    }
+  }
+
+  TemporaryFolder folder_;
+  std::filesystem::path root_ = folder_.path();
+  base::Environment environment_{{"LOCKSTEP_DATA", root_ / "shared"}, {"HOME", root_ / "home"}};
+};
+
+TEST_F(FindImageSet, TorchvisionsFoldersBelowADataPath) {
+  write_mnist(root_ / "MNIST/raw", 3, ".gz");
+  write_mnist(root_ / "FashionMNIST/raw", 5);
+  EXPECT_EQ(find("mnist", root_)->size(), 3);
+  EXPECT_EQ(find("mnist", root_, Split::kTest)->size(), 4);
+  const ImageSet fashion = find("fashion-mnist", root_);
+  EXPECT_EQ(fashion->size(), 5);
+  EXPECT_EQ(fashion->num_classes(), 10);
+  EXPECT_EQ(fashion->class_names()[9], "Ankle boot");
+}
+
+TEST_F(FindImageSet, PlainFilesComeBeforePacked) {
+  write_mnist(root_ / "mnist", 3, ".gz");
+  write_mnist(root_ / "mnist", 5);
+  EXPECT_EQ(find("mnist", root_)->size(), 5);
+  EXPECT_EQ(find("mnist", root_ / "mnist")->size(), 5);
+}
+
+TEST_F(FindImageSet, TheUsualPlacesInTheirOrder) {
+  write_mnist(root_ / "home/.cache/mnist", 3);
+  EXPECT_EQ(find("mnist", "")->size(), 3);
+  write_mnist(root_ / "home/.cache/lockstep/MNIST/raw", 5);
+  EXPECT_EQ(find("mnist", "")->size(), 5);
+  write_mnist(root_ / "shared/mnist", 7);
+  EXPECT_EQ(find("mnist", "")->size(), 7);
+}
+
+TEST_F(FindImageSet, FashionMnistIsInstalled) {
+  const ImageSet train = find("fashion-mnist", "");
+  EXPECT_EQ(train->size(), 60'000);
+  EXPECT_EQ(train->label(0), 9);
+  EXPECT_EQ(find("fashion-mnist", "", Split::kTest)->size(), 10'000);
+}
+
+TEST_F(FindImageSet, CifarAsFolderAndAsArchive) {
+  write_bytes(root_ / "cifar-100-binary/train.bin", cifar_records(3, 100));
+  EXPECT_EQ(find("cifar100", root_)->size(), 3);
+  EXPECT_EQ(find("cifar100", root_ / "cifar-100-binary")->size(), 3);
+  const auto archive = root_ / "shared/cifar-100-binary.tar.gz";
+  write_bytes(archive, tar({{"cifar-100-binary/train.bin", cifar_records(4, 100)}}, ARCHIVE_FILTER_GZIP));
+  EXPECT_EQ(find("cifar100", archive)->size(), 4);
+  EXPECT_EQ(find("cifar100", "")->size(), 4);
+}
+
+TEST_F(FindImageSet, ADataPathIsTheOnlyPlace) {
+  write_mnist(root_ / "shared/mnist", 3);
+  EXPECT_THAT(error("mnist", root_ / "elsewhere"),
+              AllOf(HasSubstr((root_ / "elsewhere/MNIST/raw").string()), HasSubstr("--data"),
+                    testing::Not(HasSubstr((root_ / "shared").string()))));
+}
+
+TEST_F(FindImageSet, TheErrorListsEveryPlace) {
+  EXPECT_THAT(
+      error("cifar10", ""),
+      AllOf(HasSubstr("the training part of cifar10"), HasSubstr((root_ / "shared").string()),
+            HasSubstr("\n  data/cifar-10-batches-bin"), HasSubstr((root_ / "home/.cache/lockstep").string()),
+            HasSubstr("cifar-10-binary.tar.gz")));
+  EXPECT_THAT(error("imagenet", ""),
+              AllOf(HasSubstr("'imagenet'"), HasSubstr("mnist, fashion-mnist, cifar10, cifar100")));
+}
+
+TEST_F(FindImageSet, AHalfSetSaysWhatIsMissing) {
+  write_mnist(root_, 3);
+  std::filesystem::remove(root_ / "t10k-labels-idx1-ubyte");
+  EXPECT_THAT(error("mnist", root_, Split::kTest), HasSubstr("no file of labels"));
+  std::filesystem::remove(root_ / "t10k-images-idx3-ubyte");
+  EXPECT_THAT(error("mnist", root_, Split::kTest), HasSubstr("the test part of mnist"));
+  write_bytes(root_ / "emnist-train-images-idx3-ubyte", "");
+  EXPECT_THAT(error("mnist", root_), HasSubstr("two sets in one folder"));
+}
+
+}  // namespace
+}  // namespace lockstep::test

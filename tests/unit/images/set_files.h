@@ -1,0 +1,116 @@
+#pragma once
+
+// Small image sets as files, made by the libraries that others make them with.
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <lockstep/image_files.h>
+#include <zlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::test {
+
+inline void write_bytes(const std::filesystem::path& path, std::string_view bytes) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream file(path, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (!file.flush()) throw std::runtime_error("cannot write " + path.string());
+}
+
+inline std::string gzip(const std::string& bytes) {
+  z_stream stream{};
+  if (deflateInit2(&stream, 9, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK) {
+    throw std::runtime_error("deflateInit2");
+  }
+  std::string packed(deflateBound(&stream, bytes.size()) + 32, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  stream.avail_in = static_cast<uInt>(bytes.size());
+  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+  stream.avail_out = static_cast<uInt>(packed.size());
+  const int status = deflate(&stream, Z_FINISH);
+  packed.resize(stream.total_out);
+  deflateEnd(&stream);
+  if (status != Z_STREAM_END) throw std::runtime_error("deflate");
+  return packed;
+}
+
+// An IDX file of bytes.
+inline std::string idx(std::initializer_list<uint32_t> shape, const std::string& data) {
+  std::string bytes{0, 0, 8, static_cast<char>(shape.size())};
+  for (const uint32_t size : shape) {
+    for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(size >> shift);
+  }
+  return bytes + data;
+}
+
+// Bytes that differ from each other: a prime apart, so that no two rows are alike.
+inline std::string pattern(size_t count, int seed = 0) {
+  std::string bytes(count, '\0');
+  for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<char>((i * 31 + i / 251 + 97 * seed) & 0xff);
+  return bytes;
+}
+
+inline std::string labels_up_to(int count, int num_classes) {
+  std::string bytes;
+  for (int i = 0; i < count; ++i) bytes += static_cast<char>(i % num_classes);
+  return bytes;
+}
+
+using NamedBytes = std::vector<std::pair<std::string, std::string>>;
+
+// A tar archive with these files; filter: 0 is none, else one of libarchive's.
+inline std::string tar(const NamedBytes& files, int filter = ARCHIVE_FILTER_NONE) {
+  std::string bytes(1 << 20, '\0');
+  for (const auto& [name, content] : files) bytes.resize(bytes.size() + 2 * content.size());
+  size_t used = 0;
+  struct archive* out = archive_write_new();
+  archive_write_add_filter(out, filter);
+  archive_write_set_format_pax_restricted(out);
+  if (archive_write_open_memory(out, bytes.data(), bytes.size(), &used) != ARCHIVE_OK) {
+    throw std::runtime_error(archive_error_string(out));
+  }
+  for (const auto& [name, content] : files) {
+    struct archive_entry* entry = archive_entry_new();
+    archive_entry_set_pathname(entry, name.c_str());
+    archive_entry_set_size(entry, static_cast<la_int64_t>(content.size()));
+    archive_entry_set_filetype(entry, AE_IFREG);
+    archive_entry_set_perm(entry, 0644);
+    if (archive_write_header(out, entry) != ARCHIVE_OK ||
+        archive_write_data(out, content.data(), content.size()) < 0) {
+      throw std::runtime_error(archive_error_string(out));
+    }
+    archive_entry_free(entry);
+  }
+  if (archive_write_close(out) != ARCHIVE_OK) throw std::runtime_error(archive_error_string(out));
+  archive_write_free(out);
+  bytes.resize(used);
+  return bytes;
+}
+
+// Records of CIFAR-10 (one label byte) or CIFAR-100 (two; the coarse label is fine / 5).
+inline std::string cifar_records(int count, int num_classes, int seed = 0) {
+  std::string bytes;
+  for (int i = 0; i < count; ++i) {
+    if (num_classes == 100) bytes += static_cast<char>(i % num_classes / 5);
+    bytes += static_cast<char>(i % num_classes);
+    bytes += pattern(3072, seed + i);
+  }
+  return bytes;
+}
+
+inline std::string pixels_of(const ImageSource& source, int64_t index) {
+  std::vector<uint8_t> scratch;
+  const ImageView view = source.image(index, scratch);
+  return {reinterpret_cast<const char*>(view.pixels), static_cast<size_t>(view.channels) *
+                                                          static_cast<size_t>(view.height) *
+                                                          static_cast<size_t>(view.width)};
+}
+
+}  // namespace lockstep::test
