@@ -12,6 +12,7 @@
 #include <ctime>
 
 #include "base/atomic_file.h"
+#include "base/process.h"
 #include "cli/scaling/study.h"
 #include "cluster/topology.h"
 #include "report/scaling.h"
@@ -29,13 +30,20 @@ std::string default_output() {
   return fmt::format("scaling_{:%Y%m%dT%H%M%S}_{:x}", local, ::getpid());
 }
 
+// Princeton's network, the training that their page asks it of.
+std::vector<std::string> default_command() {
+  return {base::own_executable(), "train", "mnist", "--data", "synthetic", "--epochs", "3"};
+}
+
 // Flags end at "--" or at the first word that is none; what follows is the program's.
 scaling::Study parse(int argc, const char* const* argv) {
   scaling::Study study{.ranks = {1, 2}, .cpus_per_rank = {1}, .command = {}, .output = {}};
   std::string output;
   CLI::App app("Runs the same training with several numbers of ranks and CPUs, and compares them.",
                "lockstep bench scaling");
-  app.footer("\nlockstep bench scaling --ranks 1,2,4 --cpus-per-rank 1,2 -- ./train --max_iter 3");
+  app.footer(
+      "\nlockstep bench scaling --ranks 1,2,4 --cpus-per-rank 1,2 -- ./train --max_iter 3\n"
+      "Without a program: lockstep train mnist --data synthetic --epochs 3");
   app.prefix_command();
   app.add_option("--ranks", study.ranks, "numbers of ranks")
       ->delimiter(',')
@@ -67,10 +75,7 @@ scaling::Study parse(int argc, const char* const* argv) {
   // A program that was found without "--" may have one among its own arguments.
   study.command.insert(study.command.end(),
                        study.command.empty() && dashes != words.end() ? dashes + 1 : dashes, words.end());
-  if (study.command.empty()) {
-    throw ConfigError("bench",
-                      "the program is missing: lockstep bench scaling --ranks 1,2 -- PROGRAM ARGUMENTS");
-  }
+  if (study.command.empty()) study.command = default_command();
   study.output = output.empty() ? default_output() : output;
   return study;
 }
