@@ -45,11 +45,12 @@ class Browser:
         assert self.program, "chromium is missing: script/setup --peers installs it"
 
     def call(self, url, *flags):
-        """What it printed, and what the page said on its console; any request but of the page's file fails."""
+        """What it printed, what the page said on its console, and what the page asked of the web."""
         log = self.folder / "net.json"
         result = subprocess.run(
             [self.program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
              "--disable-background-networking", "--disable-component-update", "--no-first-run",
+             "--host-resolver-rules=MAP * ~NOTFOUND",
              f"--user-data-dir={self.folder / 'profile'}", "--enable-logging=stderr", f"--log-net-log={log}",
              *flags, url],
             capture_output=True, text=True, timeout=120, env=os.environ | {"HOME": str(self.folder)})
@@ -59,9 +60,15 @@ class Browser:
 
     @staticmethod
     def requested(log):
-        """Addresses of the web that the browser asked for."""
+        """Addresses of the web that the page asked for. What the browser asks for itself has no origin."""
         text = log.read_text(errors="replace")
-        return set(re.findall(r'"url":"(https?://[^"]*)"', text))
+        try:
+            events = json.loads(text)["events"]
+        except json.JSONDecodeError:  # the browser did not live to end the list
+            events = json.loads(text.rstrip().rstrip(",") + "]}")["events"]
+        starts = [event["params"] for event in events if "initiator" in event.get("params", {})]
+        return {start["url"] for start in starts
+                if start.get("url", "").startswith("http") and start["initiator"] != "not an origin"}
 
     def dump(self, url):
         return self.call(url, "--dump-dom")
@@ -110,6 +117,14 @@ def check_page(browser, url, charts):
     assert all(int(canvas.get("data-drawn", 0)) > 0 for canvas in canvases), canvases
     assert Elements(document, "html").found[0]["data-charts"] == str(charts)
     return document
+
+
+def test_the_checks_see_a_page_that_is_wrong(browser, tmp_path):
+    page = tmp_path / "wrong.html"
+    page.write_text("<script>undefinedFunction()</script><img src='http://evil.example/x.png'>")
+    _, console, requested = browser.dump(page.as_uri())
+    assert any("undefinedFunction" in line for line in console)
+    assert requested == {"http://evil.example/x.png"}
 
 
 def test_every_chart_of_a_run_is_drawn(browser, report, tmp_path):
