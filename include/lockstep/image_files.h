@@ -23,14 +23,16 @@ using ImageSet = std::shared_ptr<const ImageSource>;
 
 enum class Split { kTrain, kTest };
 
-// IDX, as MNIST and Fashion-MNIST come, plain or gzip. Class names, or their number where
-// there are none; 0: one more than the largest label.
-struct IdxClasses {
+// The classes of a file that does not say them: their names, or their number where there
+// are none; 0: one more than the largest label.
+struct ImageClasses {
   std::vector<std::string> names;
   int64_t count = 0;
 };
+
+// IDX, as MNIST and Fashion-MNIST come, plain or gzip.
 ImageSet open_idx(const std::filesystem::path& images_path, const std::filesystem::path& labels_path,
-                  IdxClasses classes = {});
+                  ImageClasses classes = {});
 
 // CIFAR's binary version: the folder with the .bin files, or the archive that holds it
 // (tar, plain or compressed).
@@ -39,16 +41,42 @@ enum class Cifar100Labels { kFine, kCoarse };
 ImageSet open_cifar100(const std::filesystem::path& path, Split split,
                        Cifar100Labels labels = Cifar100Labels::kFine);
 
+// HDF5 with the datasets images (unsigned bytes: [n, height, width], [n, 3, height, width]
+// or [n, height, width, 3]; 1 channel too) and labels (integers: [n]). Data in one piece
+// is mapped; chunks are read by the library, one thread at a time.
+ImageSet open_hdf5(const std::filesystem::path& path, ImageClasses classes = {});
+
+// A folder for each class with .jpg, .jpeg and .png pictures, in root itself or in
+// root/train, and root/val or else root/test. Classes are in the order of their names, and
+// those of the training part in both. Pictures are decoded when they are asked for, to red,
+// green and blue; their sizes may differ.
+ImageSet open_image_folder(const std::filesystem::path& root, Split split);
+
+// Images that are made when they are asked for, the same for a seed on any machine. Each
+// class has a pattern of its own, with noise on it: what learns, learns it.
+struct SyntheticSet {
+  int channels = 3;  // or 1
+  int height = 32;
+  int width = 32;
+  int64_t num_classes = 10;
+  int64_t train_size = 50'000;
+  int64_t test_size = 10'000;
+  uint64_t seed = 0;
+};
+ImageSet synthetic_images(const SyntheticSet& set, Split split);
+
 // Any of the formats, told apart by the names of the files.
 ImageSet open_images(const std::filesystem::path& path, Split split);
 
-// A set by its name: mnist, fashion-mnist, cifar10, cifar100.
+// A set by its name: mnist, fashion-mnist, cifar10, cifar100, tiny-imagenet.
 //
 // With a data path the set must be there: the path itself or a usual folder below it, or
-// any set that open_images takes.
+// any set that open_images takes. The path "synthetic" gives synthetic images of the set's
+// shape, classes and sizes.
 // Without one it is looked for under $LOCKSTEP_DATA, ./data, ~/.cache/lockstep and
 // ~/.cache; fashion-mnist last of all in Debian's package dataset-fashion-mnist.
 // ConfigError lists the places that were looked at, and says how to get the set.
+inline constexpr char kSynthetic[] = "synthetic";
 ImageSet find_image_set(std::string_view name, const std::filesystem::path& data_path, Split split);
 
 }  // namespace lockstep

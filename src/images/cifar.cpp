@@ -1,5 +1,6 @@
 // CIFAR's binary version: records of one or two label bytes and 3 x 32 x 32 pixel bytes,
 // red, green, blue, one after the other without a header.
+#include <fmt/format.h>
 #include <lockstep/image_files.h>
 
 #include <map>

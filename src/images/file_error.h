@@ -1,6 +1,5 @@
 #pragma once
 
-#include <fmt/format.h>
 #include <lockstep/error.h>
 
 #include <cstdint>
@@ -12,8 +11,12 @@ namespace lockstep::images {
 inline constexpr char kComponent[] = "images";
 
 // The file is not what it should be, seen at this byte of it.
-[[noreturn]] inline void fail_at(const std::filesystem::path& path, int64_t offset, std::string_view reason) {
-  throw ConfigError(kComponent, fmt::format("'{}' is broken at byte {}: {}", path.string(), offset, reason));
-}
+[[noreturn]] void fail_at(const std::filesystem::path& path, int64_t offset, std::string_view reason);
+
+// The same where the library that decodes says no byte.
+[[noreturn]] void fail_picture(const std::filesystem::path& path, size_t file_bytes, std::string_view reason);
+
+// Fails unless a picture has pixels, and not more than one may have.
+void check_picture_size(int64_t width, int64_t height, const std::filesystem::path& path, size_t file_bytes);
 
 }  // namespace lockstep::images

@@ -1,10 +1,13 @@
 #include "images/format_probe.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
 
 #include "images/file_error.h"
+#include "images/image_folder.h"
 
 namespace lockstep::images {
 namespace {
@@ -16,21 +19,22 @@ bool is_file(const Path& path) {
   return std::filesystem::is_regular_file(path, ignored);
 }
 
-bool is_folder(const Path& path) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored);
-}
-
 bool is_archive(const Path& path, std::string_view word) {
   const std::string name = path.filename().string();
   return is_file(path) && name.find(word) != std::string::npos &&
          (name.find(".tar") != std::string::npos || name.ends_with(".tgz") || name.ends_with(".txz"));
 }
 
-// Which part of a set a file's name says.
-bool is_of_split(std::string_view name, Split split) {
-  if (split == Split::kTrain) return name.find("train") != std::string_view::npos;
-  return name.find("t10k") != std::string_view::npos || name.find("test") != std::string_view::npos;
+bool has_word(std::string_view name, std::initializer_list<std::string_view> words) {
+  return std::any_of(words.begin(), words.end(),
+                     [&](std::string_view word) { return name.find(word) != std::string_view::npos; });
+}
+
+// Which part of a set a file's name says; nullopt: none.
+std::optional<Split> split_of(std::string_view name) {
+  if (has_word(name, {"train"})) return Split::kTrain;
+  if (has_word(name, {"t10k", "test", "val"})) return Split::kTest;
+  return std::nullopt;
 }
 
 std::vector<Path> files_of(const Path& folder) {
@@ -44,6 +48,11 @@ std::vector<Path> files_of(const Path& folder) {
   return files;
 }
 
+[[noreturn]] void fail_two(const Path& one, const Path& other) {
+  throw ConfigError(kComponent, fmt::format("two sets in one folder, keep one of them there: '{}' and '{}'",
+                                            one.string(), other.string()));
+}
+
 // The one file of the split whose name ends so, plain before gzip; two different are one
 // too many to choose from.
 std::optional<Path> idx_file(const std::vector<Path>& files, std::string_view kind, Split split) {
@@ -53,11 +62,8 @@ std::optional<Path> idx_file(const std::vector<Path>& files, std::string_view ki
       const std::string name = file.filename().string();
       const bool is_kind = name.ends_with(fmt::format("-{}-ubyte{}", kind, packed)) ||
                            name.ends_with(fmt::format(".{}-ubyte{}", kind, packed));
-      if (!is_kind || !is_of_split(name, split)) continue;
-      if (found) {
-        throw ConfigError(kComponent, fmt::format("two sets in one folder, name one of them: '{}' and '{}'",
-                                                  found->string(), file.string()));
-      }
+      if (!is_kind || split_of(name) != split) continue;
+      if (found) fail_two(*found, file);
       found = file;
     }
     if (found) return found;
@@ -65,10 +71,35 @@ std::optional<Path> idx_file(const std::vector<Path>& files, std::string_view ki
   return std::nullopt;
 }
 
+// The file of the split with one of these suffixes: the path itself, or in the folder that
+// it is or lies in. A file whose name says no split is the training part, if it is alone.
+std::optional<Path> one_file(const Path& path, Split split,
+                             std::initializer_list<std::string_view> suffixes) {
+  const auto is_kind = [&](const Path& file) {
+    const std::string suffix = file.extension().string();
+    return std::find(suffixes.begin(), suffixes.end(), suffix) != suffixes.end();
+  };
+  const auto is_part = [&](const Path& file) { return split_of(file.filename().string()) == split; };
+  if (is_file(path)) {
+    if (!is_kind(path)) return std::nullopt;
+    const bool says_none = !split_of(path.filename().string());
+    if (is_part(path) || (says_none && split == Split::kTrain)) return path;
+    if (says_none) return std::nullopt;
+  }
+  std::vector<Path> files = files_of(is_file(path) ? path.parent_path() : path);
+  std::erase_if(files, [&](const Path& file) { return !is_kind(file); });
+  const bool is_alone = files.size() == 1 && !split_of(files[0].filename().string());
+  if (is_alone && split == Split::kTrain) return files[0];
+  std::erase_if(files, [&](const Path& file) { return !is_part(file); });
+  if (files.size() > 1) fail_two(files[0], files[1]);
+  return files.empty() ? std::nullopt : std::optional(files[0]);
+}
+
 }  // namespace
 
-ImageSet probe_idx(const Path& folder, Split split, const IdxClasses& classes) {
-  const std::vector<Path> files = files_of(folder);
+ImageSet probe_idx(const Path& path, Split split, const ImageClasses& classes) {
+  if (is_file(path) && path.filename().string().find("-ubyte") == std::string::npos) return nullptr;
+  const std::vector<Path> files = files_of(is_file(path) ? path.parent_path() : path);
   const std::optional<Path> images = idx_file(files, "idx3", split);
   if (!images) return nullptr;
   const std::optional<Path> labels = idx_file(files, "idx1", split);
@@ -91,13 +122,17 @@ ImageSet probe_cifar100(const Path& path, Split split) {
   return nullptr;
 }
 
+ImageSet probe_hdf5(const Path& path, Split split) {
+  const auto file = one_file(path, split, {".h5", ".hdf5"});
+  return file ? open_hdf5(*file) : nullptr;
+}
+
 ImageSet probe_any(const Path& path, Split split) {
-  if (is_folder(path)) {
-    if (ImageSet set = probe_idx(path, split, {})) return set;
-  }
+  if (ImageSet set = probe_idx(path, split, {})) return set;
   if (ImageSet set = probe_cifar10(path, split)) return set;
   if (ImageSet set = probe_cifar100(path, split)) return set;
-  return nullptr;
+  if (ImageSet set = probe_hdf5(path, split)) return set;
+  return probe_image_folder(path, split);
 }
 
 }  // namespace lockstep::images

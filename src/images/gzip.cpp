@@ -1,5 +1,7 @@
 #include "images/gzip.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "images/file_error.h"

@@ -1,5 +1,6 @@
 // IDX: two zero bytes, the type of an element, the number of dimensions, each dimension
 // in four bytes, most significant first, then the elements.
+#include <fmt/format.h>
 #include <lockstep/image_files.h>
 
 #include <algorithm>
@@ -102,7 +103,7 @@ IdxArray read_idx(const Path& path, size_t dimensions) {
                                         : read_plain(std::move(file), dimensions, path);
 }
 
-ImageLabels read_labels(const Path& path, IdxClasses classes) {
+ImageLabels read_labels(const Path& path, ImageClasses classes) {
   const IdxArray array = read_idx(path, 1);
   const auto values = array.memory.bytes.subspan(static_cast<size_t>(array.first));
   LabelCheck check(classes.names.empty() ? classes.count : static_cast<int64_t>(classes.names.size()));
@@ -123,7 +124,7 @@ ImageLabels read_labels(const Path& path, IdxClasses classes) {
 }  // namespace images
 
 ImageSet open_idx(const std::filesystem::path& images_path, const std::filesystem::path& labels_path,
-                  IdxClasses classes) {
+                  ImageClasses classes) {
   images::IdxArray array = images::read_idx(images_path, images::kImageDimensions);
   const int64_t count = array.shape[0], height = array.shape[1], width = array.shape[2];
   if (height > images::kMaxSide || width > images::kMaxSide || height * width > images::kMaxPixels) {

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <lockstep/image_files.h>
 
 #include <algorithm>
@@ -50,6 +51,7 @@ const char* name_of(Split split) { return split == Split::kTrain ? "training" : 
 ImageSet find(std::string_view name, const Path& data_path, Split split,
               const base::Environment& environment) {
   const KnownSet& set = known_set(name);
+  if (data_path == kSynthetic) return synthetic_images(set.synthetic, split);
   std::vector<Path> places;
   const bool is_named = !data_path.empty();
   for (const Path& root : is_named ? std::vector<Path>{data_path} : data_roots(environment)) {

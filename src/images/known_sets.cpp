@@ -7,6 +7,9 @@ namespace {
 
 using Path = std::filesystem::path;
 
+constexpr SyntheticSet kGrey28{
+    .channels = 1, .height = 28, .width = 28, .num_classes = 10, .train_size = 60'000, .test_size = 10'000};
+
 KnownSet mnist() {
   return {.name = "mnist",
           .places = {"MNIST/raw", "mnist", "MNIST", ""},
@@ -15,6 +18,7 @@ KnownSet mnist() {
               [](const Path& place, Split split) {
                 return probe_idx(place, split, {{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}});
               },
+          .synthetic = kGrey28,
           .advice = "put MNIST's four files *-ubyte.gz into ./data/mnist, or name their folder with --data"};
 }
 
@@ -45,6 +49,7 @@ KnownSet cifar10() {
           .places = std::move(places),
           .installed = {},
           .probe = probe_cifar10,
+          .synthetic = {.num_classes = 10},
           .advice =
               "fetch the binary version, cifar-10-binary.tar.gz, from "
               "https://www.cs.toronto.edu/~kriz/cifar.html into ./data, or name it with --data"};
@@ -57,16 +62,28 @@ KnownSet cifar100() {
   return {.name = "cifar100",
           .places = std::move(places),
           .installed = {},
-          .probe = [](const Path& place, Split split) { return probe_cifar100(place, split); },
+          .probe = probe_cifar100,
+          .synthetic = {.num_classes = 100},
           .advice =
               "fetch the binary version, cifar-100-binary.tar.gz, from "
               "https://www.cs.toronto.edu/~kriz/cifar.html into ./data, or name it with --data"};
 }
 
+KnownSet tiny_imagenet() {
+  return {.name = "tiny-imagenet",
+          .places = {"tiny-imagenet", "tiny-imagenet-200", "tiny_imagenet", ""},
+          .installed = {},
+          .probe = probe_hdf5,
+          .synthetic = {.height = 64, .width = 64, .num_classes = 200, .train_size = 100'000},
+          .advice =
+              "put an HDF5 file with the datasets images and labels into ./data/tiny-imagenet, or name "
+              "it or a folder of pictures with --data"};
+}
+
 }  // namespace
 
 std::span<const KnownSet> known_sets() {
-  static const std::vector<KnownSet> sets{mnist(), fashion_mnist(), cifar10(), cifar100()};
+  static const std::vector<KnownSet> sets{mnist(), fashion_mnist(), cifar10(), cifar100(), tiny_imagenet()};
   return sets;
 }
 

@@ -20,6 +20,8 @@ struct KnownSet {
   std::vector<std::filesystem::path> installed;
   // Null where the set is not at this place.
   std::function<ImageSet(const std::filesystem::path& place, Split split)> probe;
+  // Its shape and size, for images in its place.
+  SyntheticSet synthetic;
   // How to get it.
   std::string advice;
 };

@@ -1,8 +1,16 @@
 #include "images/shared_bytes.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <new>
 
 #include "base/mapped_file.h"
+#include "base/unique_fd.h"
 #include "images/file_error.h"
 
 namespace lockstep::images {
@@ -11,6 +19,26 @@ SharedBytes map_file(const std::filesystem::path& path) {
   auto file = std::make_shared<const base::MappedFile>(path, kComponent);
   const std::span<const uint8_t> bytes = file->bytes();
   return {std::move(file), bytes};
+}
+
+SharedBytes read_file(const std::filesystem::path& path) {
+  const auto fail = [&](const char* reason) {
+    throw ConfigError(kComponent, fmt::format("cannot read '{}': {}", path.string(), reason));
+  };
+  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat state {};
+  if (!fd || ::fstat(fd.get(), &state) != 0) fail(std::strerror(errno));
+  if (!S_ISREG(state.st_mode)) fail("not a regular file");
+  if (state.st_size > kMaxReadBytes) fail("larger than a picture is");
+  WritableBytes data = allocate_bytes(static_cast<size_t>(state.st_size), path);
+  for (size_t done = 0, size = data.shared.bytes.size(); done < size;) {
+    const ssize_t got = ::read(fd.get(), data.data + done, size - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(std::strerror(errno));
+    if (got == 0) fail("it became shorter");
+    done += static_cast<size_t>(got);
+  }
+  return std::move(data.shared);
 }
 
 WritableBytes allocate_bytes(size_t count, const std::filesystem::path& path) {

@@ -16,6 +16,11 @@ struct SharedBytes {
 // The whole file, mapped. ConfigError: it cannot be opened.
 SharedBytes map_file(const std::filesystem::path& path);
 
+// The whole file, read into memory of its own: cheaper than a map for what is used once.
+// ConfigError: it cannot be read, or has more than kMaxReadBytes.
+inline constexpr int64_t kMaxReadBytes = int64_t{256} << 20;
+SharedBytes read_file(const std::filesystem::path& path);
+
 // New memory, not written yet; `data` is the same memory to write to. ConfigError naming
 // the file that wants it: there is not enough.
 struct WritableBytes {

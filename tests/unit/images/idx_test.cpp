@@ -12,12 +12,13 @@ using testing::HasSubstr;
 
 class Idx : public testing::Test {
  protected:
-  ImageSet open(const std::string& image_bytes, const std::string& label_bytes, IdxClasses classes = {}) {
+  ImageSet open(const std::string& image_bytes, const std::string& label_bytes, ImageClasses classes = {}) {
     write_bytes(images_, image_bytes);
     write_bytes(labels_, label_bytes);
     return open_idx(images_, labels_, std::move(classes));
   }
-  std::string error(const std::string& image_bytes, const std::string& label_bytes, IdxClasses classes = {}) {
+  std::string error(const std::string& image_bytes, const std::string& label_bytes,
+                    ImageClasses classes = {}) {
     return error_of([&] { open(image_bytes, label_bytes, classes); });
   }
 

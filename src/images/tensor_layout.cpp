@@ -1,0 +1,78 @@
+#include "images/tensor_layout.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "images/file_error.h"
+#include "images/label_check.h"
+
+namespace lockstep::images {
+namespace {
+
+bool is_channels(int64_t size) { return size == 1 || size == 3; }
+
+std::string shape_text(std::span<const int64_t> dimensions) {
+  return fmt::format("[{}]", fmt::join(dimensions, ", "));
+}
+
+int64_t integer_at(const uint8_t* bytes, IntegerType type) {
+  uint64_t value = 0;
+  for (int i = 0; i < type.bytes; ++i) value |= uint64_t{bytes[i]} << (8 * i);
+  const int unused = 64 - 8 * type.bytes;
+  // What is above int64_t comes out negative, and no class is.
+  return type.is_signed ? static_cast<int64_t>(value << unused) >> unused : static_cast<int64_t>(value);
+}
+
+}  // namespace
+
+void fail_tensor(const TensorPlace& place, std::string_view reason) {
+  throw ConfigError(kComponent,
+                    fmt::format("'{}': tensor '{}': {}", place.path.string(), place.name, reason));
+}
+
+ImageTensor image_tensor(std::span<const int64_t> dimensions, int64_t most, const TensorPlace& place) {
+  const auto fail = [&](std::string_view reason) {
+    fail_tensor(place, fmt::format("the shape {} {}", shape_text(dimensions), reason));
+  };
+  const size_t rank = dimensions.size();
+  const bool is_planar = rank == 4 && is_channels(dimensions[1]);
+  const bool is_interleaved = rank == 4 && !is_planar && is_channels(dimensions[3]);
+  if (rank != 3 && !is_planar && !is_interleaved) {
+    fail(
+        "is not one of images: [n, height, width], [n, 1 or 3, height, width] or [n, height, width, 1 or 3]");
+  }
+  int64_t bytes = 1;
+  for (const int64_t size : dimensions) {
+    if (size < 1) fail("is empty");
+    if (size > most / bytes) fail(fmt::format("is more than the {} bytes that the file can hold", most));
+    bytes *= size;
+  }
+  const int64_t height = dimensions[is_planar ? 2 : 1], width = dimensions[is_planar ? 3 : 2];
+  if (height > kMaxSide || width > kMaxSide || height * width > kMaxPixels)
+    fail("has images that are too large");
+  ImageTensor tensor{.count = dimensions[0], .shape = {}};
+  tensor.shape.channels = rank == 3 ? 1 : static_cast<int>(dimensions[is_planar ? 1 : 3]);
+  tensor.shape.height = static_cast<int>(height);
+  tensor.shape.width = static_cast<int>(width);
+  if (is_interleaved) tensor.shape.layout = ImageView::Layout::kInterleaved;
+  return tensor;
+}
+
+ImageLabels integer_labels(std::span<const uint8_t> bytes, IntegerType type, int64_t num_images,
+                           int64_t num_classes, int64_t file_offset, const TensorPlace& place) {
+  const auto count = static_cast<int64_t>(bytes.size()) / type.bytes;
+  if (count != num_images) fail_tensor(place, fmt::format("{} labels for {} images", count, num_images));
+  LabelCheck check(num_classes);
+  ImageLabels labels;
+  labels.values.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t label = integer_at(bytes.data() + i * type.bytes, type);
+    if (!check.take(label)) fail_at(place.path, file_offset + i * type.bytes, check.complaint(label));
+    labels.values.push_back(static_cast<int32_t>(label));
+  }
+  labels.num_classes = check.num_classes();
+  return labels;
+}
+
+}  // namespace lockstep::images
