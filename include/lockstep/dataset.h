@@ -70,6 +70,11 @@ class Dataset {
   // The samples of one batch, at least one. By default they come from get() and are
   // stacked; override it where a whole batch is cheaper, or stacks in another way.
   virtual Batch get_batch(std::span<const int64_t> indices, const SampleSeeds& seeds) const;
+
+  // The same in page-locked memory, for a loader that pins; there is a GPU then. By default
+  // a copy of get_batch(), of those tensors that are on the CPU; override it where a batch
+  // can be written into such memory in the first place.
+  virtual Batch get_pinned_batch(std::span<const int64_t> indices, const SampleSeeds& seeds) const;
 };
 
 // Tensors in memory: sample i is row i of each. The dataset shares their memory, a

@@ -13,6 +13,7 @@
 #include <lockstep/error.h>
 #include <lockstep/grad_scaler.h>
 #include <lockstep/gradient_free.h>
+#include <lockstep/image_dataset.h>
 #include <lockstep/image_files.h>
 #include <lockstep/image_subset.h>
 #include <lockstep/launch.h>

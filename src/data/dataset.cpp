@@ -98,6 +98,14 @@ Batch Dataset::get_batch(std::span<const int64_t> indices, const SampleSeeds& se
   return data::stack(examples, indices);
 }
 
+Batch Dataset::get_pinned_batch(std::span<const int64_t> indices, const SampleSeeds& seeds) const {
+  Batch batch = get_batch(indices, seeds);
+  for (at::Tensor& tensor : batch.tensors) {
+    if (tensor.is_cpu()) tensor = tensor.pin_memory();
+  }
+  return batch;
+}
+
 TensorDataset::TensorDataset(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
   std::vector<int64_t> sizes;
   for (at::Tensor& tensor : tensors_) {

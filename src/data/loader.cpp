@@ -35,11 +35,8 @@ LoaderOptions validated(LoaderOptions options) {
 Batch fetch(const Dataset& dataset, const data::BatchRequest& request, bool pin_memory) {
   const at::NoGradGuard no_grad;
   try {
-    Batch batch = dataset.get_batch(request.indices, request.seeds);
-    if (pin_memory) {
-      for (at::Tensor& tensor : batch.tensors) tensor = tensor.pin_memory();
-    }
-    return batch;
+    return pin_memory ? dataset.get_pinned_batch(request.indices, request.seeds)
+                      : dataset.get_batch(request.indices, request.seeds);
   } catch (const Error&) {
     throw;  // says already what is wrong
   } catch (...) {

@@ -1,9 +1,10 @@
 #include "comm/shm/reduce_kernels.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <type_traits>
+
+#include "base/narrow_float.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -59,48 +60,6 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-[[gnu::always_inline]] inline float widen(BFloat16 value) {
-  return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
-}
-
-[[gnu::always_inline]] inline BFloat16 narrow_bfloat16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
-  return {static_cast<uint16_t>(value != value ? 0x7fc0 : rounded >> 16)};
-}
-
-// Round to nearest even, by adding a number that puts the last bit in place.
-inline uint16_t narrow_half(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = (bits >> 16) & 0x8000;
-  const uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) {
-    return static_cast<uint16_t>(sign | 0x7e00);
-  }
-  if (magnitude >= 0x477ff000) {  // rounds to infinity
-    return static_cast<uint16_t>(sign | 0x7c00);
-  }
-  if (magnitude < 0x38800000) {  // subnormal half
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
-    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000));
-  }
-  const uint32_t rounded = magnitude + 0xfff + ((magnitude >> 13) & 1) - 0x38000000;
-  return static_cast<uint16_t>(sign | (rounded >> 13));
-}
-
-inline float widen_half(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
-  const uint32_t magnitude = half & 0x7fff;
-  if (magnitude >= 0x7c00) {
-    return std::bit_cast<float>(sign | 0x7f800000 | (magnitude << 13));
-  }
-  if (magnitude < 0x400) {
-    const float value = static_cast<float>(magnitude) * 0x1p-24F;
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
-  }
-  return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000));
-}
-
 // How elements are stored, and what they are combined in. read() returns n elements
 // to combine, in place where they need no conversion and else in the scratch.
 template <typename Stored, bool kWide>
@@ -122,14 +81,14 @@ struct Access<BFloat16, kWide> {
   [[gnu::always_inline]] static inline const float* read(const std::byte* from, float* to, size_t n) {
     const auto* source = reinterpret_cast<const BFloat16*>(from);
     for (size_t i = 0; i < n; ++i) {
-      to[i] = widen(source[i]);
+      to[i] = base::widen_bfloat16(source[i].bits);
     }
     return to;
   }
   [[gnu::always_inline]] static inline void store(const float* from, std::byte* to, size_t n) {
     auto* target = reinterpret_cast<BFloat16*>(to);
     for (size_t i = 0; i < n; ++i) {
-      target[i] = narrow_bfloat16(from[i]);
+      target[i] = {base::narrow_to_bfloat16(from[i])};
     }
   }
 };
@@ -141,14 +100,14 @@ struct Access<Half, kWide> {
   [[gnu::always_inline]] static inline const float* read(const std::byte* from, float* to, size_t n) {
     const auto* source = reinterpret_cast<const uint16_t*>(from);
     for (size_t i = 0; i < n; ++i) {
-      to[i] = widen_half(source[i]);
+      to[i] = base::widen_half(source[i]);
     }
     return to;
   }
   [[gnu::always_inline]] static inline void store(const float* from, std::byte* to, size_t n) {
     auto* target = reinterpret_cast<uint16_t*>(to);
     for (size_t i = 0; i < n; ++i) {
-      target[i] = narrow_half(from[i]);
+      target[i] = base::narrow_to_half(from[i]);
     }
   }
 };
@@ -166,7 +125,7 @@ struct Access<Half, true> {
                        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i))));
     }
     for (; i < n; ++i) {
-      to[i] = widen_half(source[i]);
+      to[i] = base::widen_half(source[i]);
     }
     return to;
   }
@@ -179,7 +138,7 @@ struct Access<Half, true> {
       _mm_storeu_si128(reinterpret_cast<__m128i*>(target + i), half);
     }
     for (; i < n; ++i) {
-      target[i] = narrow_half(from[i]);
+      target[i] = base::narrow_to_half(from[i]);
     }
   }
 };

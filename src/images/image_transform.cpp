@@ -1,0 +1,146 @@
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/image_transform.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "images/image_window.h"
+
+namespace lockstep {
+namespace {
+
+// A side of more pixels would overflow the arithmetic of a picture's bytes.
+constexpr int kLongestSide = 1 << 16;
+
+void check_side(const char* field, int value) {
+  if (value < 0 || value > kLongestSide) {
+    throw ConfigError("images", fmt::format("{} must be from 0 to {}: {}", field, kLongestSide, value));
+  }
+}
+
+// Number k of the seed's SplitMix64 sequence.
+uint64_t random_number(uint64_t seed, uint64_t k) {
+  uint64_t x = seed + (k + 1) * 0x9e3779b97f4a7c15U;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
+int scale_to(uint64_t number, int count) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<int>((static_cast<Wide>(number) * static_cast<Wide>(count)) >> 64);
+}
+
+void check_crop_fits(const ImageTransform& transform, ImageSize size) {
+  const ImageSize padded{size.height + 2 * transform.padding, size.width + 2 * transform.padding};
+  if (transform.random_crop <= std::min(padded.height, padded.width)) return;
+  throw ConfigError("images",
+                    fmt::format("random_crop is larger than the padded picture: random_crop={}, picture "
+                                "{}x{} with padding={}",
+                                transform.random_crop, size.height, size.width, transform.padding));
+}
+
+// torchvision's: halves are rounded to even, and a smaller picture gets the odd pixel below.
+int center_offset(int side, int crop) {
+  if (crop > side) return -((crop - side) / 2);
+  const int difference = side - crop;
+  return difference / 2 + (difference % 4 == 3 ? 1 : 0);
+}
+
+}  // namespace
+
+void ImageTransform::validate() const {
+  check_side("resize", resize);
+  check_side("center_crop", center_crop);
+  check_side("random_crop", random_crop);
+  check_side("padding", padding);
+  if (padding > 0 && random_crop == 0) {
+    throw ConfigError("images", fmt::format("padding is for random_crop, which is not set: {}", padding));
+  }
+  if (!(flip_probability >= 0 && flip_probability <= 1)) {
+    throw ConfigError("images", fmt::format("flip_probability must be from 0 to 1: {}", flip_probability));
+  }
+  if (mean.size() != stddev.size()) {
+    throw ConfigError("images", fmt::format("mean and stddev must have equally many numbers: {} and {}",
+                                            mean.size(), stddev.size()));
+  }
+  for (size_t i = 0; i < mean.size(); ++i) {
+    if (std::isfinite(mean[i]) && std::isfinite(stddev[i]) && stddev[i] > 0) continue;
+    throw ConfigError(
+        "images", fmt::format("mean must be finite and stddev above 0: channel {} has {} and {}", i, mean[i],
+                              stddev[i]));
+  }
+  if (type == Type::kUInt8 && !mean.empty()) {
+    throw ConfigError("images", "uint8 keeps the bytes of a picture: mean and stddev need a floating type");
+  }
+}
+
+size_t bytes_of(ImageTransform::Type type) {
+  switch (type) {
+    case ImageTransform::Type::kFloat32: return 4;
+    case ImageTransform::Type::kUInt8: return 1;
+    default: return 2;
+  }
+}
+
+ImageSize transformed_size(const ImageTransform& transform, ImageSize size) {
+  const ImageSize resized = images::resized_size(transform, size);
+  return images::sample_window(transform, resized, {}).size;
+}
+
+Augmentation draw_augmentation(const ImageTransform& transform, ImageSize size, uint64_t seed) {
+  Augmentation drawn;
+  if (transform.random_crop > 0) {
+    const ImageSize center = images::center_window(transform, images::resized_size(transform, size)).size;
+    check_crop_fits(transform, center);
+    const int places = 2 * transform.padding - transform.random_crop + 1;
+    drawn.top = scale_to(random_number(seed, 0), center.height + places);
+    drawn.left = scale_to(random_number(seed, 1), center.width + places);
+  }
+  const double fraction = static_cast<double>(random_number(seed, 2) >> 11) * 0x1p-53;
+  drawn.flip = fraction < transform.flip_probability;
+  return drawn;
+}
+
+namespace images {
+
+ImageSize resized_size(const ImageTransform& transform, ImageSize size) {
+  if (transform.resize == 0) return size;
+  const bool wide = size.width > size.height;
+  const int shorter = wide ? size.height : size.width;
+  const int longer = wide ? size.width : size.height;
+  const double scaled = static_cast<double>(transform.resize) * longer / shorter;
+  if (scaled > kLongestSide) {
+    throw ConfigError("images", fmt::format("a picture of {}x{} is too long for resize={}", size.height,
+                                            size.width, transform.resize));
+  }
+  const int other = static_cast<int>(scaled);
+  return wide ? ImageSize{transform.resize, other} : ImageSize{other, transform.resize};
+}
+
+ImageWindow center_window(const ImageTransform& transform, ImageSize resized) {
+  ImageWindow window{0, 0, resized, {0, 0, resized.height, resized.width}};
+  if (transform.center_crop == 0) return window;
+  const int side = transform.center_crop;
+  window.top = center_offset(resized.height, side);
+  window.left = center_offset(resized.width, side);
+  window.size = {side, side};
+  window.visible = {std::max(0, window.top), std::max(0, window.left),
+                    std::min(resized.height, window.top + side), std::min(resized.width, window.left + side)};
+  return window;
+}
+
+ImageWindow sample_window(const ImageTransform& transform, ImageSize resized,
+                          const Augmentation& augmentation) {
+  ImageWindow window = center_window(transform, resized);
+  if (transform.random_crop == 0) return window;
+  check_crop_fits(transform, window.size);
+  window.top += augmentation.top - transform.padding;
+  window.left += augmentation.left - transform.padding;
+  window.size = {transform.random_crop, transform.random_crop};
+  return window;
+}
+
+}  // namespace images
+}  // namespace lockstep
