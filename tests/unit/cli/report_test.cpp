@@ -1,0 +1,51 @@
+#include "cli/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lockstep/error.h>
+
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "support/temporary_folder.h"
+
+namespace lockstep::cli {
+namespace {
+
+using testing::HasSubstr;
+
+// What the command prints, or the error's text.
+std::string run(const std::vector<std::string>& words) {
+  std::vector<const char*> arguments = {"report"};
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  testing::internal::CaptureStdout();
+  try {
+    run_report(static_cast<int>(arguments.size()), arguments.data());
+    return testing::internal::GetCapturedStdout();
+  } catch (const std::exception& error) {
+    return testing::internal::GetCapturedStdout() + error.what();
+  }
+}
+
+TEST(ReportCommandTest, WritesIntoTheRunUnlessToldOtherwise) {
+  const test::TemporaryFolder folder;
+  std::ofstream(folder.path() / "metrics.csv") << "step,train_loss\n1,0.5\n2,0.25\n";
+  EXPECT_EQ(run({folder.path()}), "Report: " + (folder.path() / "report.html").string() + "\n");
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "report.html"));
+  const std::string output =
+      run({folder.path(), "-o", folder.path() / "x.html", "--svg", folder.path() / "svg"});
+  EXPECT_THAT(output, HasSubstr("Chart: " + (folder.path() / "svg/loss.svg").string() + "\n"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "x.html"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "svg/loss.svg"));
+}
+
+TEST(ReportCommandTest, ErrorsSayWhatToDo) {
+  EXPECT_THAT(run({}), HasSubstr("lockstep report --help lists the flags"));
+  EXPECT_THAT(run({"--bogus", "x"}), HasSubstr("--bogus"));
+  EXPECT_THAT(run({"/nowhere"}), HasSubstr("there is no such folder, give that of a run: '/nowhere'"));
+  EXPECT_THAT(run({"--help"}), HasSubstr("--svg"));
+}
+
+}  // namespace
+}  // namespace lockstep::cli
