@@ -4,12 +4,16 @@
 //   build/bin/bench/checkpoint_io save-synced FOLDER   on disk
 //   build/bin/bench/checkpoint_io load FOLDER          into new tensors
 //   build/bin/bench/checkpoint_io resume FOLDER        into the tensors of a model
+//   build/bin/bench/checkpoint_io ranges FOLDER        no seconds: the most bytes that one of 3 ranks
+//                                                      reads to get its third of what was saved, over
+//                                                      the bytes of that third and the manifest
 //
-// load and resume read what a save of the same program left there.
+// load, resume and ranges read what a save of the same program left there.
 
 #include <lockstep/error.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -58,6 +62,27 @@ double load(const std::filesystem::path& folder, bool into_a_model) {
   return now_s() - start;
 }
 
+// Thirds begin in the middle of rows: nothing of the files is cut there.
+double bytes_over_need(const std::filesystem::path& folder) {
+  constexpr int kRanks = 3;
+  constexpr int64_t kElements = kRows * kColumns;
+  double worst = 0;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const Reader reader(folder / step_name(1));
+    const int64_t manifest = reader.bytes_read();
+    const int64_t first = kElements * rank / kRanks;
+    const int64_t count = kElements * (rank + 1) / kRanks - first;
+    std::vector<Target> targets;
+    for (int i = 0; i < kTensors; ++i) {
+      targets.push_back({.name = name_of(i), .out = at::empty({count}), .first_element = first});
+    }
+    reader.read(targets);
+    const auto need = static_cast<double>(kTensors * count * int64_t{sizeof(float)} + manifest);
+    worst = std::max(worst, static_cast<double>(reader.bytes_read()) / need);
+  }
+  return worst;
+}
+
 int run(int argc, char** argv) {
   try {
     const std::string what = argc == 3 ? argv[1] : "";
@@ -66,8 +91,11 @@ int run(int argc, char** argv) {
       seconds = save(argv[2], what == "save-synced");
     } else if (what == "load" || what == "resume") {
       seconds = load(argv[2], what == "resume");
+    } else if (what == "ranges") {
+      std::printf("{\"value\": %.6f, \"unit\": \"x\"}\n", bytes_over_need(argv[2]));
+      return 0;
     } else {
-      std::fprintf(stderr, "usage: checkpoint_io save|save-synced|load|resume FOLDER\n");
+      std::fprintf(stderr, "usage: checkpoint_io save|save-synced|load|resume|ranges FOLDER\n");
       return 2;
     }
     std::printf("{\"value\": %.6f, \"unit\": \"s\"}\n", seconds);

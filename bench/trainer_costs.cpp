@@ -97,18 +97,19 @@ double checkpoint_percent(World& world, const std::string& folder) {
     model->push_back(torch::nn::Linear(torch::nn::LinearOptions(4096, 4096).bias(false)));
   torch::optim::SGD optimizer(model->parameters(), 1e-6);
   const auto x = torch::rand({16, 4096});
+  constexpr int64_t kBefore = 10;  // until caches and clocks are steady
   constexpr int64_t kSteps = 50;
   std::vector<double> at_step;
   TrainConfig config = quiet(folder, 1);
-  config.max_batches = 3 * kSteps + 1;
-  config.checkpoint_every_steps = 2 * kSteps;
+  config.max_batches = kBefore + 2 * kSteps + 1;
+  config.checkpoint_every_steps = kBefore + kSteps;
   config.callbacks = {std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainBatchStart},
                                                  [&](Trainer&) { at_step.push_back(now_s()); })};
   Trainer trainer(world, model, optimizer, config);
   trainer.fit(Loader(TensorDataset({x, x}), {.batch_size = 16, .endless = true}));
-  const double without = at_step[2 * kSteps - 1] - at_step[kSteps - 1];
+  const double without = at_step[kBefore + kSteps - 1] - at_step[kBefore - 1];
   // From the beginning of the step after which it is saved.
-  const double with = at_step[3 * kSteps - 1] - at_step[2 * kSteps - 1];
+  const double with = at_step[kBefore + 2 * kSteps - 1] - at_step[kBefore + kSteps - 1];
   std::fprintf(stderr, "50 steps: %.3f s, with a checkpoint %.3f s\n", without, with);
   return std::max(100 * (with / without - 1), 0.01);
 }

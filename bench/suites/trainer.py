@@ -33,4 +33,7 @@ def rows():
         checkpoint("save", "save 1 GB with checksums, against torch.save", 1.5),
         checkpoint("load", "load 1 GB and check it, into new tensors, against torch.load", 1.5),
         checkpoint("resume", "load 1 GB and check it, into a model, against torch.load and copy", 1.5),
+        Row("bytes that each of 3 ranks reads, over its own ranges and the manifest", "x",
+            ours=Command([BIN / "bench" / "checkpoint_io", "ranges", STATES / "ours"]), reference=1, floor=0.999,
+            repeat=1, warm_up=0),
     ]

@@ -21,6 +21,8 @@ struct GradScalerOptions {
   // Below this scale a warning says that it has collapsed: the loss scale is then no
   // help any more, and the cause is another one. 0: never.
   double collapse_scale = 1;
+  // Skipped steps in a row after which check_progress() gives up.
+  int64_t max_consecutive_skips = 100;
 };
 
 // Multiplies the loss so that small gradients survive float16, and skips the steps in
@@ -56,10 +58,18 @@ class GradScaler {
   // For one rank.
   bool unscale(const std::vector<at::Tensor>& gradients);
 
-  // Adjusts the scale by what unscale() found, once a step. Counts a skipped step, and
-  // warns when the scale has collapsed. ConfigError: no unscale() before it.
-  void update();
+  // The same without waiting for the device: one number there, not 0 where the step is to
+  // be skipped. For kernels that look at it themselves, and for steps that are recorded.
+  at::Tensor unscale_on_device(const std::vector<at::Tensor>& gradients, const Communicator& communicator);
 
+  // Adjusts the scale by what unscale() found, once a step. Counts a skipped step, and
+  // warns when the scale has collapsed; after unscale_on_device() that happens when the
+  // counts are next asked for. ConfigError: no unscale() before it.
+  void update();
+  // ConfigError: so many steps were skipped in a row that no scale will help any more.
+  void check_progress() const;
+
+  // These wait for the device where the scale is.
   double current_scale() const;
   int64_t growth_tracker() const;  // finite steps since the scale last changed
   int64_t skipped_steps() const;   // in all

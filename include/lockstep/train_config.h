@@ -70,6 +70,12 @@ struct TrainConfig {
   uint64_t seed = 0;
   // Only operations that give the same bits every time; one that has none is an error.
   bool deterministic = false;
+  // On GPUs: SGD, Adam and AdamW update all parameters in a few kernels, and skip a step
+  // that overflows without asking the host. Equal to rounding.
+  bool fused_optimizer = true;
+  // On GPUs: records the kernels of a step once and starts them with one call. Model and
+  // loss must not read values on the host. With several ranks: nccl.
+  bool cuda_graph = false;
   // Parameters may go without gradient in a step. See DataParallelOptions.
   bool find_unused_parameters = false;
 

@@ -94,8 +94,9 @@ class Trainer {
   // Mean loss and metrics over the whole loader, each sample once whatever the number of
   // ranks, without gradients; with the averaged weights where config.ema_decay asks for
   // them. validate() runs the val stages, test() the test stages.
-  Evaluation validate(const Loader& loader);
-  Evaluation test(const Loader& loader);
+  // Of several loaders by name the shortest ends it.
+  Evaluation validate(const DataSource& data);
+  Evaluation test(const DataSource& data);
   // The model's outputs for all samples, in the order of the data, on the CPU of every
   // rank.
   at::Tensor predict(const Loader& loader);

@@ -76,4 +76,14 @@ std::vector<CudaDevice> list_cuda_devices() {
   return devices;
 }
 
+std::unique_ptr<DeviceGraph> make_cuda_graph() {
+  std::unique_ptr<DeviceGraph> graph;
+  entry<PluginMakeGraph>("cuda", kPluginMakeGraph)(graph);
+  return graph;
+}
+
+void use_own_cuda_stream(int device_index) {
+  entry<PluginUseOwnStream>("cuda", kPluginUseOwnStream)(device_index);
+}
+
 }  // namespace lockstep::comm

@@ -3,6 +3,8 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,25 @@ struct CudaDevice {
 using PluginListDevices = void(std::vector<CudaDevice>& devices);
 inline constexpr char kPluginListDevices[] = "lockstep_list_devices";
 
+// Kernels that are recorded once and then started all together, with one call.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+  // Runs the body once; what it starts on the current stream, also through the autograd
+  // engine, is recorded and not executed. The memory that it takes from the allocator
+  // stays the record's. Throws what the body throws, and where it did something that
+  // cannot be recorded.
+  virtual void record(const std::function<void()>& body) = 0;
+  // Starts what was recorded, on the current stream. Does not wait for it.
+  virtual void replay() = 0;
+};
+// liblockstep_cuda.so exports these too. A record cannot be made on the default stream:
+// the second one gives this thread a stream of its own.
+using PluginMakeGraph = void(std::unique_ptr<DeviceGraph>& graph);
+inline constexpr char kPluginMakeGraph[] = "lockstep_make_graph";
+using PluginUseOwnStream = void(int device_index);
+inline constexpr char kPluginUseOwnStream[] = "lockstep_use_own_stream";
+
 // Loads liblockstep_<name>.so, from the first of: LOCKSTEP_PLUGIN_DIR, the folder of
 // the program, lib beside that folder, the folder of the library that this code is
 // in, the dynamic linker's own search. Thread-safe. ConfigError tells all that was
@@ -47,5 +68,10 @@ c10::intrusive_ptr<c10d::Backend> make_plugin_backend(const std::string& name, c
 // The CUDA devices that this process sees; may be none. ConfigError: the CUDA
 // library does not load.
 std::vector<CudaDevice> list_cuda_devices();
+
+// A graph of kernels on this thread's CUDA device. ConfigError as above.
+std::unique_ptr<DeviceGraph> make_cuda_graph();
+// From now on this thread's work goes to a CUDA stream of its own. ConfigError as above.
+void use_own_cuda_stream(int device_index);
 
 }  // namespace lockstep::comm

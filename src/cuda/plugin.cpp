@@ -4,10 +4,12 @@
 
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
 #include <fmt/format.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "cuda/graph.h"
 #include "cuda/nccl_backend.h"
 
 namespace {
@@ -37,6 +39,18 @@ extern "C" __attribute__((visibility("default"))) void lockstep_list_devices(
   }
 }
 
+extern "C" __attribute__((visibility("default"))) void lockstep_make_graph(
+    std::unique_ptr<lockstep::comm::DeviceGraph>& graph) {
+  graph = lockstep::cuda::make_graph();
+}
+
+extern "C" __attribute__((visibility("default"))) void lockstep_use_own_stream(int device_index) {
+  c10::cuda::setCurrentCUDAStream(
+      c10::cuda::getStreamFromPool(/*isHighPriority=*/false, static_cast<c10::DeviceIndex>(device_index)));
+}
+
 // The types that the loader casts to are those above.
 static lockstep::comm::PluginMakeBackend* const kMakeBackend [[maybe_unused]] = &lockstep_make_backend;
 static lockstep::comm::PluginListDevices* const kListDevices [[maybe_unused]] = &lockstep_list_devices;
+static lockstep::comm::PluginMakeGraph* const kMakeGraph [[maybe_unused]] = &lockstep_make_graph;
+static lockstep::comm::PluginUseOwnStream* const kUseOwnStream [[maybe_unused]] = &lockstep_use_own_stream;

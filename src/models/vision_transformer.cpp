@@ -21,19 +21,6 @@ torch::nn::Conv2d make_patches(const VisionTransformerOptions& options) {
       torch::nn::Conv2dOptions(3, options.hidden_size, options.patch_size).stride(options.patch_size));
 }
 
-// Names "0" to "4" with activations and dropouts counted: torchvision's MLP.
-torch::nn::Sequential make_mlp(const VisionTransformerOptions& options) {
-  namespace init = torch::nn::init;
-  const torch::nn::Linear first(options.hidden_size, options.mlp_size);
-  const torch::nn::Linear second(options.mlp_size, options.hidden_size);
-  for (const auto& layer : {first, second}) {
-    init::xavier_uniform_(layer->weight);
-    init::normal_(layer->bias, 0, 1e-6);
-  }
-  return torch::nn::Sequential(first, torch::nn::GELU(), torch::nn::Dropout(options.dropout), second,
-                               torch::nn::Dropout(options.dropout));
-}
-
 // Python's nn.init.trunc_normal_ with its default bounds, which LibTorch lacks.
 void truncated_normal(at::Tensor tensor, double standard_deviation) {
   constexpr double kBound = 2;
@@ -74,11 +61,26 @@ EncoderBlock::EncoderBlock(const VisionTransformerOptions& options)
           std::make_shared<SelfAttention>(options.hidden_size, options.heads, options.attention_dropout))),
       dropout_(register_module("dropout", torch::nn::Dropout(options.dropout))),
       ln_2_(register_module("ln_2", make_norm(options.hidden_size))),
-      mlp_(register_module("mlp", make_mlp(options))) {}
+      mlp_in_(options.hidden_size, options.mlp_size),
+      mlp_out_(options.mlp_size, options.hidden_size) {
+  for (const auto& layer : {mlp_in_, mlp_out_}) {
+    torch::nn::init::xavier_uniform_(layer->weight);
+    torch::nn::init::normal_(layer->bias, 0, 1e-6);
+  }
+  // The activation and the dropouts are there for the numbers in the names: "mlp.0", "mlp.3".
+  register_module(
+      "mlp", torch::nn::Sequential(mlp_in_, torch::nn::GELU(), torch::nn::Dropout(options.dropout), mlp_out_,
+                                   torch::nn::Dropout(options.dropout)));
+}
 
 at::Tensor EncoderBlock::forward(const at::Tensor& x) {
   const at::Tensor attended = dropout_->forward(self_attention_->forward(ln_1_->forward(x))) + x;
-  return attended + mlp_->forward(ln_2_->forward(attended));
+  // torch::linear, as Python: of more than two dimensions Linear::forward multiplies and adds
+  // the bias in two operations, which rounds differently.
+  at::Tensor y = torch::linear(ln_2_->forward(attended), mlp_in_->weight, mlp_in_->bias);
+  y = dropout_->forward(torch::gelu(y));
+  y = dropout_->forward(torch::linear(y, mlp_out_->weight, mlp_out_->bias));
+  return attended + y;
 }
 
 Encoder::Encoder(const VisionTransformerOptions& options) : dropout_(options.dropout) {

@@ -22,7 +22,8 @@ class EncoderBlock final : public torch::nn::Module {
   std::shared_ptr<SelfAttention> self_attention_;
   torch::nn::Dropout dropout_;
   torch::nn::LayerNorm ln_2_;
-  torch::nn::Sequential mlp_;
+  torch::nn::Linear mlp_in_;
+  torch::nn::Linear mlp_out_;
 };
 
 // torchvision's Encoder: position embedding, the blocks, a last LayerNorm.

@@ -1,4 +1,6 @@
+#include <fmt/format.h>
 #include <lockstep/communicator.h>
+#include <lockstep/error.h>
 #include <lockstep/grad_scaler.h>
 #include <torch/torch.h>
 
@@ -18,6 +20,10 @@ struct GradScaler::Impl {
   at::Tensor tracker;
   at::Tensor found_inf;  // what unscale() found; undefined before it
   bool skip = false;
+  bool deferred = false;  // the last unscale did not tell the host
+  // What deferred updates have counted and `skipped` and `consecutive` do not hold yet:
+  // skipped steps in all, and in a row. Undefined: nothing.
+  at::Tensor counts;
   bool speaks = true;  // one rank warns for all
   bool warned = false;
   int64_t skipped = 0;
@@ -31,6 +37,38 @@ struct GradScaler::Impl {
   void move_to(const at::Device& device) {
     scale = scale.to(device);
     tracker = tracker.to(device);
+  }
+
+  void count(bool skip_step) {
+    consecutive = skip_step ? consecutive + 1 : 0;
+    if (skip_step) {
+      ++skipped;
+      warn_of_collapse();
+    } else {
+      warned = false;
+    }
+  }
+
+  void count_on_device() {
+    if (!counts.defined()) {
+      counts = at::tensor({0.0, static_cast<double>(consecutive)}, at::kDouble).to(found_inf.device());
+    }
+    counts.add_(found_inf);
+    counts.select(0, 1).mul_(found_inf.squeeze(0));
+  }
+
+  // Brings the counts to the host.
+  void settle() {
+    if (!counts.defined()) return;
+    const at::Tensor values = counts.cpu();
+    skipped += static_cast<int64_t>(values[0].item<double>());
+    consecutive = static_cast<int64_t>(values[1].item<double>());
+    counts.select(0, 0).zero_();  // in place: recorded steps go on adding to it
+    if (consecutive > 0) {
+      warn_of_collapse();
+    } else {
+      warned = false;
+    }
   }
 
   void warn_of_collapse() {
@@ -57,6 +95,7 @@ void check_options(const GradScalerOptions& options) {
                  "above 0 and below 1", options.backoff_factor);
   optim::require_at_least(1, kWhat, "growth_interval", options.growth_interval);
   optim::require_not_negative(kWhat, "collapse_scale", options.collapse_scale);
+  optim::require_at_least(1, kWhat, "max_consecutive_skips", options.max_consecutive_skips);
 }
 
 // The tensors to unscale, those of one device and dtype together: the kernel takes no mixture.
@@ -101,6 +140,13 @@ bool GradScaler::unscale(const std::vector<at::Tensor>& gradients) {
 }
 
 bool GradScaler::unscale(const std::vector<at::Tensor>& gradients, const Communicator& communicator) {
+  impl_->skip = unscale_on_device(gradients, communicator).item<float>() != 0;
+  impl_->deferred = false;
+  return !impl_->skip;
+}
+
+at::Tensor GradScaler::unscale_on_device(const std::vector<at::Tensor>& gradients,
+                                         const Communicator& communicator) {
   if (impl_->found_inf.defined()) {
     throw ConfigError("optim", "unscale() was called twice: call update() once after each step");
   }
@@ -117,9 +163,9 @@ bool GradScaler::unscale(const std::vector<at::Tensor>& gradients, const Communi
   }
   communicator.all_reduce(found, ReduceOp::kMax).wait();
   impl_->found_inf = found;
-  impl_->skip = found.item<float>() != 0;
   impl_->speaks = communicator.rank() == 0;
-  return !impl_->skip;
+  impl_->deferred = true;
+  return found;
 }
 
 void GradScaler::update() {
@@ -129,21 +175,34 @@ void GradScaler::update() {
   const auto& options = impl_->options;
   at::_amp_update_scale_(impl_->scale, impl_->tracker, impl_->found_inf, options.growth_factor,
                          options.backoff_factor, options.growth_interval);
-  impl_->found_inf = at::Tensor();
-  if (impl_->skip) {
-    ++impl_->skipped;
-    ++impl_->consecutive;
-    impl_->warn_of_collapse();
+  if (impl_->deferred) {
+    impl_->count_on_device();
   } else {
-    impl_->consecutive = 0;
-    impl_->warned = false;
+    impl_->settle();
+    impl_->counts = at::Tensor();
+    impl_->count(impl_->skip);
   }
+  impl_->found_inf = at::Tensor();
+}
+
+void GradScaler::check_progress() const {
+  if (consecutive_skips() < impl_->options.max_consecutive_skips) return;
+  throw ConfigError(
+      "optim", fmt::format("the gradients were not finite in the last {} steps, down to a loss scale of {}: "
+                           "look for NaN in the data and the loss, lower the learning rate, or use bf16",
+                           consecutive_skips(), current_scale()));
 }
 
 double GradScaler::current_scale() const { return impl_->scale.item<double>(); }
 int64_t GradScaler::growth_tracker() const { return impl_->tracker.item<int64_t>(); }
-int64_t GradScaler::skipped_steps() const { return impl_->skipped; }
-int64_t GradScaler::consecutive_skips() const { return impl_->consecutive; }
+int64_t GradScaler::skipped_steps() const {
+  impl_->settle();
+  return impl_->skipped;
+}
+int64_t GradScaler::consecutive_skips() const {
+  impl_->settle();
+  return impl_->consecutive;
+}
 const GradScalerOptions& GradScaler::options() const { return impl_->options; }
 
 nlohmann::json GradScaler::state() const {
@@ -152,8 +211,8 @@ nlohmann::json GradScaler::state() const {
           {"backoff_factor", impl_->options.backoff_factor},
           {"growth_interval", impl_->options.growth_interval},
           {"_growth_tracker", growth_tracker()},
-          {"skipped_steps", impl_->skipped},
-          {"consecutive_skips", impl_->consecutive}};
+          {"skipped_steps", skipped_steps()},
+          {"consecutive_skips", consecutive_skips()}};
 }
 
 void GradScaler::load_state(const nlohmann::json& state) {
@@ -177,6 +236,7 @@ void GradScaler::load_state(const nlohmann::json& state) {
   impl_->options = options;
   impl_->set(scale, tracker);
   impl_->found_inf = at::Tensor();
+  impl_->counts = at::Tensor();
   impl_->skipped = skipped;
   impl_->consecutive = consecutive;
 }

@@ -18,16 +18,52 @@ Loader own_part(const Loader& whole, const World& world) {
   return whole.shard(world.rank(), world.size(), ShardKind::kEvaluation);
 }
 
+// This rank's batches of one loader, or of several side by side until the first one ends.
+class EvaluationBatches {
+ public:
+  EvaluationBatches(const DataSource& data, const World& world) : named_(!data.loaders().empty()) {
+    if (data.empty()) throw ConfigError("train", "nothing to evaluate: no data were given");
+    if (data.loader() != nullptr) add("", *data.loader(), world);
+    for (const auto& [name, loader] : data.loaders()) add(name, *loader, world);
+  }
+
+  bool next(Batch& batch) {
+    batch = Batch();
+    for (Stream& stream : streams_) {
+      Batch* part = stream.epoch.next();
+      if (part == nullptr) return false;
+      if (named_) {
+        batch.parts.push_back({stream.name, std::move(*part)});
+      } else {
+        batch = std::move(*part);
+      }
+    }
+    return true;
+  }
+
+ private:
+  struct Stream {
+    std::string name;
+    Loader::Epoch epoch;
+  };
+  void add(const std::string& name, const Loader& whole, const World& world) {
+    streams_.push_back({name, own_part(whole, world).epoch(0)});
+  }
+
+  const bool named_;
+  std::vector<Stream> streams_;
+};
+
 }  // namespace
 
-Evaluation evaluate(const Loader& whole, const World& world, const Model& model, c10::ScalarType dtype,
+Evaluation evaluate(const DataSource& data, const World& world, const Model& model, c10::ScalarType dtype,
                     const std::function<LossResult(const Batch&)>& forward, const TrainConfig& config,
                     const BatchHooks& hooks) {
-  Loader loader = own_part(whole, world);
+  EvaluationBatches batches(data, world);
   const EvaluationMode mode(model);
   const torch::NoGradGuard no_grad;
   MetricSums sums(config.log_setup == "auto");
-  for (const Batch& batch : loader.epoch(0)) {
+  for (Batch batch; batches.next(batch);) {
     const Batch moved = to_device(batch, world.device(), dtype);
     hooks.start(moved);
     const LossResult result = forward(moved);

@@ -14,10 +14,10 @@ struct BatchHooks {
   std::function<void(const LossResult&)> end;
 };
 
-// Loss and metrics over all samples of a loader, each on one rank, without gradients.
-// The model is in evaluation mode meanwhile, and in the mode it had after. Every rank
-// calls it.
-Evaluation evaluate(const Loader& whole, const World& world, const Model& model, c10::ScalarType dtype,
+// Loss and metrics over all samples of a loader, each on one rank, without gradients; of
+// several by name until the shortest ends. The model is in evaluation mode meanwhile, and
+// in the mode it had after. Every rank calls it.
+Evaluation evaluate(const DataSource& data, const World& world, const Model& model, c10::ScalarType dtype,
                     const std::function<LossResult(const Batch&)>& forward, const TrainConfig& config,
                     const BatchHooks& hooks);
 

@@ -77,9 +77,6 @@ void FitLoop::check_configuration() const {
     throw ConfigError(
         "train", fmt::format("val_every is {}, and fit() got no data for validation", config_.val_every));
   }
-  if (!validation_.loaders().empty()) {
-    throw ConfigError("train", "validation takes one loader, not several by name");
-  }
 }
 
 void FitLoop::resume() {
@@ -102,6 +99,7 @@ void FitLoop::resume() {
   }
   open_trackers(path.has_value());
   first_step_ = trainer_.result.step;
+  trainer_.step.begin_fit();
 }
 
 FitResult FitLoop::run() {
@@ -185,8 +183,11 @@ LossResult FitLoop::step_without_gradients() {
 }
 
 void FitLoop::check_finite(double loss) const {
-  // fp16 leaves out the steps that overflow, and says when it cannot go on.
-  if (std::isfinite(loss) || trainer_.step.scaler()) return;
+  if (std::isfinite(loss)) return;
+  if (trainer_.step.scaler()) {  // leaves out the steps that overflow
+    trainer_.step.scaler()->check_progress();
+    return;
+  }
   throw ConfigError(
       "train", fmt::format("the loss is {} in epoch {}, step {} on rank {}: lower the learning rate, set "
                            "clip_grad_norm, or look at the data{}",
@@ -238,7 +239,7 @@ void FitLoop::agree_to_stop() {
 
 void FitLoop::validate() {
   bar_.clear();
-  const Evaluation evaluation = trainer_.validate(*validation_.loader());
+  const Evaluation evaluation = trainer_.validate(validation_);
   validated_step_ = trainer_.result.step;
   const bool better =
       config_.validation_criterion
@@ -264,6 +265,7 @@ void FitLoop::save(bool wait) {
     throw ConfigError("train", "a checkpoint was asked for, and checkpoints are off: set checkpoint_every");
   }
   check_epoch_so_far();
+  trainer_.step.settle();
   // A validation of other weights says nothing about these.
   std::optional<double> metric;
   if (validated_step_ == trainer_.result.step) metric = trainer_.result.metrics.at("val_loss");
@@ -291,6 +293,7 @@ FitResult FitLoop::finish() {
     save();
   }
   checkpoints_.finish();
+  trainer_.step.settle();
   FitResult result;
   result.epochs = trainer_.epochs_done;
   result.steps = trainer_.result.step;

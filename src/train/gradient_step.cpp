@@ -109,7 +109,12 @@ LossResult GradientStep::evaluate(const std::vector<Batch>& batches) {
 }
 
 void GradientStep::finish_gradients() {
-  finite_ = !scaler_ || scaler_->unscale(gradients_.flat_gradients(), world_.communicator());
+  if (fused_) {
+    if (scaler_) found_inf_ = scaler_->unscale_on_device(gradients_.flat_gradients(), world_.communicator());
+    finite_ = true;  // or the kernels change nothing
+  } else {
+    finite_ = !scaler_ || scaler_->unscale(gradients_.flat_gradients(), world_.communicator());
+  }
   if (!finite_) return;
   const torch::NoGradGuard no_grad;
   if (config_.clip_grad_value > 0) {
@@ -143,6 +148,57 @@ LossResult GradientStep::run_with_closure(const std::vector<Batch>& batches,
   return first;
 }
 
+void GradientStep::meet(torch::optim::Optimizer& optimizer) {
+  if (&optimizer == known_optimizer_) return;
+  known_optimizer_ = &optimizer;
+  needs_closure_ = needs_closure(optimizer);
+  fused_.reset();
+  recorded_.reset();
+  // An average of weights must know whether there was a step.
+  const bool host_must_know = scaler_ && config_.ema_decay > 0;
+  if (config_.fused_optimizer && !world_.device().is_cpu() && !custom_ && !host_must_know) {
+    fused_ = optim::FusedStep::make(optimizer);
+  }
+  if (!config_.cuda_graph) return;
+  if (!fused_) {
+    throw ConfigError("train",
+                      fmt::format("cuda_graph needs a GPU, fused_optimizer, and SGD, Adam or AdamW without "
+                                  "dampening, without a step of one's own, and without ema_decay under fp16: "
+                                  "the device is {}, the optimizer {}",
+                                  world_.device().str(), optimizer_class(optimizer)));
+  }
+  recorded_.emplace();
+}
+
+LossResult GradientStep::run_fused(const std::vector<Batch>& batches) {
+  fused_->prepare();
+  const auto body = [this](const std::vector<Batch>& inputs) {
+    LossResult result = evaluate(inputs);
+    fused_->launch(found_inf_);
+    if (scaler_) scaler_->update();
+    found_inf_ = at::Tensor();
+    return result;
+  };
+  if (!recorded_) {
+    LossResult result = body(batches);
+    fused_->count();
+    return result;
+  }
+  const std::vector<double> options = fused_->fixed_options();
+  if (options != recorded_options_) {
+    recorded_->forget();
+    recorded_options_ = options;
+  }
+  clock_.enter(base::Phase::kForward);
+  LossResult result = recorded_->run(batches, body);
+  fused_->count();
+  return result;
+}
+
+void GradientStep::settle() {
+  if (fused_ && scaler_) fused_->settle();
+}
+
 LossResult GradientStep::run(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer) {
   stepped_ = true;
   if (custom_) {
@@ -150,10 +206,8 @@ LossResult GradientStep::run(const std::vector<Batch>& batches, torch::optim::Op
     const std::function<LossResult()> closure = [&] { return evaluate(batches); };
     return custom_({batches, model_, optimizer, closure});
   }
-  if (&optimizer != known_optimizer_) {
-    known_optimizer_ = &optimizer;
-    needs_closure_ = needs_closure(optimizer);
-  }
+  meet(optimizer);
+  if (fused_) return run_fused(batches);
   if (needs_closure_) return run_with_closure(batches, optimizer);
   LossResult result = evaluate(batches);
   stepped_ = finite_;

@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "optim/fused_step.h"
+#include "train/recorded_step.h"
 #include "train/step_clock.h"
 
 namespace lockstep::train {
@@ -26,19 +28,29 @@ class GradientStep {
 
   void set_custom(OptimizeStep step) { custom_ = std::move(step); }
 
+  // Of one fit(): its optimizer's state may have been loaded, and is looked at anew.
+  void begin_fit() { known_optimizer_ = nullptr; }
+  // Before the optimizer's state is read: what was counted on the device only is brought
+  // to it. Waits for the device.
+  void settle();
+
   // Forward alone, in the configured precision.
   LossResult forward(const Batch& batch) const;
 
   GradientSync& gradients() { return gradients_; }
   // Where precision is fp16.
   std::optional<GradScaler>& scaler() { return scaler_; }
-  // Whether the last run() changed the weights; false where fp16 overflowed.
+  // Whether the last run() changed the weights; false where fp16 overflowed, and the host
+  // was told of it.
   bool stepped() const { return stepped_; }
 
  private:
   LossResult evaluate(const std::vector<Batch>& batches);
   void backward(const LossResult& result, double weight);
   void finish_gradients();
+  // Forward, backward and update without a word from the device.
+  LossResult run_fused(const std::vector<Batch>& batches);
+  void meet(torch::optim::Optimizer& optimizer);
   void refuse_scaler() const;
   LossResult run_with_closure(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer);
 
@@ -51,7 +63,11 @@ class GradientStep {
   std::optional<GradScaler> scaler_;
   OptimizeStep custom_;
   const torch::optim::Optimizer* known_optimizer_ = nullptr;
-  bool needs_closure_ = false;  // what known_optimizer_ does
+  bool needs_closure_ = false;               // what known_optimizer_ does
+  std::unique_ptr<optim::FusedStep> fused_;  // its step, where kernels for all parameters do it
+  std::optional<RecordedStep> recorded_;     // where config_.cuda_graph is set
+  std::vector<double> recorded_options_;
+  at::Tensor found_inf_;  // of the running fused step
   bool finite_ = true;
   bool stepped_ = false;
 };

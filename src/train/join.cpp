@@ -10,6 +10,7 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "cluster/topology.h"
+#include "comm/plugin.h"
 #include "train/allocator.h"
 #include "train/device.h"
 
@@ -50,6 +51,8 @@ void check_agreement(const World& world) {
 std::unique_ptr<World> join_world(const RankMap& map, const TrainConfig& config) {
   base::set_log_identity({.rank = map.rank, .world_size = map.world_size, .host = map.host});
   const c10::Device device = choose_device(map, config.compute_setup);
+  // Before anything runs on the device: autograd remembers the stream of each parameter.
+  if (config.cuda_graph && device.is_cuda()) comm::use_own_cuda_stream(device.index());
   share_cores(map);
   keep_freed_memory();
   auto world =

@@ -36,6 +36,8 @@ void add_training_options(config::OptionTable& table, TrainConfig& config) {
            {.minimum = 0, .maximum = 1})
       .add("seed", config.seed, "of weights, shuffling and random streams")
       .add("deterministic", config.deterministic, "only operations that give the same bits every time")
+      .add("fused_optimizer", config.fused_optimizer, "on GPUs: all parameters in a few kernels")
+      .add("cuda_graph", config.cuda_graph, "on GPUs: record the step once, then replay it")
       .add("find_unused_parameters", config.find_unused_parameters,
            "parameters may go without gradient in a step")
       .add("val_every", config.val_every, "epochs between two validations; 0: none", {.minimum = 0})

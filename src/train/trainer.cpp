@@ -118,7 +118,7 @@ void Trainer::Impl::note(const std::string& phase, const Evaluation& evaluation)
   for (const auto& [name, value] : evaluation.metrics) result.metrics[phase + "_" + name] = value;
 }
 
-Evaluation Trainer::Impl::evaluate(const Loader& loader, const std::string& phase, Stage batch_start,
+Evaluation Trainer::Impl::evaluate(const DataSource& data, const std::string& phase, Stage batch_start,
                                    Stage batch_end) {
   int64_t batches = 0;
   train::BatchHooks hooks;
@@ -129,15 +129,15 @@ Evaluation Trainer::Impl::evaluate(const Loader& loader, const std::string& phas
   std::optional<WeightAverage::Swap> averaged;
   if (average) averaged.emplace(average->swap_in());
   const auto forward = [this](const Batch& batch) { return step.forward(batch); };
-  const Evaluation evaluation = train::evaluate(loader, world, model, dtype, forward, config, hooks);
+  const Evaluation evaluation = train::evaluate(data, world, model, dtype, forward, config, hooks);
   note(phase, evaluation);
   stage = Stage::kIdle;
   return evaluation;
 }
 
-Evaluation Trainer::Impl::validate(const Loader& loader) {
+Evaluation Trainer::Impl::validate(const DataSource& data) {
   begin(Stage::kValEpochStart, result.iteration);
-  const Evaluation evaluation = evaluate(loader, "val", Stage::kValBatchStart, Stage::kValBatchEnd);
+  const Evaluation evaluation = evaluate(data, "val", Stage::kValBatchStart, Stage::kValBatchEnd);
   end(Stage::kValEpochEnd, result.iteration);
   stage = Stage::kIdle;
   return evaluation;
@@ -157,10 +157,10 @@ FitResult Trainer::fit(const DataSource& train, const DataSource& validation) {
   return train::FitLoop(*impl_, train, validation).run();
 }
 
-Evaluation Trainer::validate(const Loader& loader) { return impl_->validate(loader); }
+Evaluation Trainer::validate(const DataSource& data) { return impl_->validate(data); }
 
-Evaluation Trainer::test(const Loader& loader) {
-  return impl_->evaluate(loader, "test", Stage::kTestBatchStart, Stage::kTestBatchEnd);
+Evaluation Trainer::test(const DataSource& data) {
+  return impl_->evaluate(data, "test", Stage::kTestBatchStart, Stage::kTestBatchEnd);
 }
 
 at::Tensor Trainer::predict(const Loader& loader) {

@@ -26,8 +26,8 @@ struct Trainer::Impl {
   // called_every divides.
   void begin(Stage stage, int64_t count, const Batch& batch = {});
   void end(Stage stage, int64_t count, const LossResult& outcome = at::Tensor());
-  Evaluation evaluate(const Loader& loader, const std::string& phase, Stage batch_start, Stage batch_end);
-  Evaluation validate(const Loader& loader);
+  Evaluation evaluate(const DataSource& data, const std::string& phase, Stage batch_start, Stage batch_end);
+  Evaluation validate(const DataSource& data);
   void call_callbacks(Stage at, int64_t count);
   // ConfigError while fit() runs.
   void check_no_fit() const;

@@ -38,12 +38,13 @@ class ResumeTest : public testing::Test {
   }
 
   // Stopped after each step and gone on.
-  void expect_same_from_every_step(const Training& training, const std::string& name) const {
+  void expect_same_from_every_step(const Training& training, const std::string& name,
+                                   int64_t steps = kSteps) const {
     const Training::Outcome whole = training.run();
-    ASSERT_EQ(whole.result.steps, kSteps);
-    for (int64_t step = 1; step < kSteps; ++step) {
+    ASSERT_EQ(whole.result.steps, steps);
+    for (int64_t step = 1; step < steps; ++step) {
       const Training::Outcome rest = resumed(training, name, step).run();
-      EXPECT_EQ(rest.result.steps, kSteps);
+      EXPECT_EQ(rest.result.steps, steps);
       EXPECT_EQ(rest.result.train_loss, whole.result.train_loss) << "from step " << step;
       test::expect_equal_weights(rest, whole);
       if (HasFailure()) FAIL() << "resumed from step " << step;
@@ -127,6 +128,77 @@ TEST_F(ResumeTest, FromEveryStepOnTwoRanks) {
   training.ranks = 2;
   training.loader.batch_size = 8;
   expect_same_from_every_step(training, "two");
+}
+
+// The running means and variances are part of it.
+TEST_F(ResumeTest, FromEveryStepWithBatchNorm) {
+  Training training = straight("norm");
+  training.batch_norm = true;
+  expect_same_from_every_step(training, "norm");
+}
+
+// The scale, its age and the skipped steps too. The loss is large enough to overflow.
+TEST_F(ResumeTest, FromEveryStepWithAGradientScaler) {
+  Training training = straight("fp16");
+  training.config.dtype = "float32";
+  training.config.precision = "fp16";
+  training.loss = [](const Batch& batch, const Model& model) { return mse(batch, model) * 4; };
+  const Training::Outcome whole = training.run();
+  ASSERT_GT(whole.result.skipped_steps, 0) << "nothing has overflowed";
+  for (int64_t step = 1; step < kSteps; ++step) {
+    const Training::Outcome rest = resumed(training, "fp16", step).run();
+    test::expect_equal_weights(rest, whole);
+    EXPECT_EQ(rest.result.skipped_steps, whole.result.skipped_steps) << "from step " << step;
+  }
+}
+
+// Three of four batches an epoch: what is left of an epoch is not made up for.
+TEST_F(ResumeTest, FromEveryStepOfEpochsThatAreCutShort) {
+  Training training = straight("cut");
+  training.config.max_batches = 3;
+  expect_same_from_every_step(training, "cut", 30);
+}
+
+// Five batches an epoch out of passes of four: epochs begin in the middle of a pass.
+TEST_F(ResumeTest, FromEveryStepOfDataWithoutEnd) {
+  Training training = straight("endless");
+  training.loader.endless = true;
+  training.config.max_batches = 5;
+  expect_same_from_every_step(training, "endless", 50);
+}
+
+// Each loader has its own place; the shorter one ends the epoch.
+TEST_F(ResumeTest, FromEveryStepWithSeveralLoaders) {
+  Training training = straight("several");
+  training.loss = [](const Batch& batch, const Model& model) {
+    return mse(batch["first"], model) + mse(batch["second"], model);
+  };
+  training.fit = [&training](Trainer& trainer, const Loader& first) {
+    const Loader second(training.dataset(), {.batch_size = 9, .shuffle = true, .seed = 5});
+    return trainer.fit(std::map<std::string, const Loader*>{{"first", &first}, {"second", &second}});
+  };
+  expect_same_from_every_step(training, "several");
+}
+
+TEST_F(ResumeTest, FromEveryStepWithAPlateauAndValidation) {
+  Training training = straight("plateau");
+  training.config.val_every = 1;
+  training.make_callbacks = [] {
+    ReduceOnPlateauOptions options;
+    options.monitor = "val_loss";
+    options.patience = 0;
+    options.threshold = 0.2;  // not better enough most of the time
+    return std::vector<std::shared_ptr<Callback>>{std::make_shared<ReduceLearningRateOnPlateau>(options)};
+  };
+  std::vector<double> rates;
+  training.fit = [&](Trainer& trainer, const Loader& data) {
+    const FitResult result = trainer.fit(data, data);
+    rates.push_back(trainer.optimizer().param_groups()[0].options().get_lr());
+    return result;
+  };
+  expect_same_from_every_step(training, "plateau");
+  EXPECT_LT(rates[0], 0.05) << "no plateau was met";
+  for (const double rate : rates) EXPECT_EQ(rate, rates[0]);
 }
 
 // Counts how often each sample was read in the epoch that is being trained.

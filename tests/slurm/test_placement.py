@@ -117,5 +117,5 @@ def test_ranks_that_do_not_fit_the_allocation_are_explained(slurm):
                      "-n", "2", "printenv", "RANK")
     assert sorted(line[-1] for line in done.stdout.splitlines()) == ["0", "1", "2", "3"]
     assert done.stderr.count("[run] warning: 2 ranks of this node share 1 GPU: ask for --gpus-per-node=2") == 1
-    quiet = slurm.run("srun", "--nodes=1", "--gpus-per-node=1", slurm.bin / "lockstep", "run", "--quiet", "-n", "2", "true")
+    quiet = slurm.run("srun", "--quiet", "--nodes=1", "--gpus-per-node=1", slurm.bin / "lockstep", "run", "--quiet", "-n", "2", "true")
     assert quiet.stderr == ""

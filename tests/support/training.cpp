@@ -18,6 +18,11 @@ void set_weights(torch::nn::SequentialImpl& model) {
   }
 }
 
+torch::nn::Sequential with_batch_norm() {
+  return torch::nn::Sequential(torch::nn::Linear(1, 16), torch::nn::BatchNorm1d(16), torch::nn::Tanh(),
+                               torch::nn::Linear(16, 1));
+}
+
 }  // namespace
 
 TrainConfig quiet_config(const std::filesystem::path& folder) {
@@ -44,6 +49,7 @@ Training::Outcome Training::run() const {
     World world(map, make_communicator(std::move(store), rank, ranks, {.backend = "shm"}), torch::kCPU);
     torch::nn::Sequential model(torch::nn::Linear(1, 16), torch::nn::Tanh(), torch::nn::Dropout(dropout),
                                 torch::nn::Linear(16, 1));
+    if (batch_norm) model = with_batch_norm();
     set_weights(*model);
     const auto optimizer = make_optimizer
                                ? make_optimizer(model->parameters())
@@ -59,6 +65,7 @@ Training::Outcome Training::run() const {
     for (const torch::Tensor& parameter : model->parameters()) {
       outcome.weights.push_back(parameter.detach().clone());
     }
+    for (const torch::Tensor& buffer : model->buffers()) outcome.weights.push_back(buffer.clone());
   });
   for (const Outcome& one : all) expect_equal_weights(one, all[0]);
   return all[0];

@@ -20,6 +20,7 @@ struct Training {
   int64_t samples = 64;
   LoaderOptions loader = {.batch_size = 16, .shuffle = true};
   double dropout = 0;  // with one rank only: threads share a generator
+  bool batch_norm = false;
   TrainConfig config;
   Loss loss = mse;
   MakeOptimizer make_optimizer;
@@ -31,7 +32,7 @@ struct Training {
 
   struct Outcome {
     FitResult result;
-    std::vector<torch::Tensor> weights;
+    std::vector<torch::Tensor> weights;  // and buffers
   };
   // Ranks as threads. All ranks end with equal weights, or the test fails. Throws what
   // the first rank threw.

@@ -212,6 +212,32 @@ TEST_F(TrainerOptionsTest, EvaluationCountsEverySampleOnceOnAnyNumberOfRanks) {
   }
 }
 
+TEST_F(TrainerOptionsTest, EvaluatesSeveralLoadersByName) {
+  for (const int ranks : {1, 2}) {
+    with([&](Training& training) {
+      training.ranks = ranks;
+      training.config.max_iter = 1;
+      training.config.val_every = 1;
+      training.loss = [](const Batch& batch, const Model& model) {
+        return mse(batch["inside"], model) + mse(batch["border"], model);
+      };
+      training.fit = [](Trainer& trainer, const Loader& data) {
+        const Loader border(
+            TensorDataset({torch::ones({8, 1}, torch::kFloat64), torch::zeros({8, 1}, torch::kFloat64)}),
+            {.batch_size = 2});
+        const std::map<std::string, const Loader*> both{{"inside", &data}, {"border", &border}};
+        const FitResult result = trainer.fit(both, both);
+        EXPECT_TRUE(result.metrics.count("val_loss"));
+        // 64 in batches of 16, 8 in batches of 2: until the end of either.
+        const Evaluation evaluation = trainer.test(both);
+        EXPECT_EQ(evaluation.samples, 72);
+        EXPECT_TRUE(std::isfinite(evaluation.loss));
+        return result;
+      };
+    });
+  }
+}
+
 TEST_F(TrainerOptionsTest, PredictsWithMoreRanksThanSamples) {
   with([](Training& training) {
     training.ranks = 4;

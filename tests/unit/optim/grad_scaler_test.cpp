@@ -63,6 +63,44 @@ TEST(GradScaler, CountsSkippedSteps) {
   EXPECT_EQ(scaler.current_scale(), 32768) << "grew after two finite steps";
 }
 
+// The same schedule with and without the host's looking at each step.
+TEST(GradScaler, StepsOnTheDeviceCountAsThoseOnTheHostDo) {
+  GradScaler host({.growth_interval = 3}), device({.growth_interval = 3});
+  const auto expect_equal = [&](int i) {
+    EXPECT_EQ(device.current_scale(), host.current_scale()) << i;
+    EXPECT_EQ(device.growth_tracker(), host.growth_tracker()) << i;
+    EXPECT_EQ(device.skipped_steps(), host.skipped_steps()) << i;
+    EXPECT_EQ(device.consecutive_skips(), host.consecutive_skips()) << i;
+    EXPECT_EQ(device.state(), host.state()) << i;
+  };
+  const std::string schedule = "..x.xx....xxx.x......xx";
+  for (size_t i = 0; i < schedule.size(); ++i) {
+    const bool finite = schedule[i] == '.';
+    auto gradient = torch::full({3}, finite ? 1.0f : kInfinity);
+    const at::Tensor found = device.unscale_on_device({gradient}, Communicator());
+    EXPECT_EQ(found.item<float>() == 0, finite);
+    device.update();
+    step(host, finite);
+    if (i % 3 == 0) expect_equal(static_cast<int>(i));
+  }
+  expect_equal(-1);
+  // One may take the other's place at any time.
+  step(device, false);
+  step(host, false);
+  expect_equal(-2);
+}
+
+TEST(GradScaler, GivesUpWhereNoScaleHelps) {
+  GradScaler scaler({.max_consecutive_skips = 5});
+  for (int i = 0; i < 4; ++i) step(scaler, false);
+  scaler.check_progress();
+  step(scaler, false);
+  EXPECT_THAT(error_of([&] { scaler.check_progress(); }),
+              HasSubstr("the gradients were not finite in the last 5 steps, down to a loss scale of 2048"));
+  step(scaler, true);
+  scaler.check_progress();
+}
+
 TEST(GradScaler, SaysOnceThatTheScaleHasCollapsed) {
   GradScaler scaler({.init_scale = 4});
   testing::internal::CaptureStderr();

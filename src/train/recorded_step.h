@@ -1,0 +1,42 @@
+#pragma once
+
+#include <lockstep/dataset.h>
+#include <lockstep/loss.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace lockstep::comm {
+class DeviceGraph;
+}
+
+namespace lockstep::train {
+
+// Runs a step as it is a few times, then records its kernels and replays them: the host
+// starts a whole step with one call. Batches of other shapes than the recorded ones run
+// as they are. One thread.
+class RecordedStep {
+ public:
+  // Starts kernels and waits for none; gives the same tensors' worth of work every time.
+  using Body = std::function<LossResult(const std::vector<Batch>&)>;
+
+  RecordedStep();
+  ~RecordedStep();
+
+  // The tensors that it returns are overwritten by the next call. ConfigError: the body
+  // does something that cannot be recorded.
+  LossResult run(const std::vector<Batch>& batches, const Body& body);
+  // The next step runs as it is again.
+  void forget();
+
+ private:
+  void record(const std::vector<Batch>& batches, const Body& body);
+
+  std::unique_ptr<comm::DeviceGraph> graph_;  // null: nothing is recorded
+  std::vector<Batch> inputs_;                 // what the recorded kernels read
+  LossResult outcome_{at::Tensor()};          // and what they write
+  int64_t steps_before_ = 0;                  // run as they are, with the shapes of inputs_
+};
+
+}  // namespace lockstep::train

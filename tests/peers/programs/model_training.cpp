@@ -1,0 +1,144 @@
+// Trains models of include/lockstep/models.h as programs/model_training.py does with their
+// Python originals; tests/peers/test_models.py compares what the two have written.
+//
+//   model_training CASE.json...
+//
+// All cases have the same number of ranks. For each, rank R writes losses.R.json, and rank 0
+// weights.safetensors and prediction.safetensors, to the case's folder.
+
+#include <lockstep/adadelta.h>
+#include <lockstep/data_parallel.h>
+#include <lockstep/launch.h>
+#include <lockstep/learning_rate.h>
+#include <lockstep/models.h>
+#include <lockstep/python_adam.h>
+#include <lockstep/world.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "interop/weights_file.h"
+
+namespace {
+
+using nlohmann::json;
+namespace models = lockstep::models;
+
+lockstep::Model make_vision_transformer(const json& options) {
+  auto made = models::VisionTransformerOptions::preset(options.value("preset", "base"));
+  made.image_size = options.value("image_size", made.image_size);
+  made.patch_size = options.value("patch_size", made.patch_size);
+  made.layers = options.value("layers", made.layers);
+  made.heads = options.value("heads", made.heads);
+  made.hidden_size = options.value("hidden_size", made.hidden_size);
+  made.mlp_size = options.value("mlp_size", made.mlp_size);
+  made.classes = options.value("classes", made.classes);
+  made.dropout = options.value("dropout", made.dropout);
+  made.attention_dropout = options.value("attention_dropout", made.attention_dropout);
+  return models::vision_transformer(made);
+}
+
+lockstep::Model make_model(const std::string& name, const json& options) {
+  if (name == "mlp") return models::mlp(options.at("sizes"));
+  if (name == "princeton_cnn") return models::princeton_cnn();
+  if (name == "wide_resnet") {
+    models::WideResNetOptions made;
+    made.widen_factor = options.value("widen_factor", made.widen_factor);
+    return models::wide_resnet(made);
+  }
+  if (name == "vision_transformer") return make_vision_transformer(options);
+  throw std::invalid_argument("no model " + name);
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
+                                                        const std::vector<at::Tensor>& parameters) {
+  if (name == "adadelta") return lockstep::make_adadelta(parameters, {.lr = 1.0});
+  if (name == "adam") return lockstep::make_python_adam(parameters, {.lr = 1e-3});
+  return std::make_unique<torch::optim::SGD>(parameters,
+                                             torch::optim::SGDOptions(0.01).momentum(0.9).weight_decay(5e-4));
+}
+
+struct Batch {
+  at::Tensor inputs;
+  at::Tensor classes;
+};
+
+// The batch of this number, the same in Python.
+Batch make_batch(const json& spec, int64_t number) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(1000 + number));
+  const auto shape = spec.at("batch").get<std::vector<int64_t>>();
+  Batch batch{torch::randn(shape, generator),
+              torch::randint(spec.at("classes").get<int64_t>(), {shape[0]}, generator, torch::kLong)};
+  if (spec.value("channels_last", false)) {
+    batch.inputs = batch.inputs.contiguous(at::MemoryFormat::ChannelsLast);
+  }
+  return batch;
+}
+
+at::Tensor loss_of(const json& spec, const at::Tensor& output, const at::Tensor& classes) {
+  return spec.at("model") == "princeton_cnn" ? torch::nll_loss(output, classes)
+                                             : torch::cross_entropy_loss(output, classes);
+}
+
+json train(const json& spec, const lockstep::Model& model, lockstep::World& world) {
+  lockstep::GradientSync sync(model.module(), world.communicator());
+  const auto optimizer = make_optimizer(spec.at("optimizer"), model.module()->parameters());
+  lockstep::ScheduledLearningRate rate(*optimizer, lockstep::step_decay({.every = 1, .gamma = 0.7}));
+  torch::manual_seed(static_cast<uint64_t>(spec.at("seed").get<int64_t>() + 100 + world.rank()));
+  json losses = json::array();
+  for (int64_t step = 0; step < spec.at("steps"); ++step) {
+    const Batch batch = make_batch(spec, step * world.size() + world.rank());
+    sync.zero_grad();
+    sync.prepare_forward();
+    const at::Tensor loss = loss_of(spec, model(batch.inputs), batch.classes);
+    loss.backward();
+    optimizer->step();
+    losses.push_back(static_cast<double>(loss.item<float>()));
+    if (spec.at("optimizer") == "adadelta" && step % 10 == 9) rate.advance();
+  }
+  sync.sync_buffers();
+  return losses;
+}
+
+// module.to(memory_format=torch.channels_last)
+void use_channels_last(torch::nn::Module& module) {
+  for (at::Tensor parameter : module.parameters()) {
+    if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+}
+
+void run_case(const std::filesystem::path& file, lockstep::World& world) {
+  const json spec = json::parse(std::ifstream(file));
+  torch::manual_seed(spec.at("seed").get<uint64_t>());
+  const lockstep::Model model = make_model(spec.at("model"), spec.at("options"));
+  if (spec.contains("weights")) {
+    models::load_vision_transformer(model, spec.at("weights").get<std::string>());
+  }
+  if (spec.value("channels_last", false)) use_channels_last(*model.module());
+  const auto folder = file.parent_path();
+  std::ofstream(folder / ("losses." + std::to_string(world.rank()) + ".json")) << train(spec, model, world);
+  if (!world.is_main()) return;
+  lockstep::save_weights(*model.module(), folder / "weights.safetensors");
+  model.module()->eval();
+  const torch::NoGradGuard no_grad;
+  lockstep::interop::write_weights(folder / "prediction.safetensors",
+                                   {{"output", model(make_batch(spec, -1).inputs)}});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return lockstep::run_main([&] {
+    lockstep::TrainConfig config;
+    config.backend = "gloo";
+    config.nprocs = json::parse(std::ifstream(argv[1])).at("ranks");
+    return lockstep::launch(config, [&](lockstep::World& world) {
+      torch::set_num_threads(1);
+      for (int i = 1; i < argc; ++i) run_case(argv[i], world);
+    });
+  });
+}

@@ -1,0 +1,104 @@
+"""The models against their Python originals, bit for bit on the CPU: first weights, loss
+curves of 30 steps with the recipe's optimizer on one rank and on two, predictions."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torchvision.models import VisionTransformer, vit_b_16
+
+PROGRAMS = pathlib.Path(__file__).parent / "programs"
+SEED = 7
+
+PRINCETON = {"model": "princeton_cnn", "options": {}, "optimizer": "adadelta", "batch": [8, 1, 28, 28], "classes": 10}
+# A fifth of the width: 30 steps of the whole one take a minute. It is compared below.
+RESNET = {"model": "wide_resnet", "options": {"widen_factor": 2}, "optimizer": "sgd", "batch": [4, 3, 32, 32],
+          "classes": 100}
+VIT = {"model": "vision_transformer", "options": {"preset": "tiny", "image_size": 32, "patch_size": 8, "classes": 10},
+       "optimizer": "adam", "batch": [2, 3, 32, 32], "classes": 10}
+CURVES = {
+    "princeton_cnn": PRINCETON,
+    "wide_resnet": RESNET,
+    "wide_resnet_channels_last": {**RESNET, "channels_last": True},
+    "vision_transformer": VIT,
+    # An even number of heads: evaluation takes another kernel then.
+    "vision_transformer_dropout": {**VIT, "options": {**VIT["options"], "layers": 2, "heads": 4, "dropout": 0.1,
+                                                      "attention_dropout": 0.2}},
+    "mlp": {"model": "mlp", "options": {"sizes": [4, 16, 3]}, "optimizer": "sgd", "batch": [16, 4], "classes": 3},
+}
+
+
+def write_cases(folder, cases, **common):
+    files = []
+    for name, case in cases.items():
+        (folder / name).mkdir()
+        files.append(folder / name / "case.json")
+        files[-1].write_text(json.dumps({"seed": SEED, **case, **common}))
+    return files
+
+
+def run_both(folder, cases, *, ranks, **common):
+    """The folders of what Lockstep and of what PyTorch made of the cases."""
+    ours, peer = folder / "ours", folder / "pytorch"
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    for side in (ours, peer):
+        side.mkdir()
+    subprocess.run([pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]) / "test" / "model_training",
+                    *write_cases(ours, cases, ranks=ranks, **common)], check=True, timeout=300, env=environment)
+    files = write_cases(peer, cases, ranks=ranks, **common)
+    if ranks > 1:
+        environment.update(WORLD_SIZE=str(ranks), STORE_FILE=str(folder / "store"))
+    processes = [subprocess.Popen([sys.executable, PROGRAMS / "model_training.py", *files],
+                                  env=dict(environment, RANK=str(rank))) for rank in range(ranks)]
+    assert [process.wait(timeout=300) for process in processes] == [0] * ranks
+    return ours, peer
+
+
+def assert_same_tensors(ours, peer, *, in_order=True):
+    a, b = load_file(ours), load_file(peer)
+    assert sorted(a) == sorted(b)
+    for name, tensor in b.items():
+        assert a[name].dtype == tensor.dtype and a[name].shape == tensor.shape, name
+        assert torch.equal(a[name], tensor), name
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one_rank", "two_ranks"])
+def curves(request, tmp_path_factory):
+    return (request.param, *run_both(tmp_path_factory.mktemp("curves"), CURVES, ranks=request.param, steps=30))
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_thirty_steps_have_the_same_losses_and_end_with_the_same_bits(curves, name):
+    ranks, ours, peer = curves
+    for rank in range(ranks):
+        expected = json.loads((peer / name / f"losses.{rank}.json").read_text())
+        assert len(set(expected)) == 30
+        assert json.loads((ours / name / f"losses.{rank}.json").read_text()) == expected
+    assert_same_tensors(ours / name / "weights.safetensors", peer / name / "weights.safetensors")
+    assert_same_tensors(ours / name / "prediction.safetensors", peer / name / "prediction.safetensors")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The models as large as they are: their first weights, and what they predict."""
+    cases = {"princeton_cnn": PRINCETON,
+             "wide_resnet": {**RESNET, "options": {}, "batch": [1, 3, 32, 32]},
+             "vit_b_16": {"model": "vision_transformer", "options": {}, "optimizer": "adam", "batch": [1, 3, 224, 224],
+                          "classes": 1000}}
+    return run_both(tmp_path_factory.mktemp("whole"), cases, ranks=1, steps=0)
+
+
+@pytest.mark.parametrize("name, parameters", [("princeton_cnn", 1_199_882), ("wide_resnet", 17_175_444),
+                                              ("vit_b_16", 86_567_656)])
+def test_a_seed_gives_the_weights_that_it_gives_in_python(whole, name, parameters):
+    ours, peer = whole
+    weights = load_file(ours / name / "weights.safetensors")
+    buffers = ("running_mean", "running_var", "num_batches_tracked")
+    assert sum(t.numel() for n, t in weights.items() if not n.endswith(buffers)) == parameters
+    assert_same_tensors(ours / name / "weights.safetensors", peer / name / "weights.safetensors")
+    assert_same_tensors(ours / name / "prediction.safetensors", peer / name / "prediction.safetensors")
