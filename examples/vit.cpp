@@ -2,7 +2,7 @@
 // `labels`. `lockstep train vit` is the same with every printed line of LUMI's page.
 //
 //   build/bin/vit --nprocs 8 --compute-setup gpu --data train_images.hdf5
-//   build/bin/vit --nprocs 2 --data synthetic --model tiny --image-size 32 --epochs 1
+//   build/bin/vit --data synthetic --model tiny --image-size 32 --max-batches 2 --val-every 0
 //
 // prints a line an epoch, from rank 0:
 //

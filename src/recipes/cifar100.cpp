@@ -165,7 +165,7 @@ void train(World& world, const Options& options) {
 
   TrainConfig config = options.train;
   config.precision = options.precision != "auto" ? options.precision : on_gpu ? "fp16" : "fp32";
-  config.batch_size = batch_size;
+  config.global_batch_size = options.batch_size;
   const GpuLog gpu_log;
   const auto time = std::make_shared<TrainingTime>();
   config.callbacks = {gpu_log.start, gpu_log.stop, time};
@@ -177,8 +177,10 @@ void train(World& world, const Options& options) {
   const JobShape shape = job_shape(world);
   announce(world, options, shape);
   CifarTrainer trainer(world, model, optimizer, config, train, batch_size, time, target);
-  trainer.fit(train, test);
-  trainer.print(training_summary_lines(shape, time->seconds(), time->images_per_s()));
+  const FitResult result = trainer.fit(train, test);
+  if (result.stopped != "interrupted") {
+    trainer.print(training_summary_lines(shape, time->seconds(), time->images_per_s()));
+  }
   write_run_report(trainer);
 }
 
