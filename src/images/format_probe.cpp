@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <initializer_list>
 #include <optional>
 
 #include "images/file_error.h"
@@ -48,6 +48,12 @@ std::vector<Path> files_of(const Path& folder) {
   return files;
 }
 
+// A folder, or the one that a file lies in.
+Path folder_of(const Path& path) {
+  if (!is_file(path)) return path;
+  return path.has_parent_path() ? path.parent_path() : Path(".");
+}
+
 [[noreturn]] void fail_two(const Path& one, const Path& other) {
   throw ConfigError(kComponent, fmt::format("two sets in one folder, keep one of them there: '{}' and '{}'",
                                             one.string(), other.string()));
@@ -71,8 +77,9 @@ std::optional<Path> idx_file(const std::vector<Path>& files, std::string_view ki
   return std::nullopt;
 }
 
-// The file of the split with one of these suffixes and with the word in its name: the path itself, or in the
-// folder that it is or lies in. A file whose name says no split is the training part, if it is alone.
+// The file of the split with one of these suffixes and the word in its name: the path
+// itself, or in the folder that it is or lies in. A file whose name says no split is the
+// training part, if it is alone.
 std::optional<Path> one_file(const Path& path, Split split, std::initializer_list<std::string_view> suffixes,
                              std::string_view word = "") {
   const auto is_kind = [&](const Path& file) {
@@ -87,7 +94,7 @@ std::optional<Path> one_file(const Path& path, Split split, std::initializer_lis
     if (is_part(path) || (says_none && split == Split::kTrain)) return path;
     if (says_none) return std::nullopt;
   }
-  std::vector<Path> files = files_of(is_file(path) ? path.parent_path() : path);
+  std::vector<Path> files = files_of(folder_of(path));
   std::erase_if(files, [&](const Path& file) { return !is_kind(file); });
   const bool is_alone = files.size() == 1 && !split_of(files[0].filename().string());
   if (is_alone && split == Split::kTrain) return files[0];
@@ -100,7 +107,7 @@ std::optional<Path> one_file(const Path& path, Split split, std::initializer_lis
 
 ImageSet probe_idx(const Path& path, Split split, const ImageClasses& classes) {
   if (is_file(path) && path.filename().string().find("-ubyte") == std::string::npos) return nullptr;
-  const std::vector<Path> files = files_of(is_file(path) ? path.parent_path() : path);
+  const std::vector<Path> files = files_of(folder_of(path));
   const std::optional<Path> images = idx_file(files, "idx3", split);
   if (!images) return nullptr;
   const std::optional<Path> labels = idx_file(files, "idx1", split);
@@ -132,7 +139,7 @@ ImageSet probe_tensors(const Path& path, Split split) {
   if (const auto file = one_file(path, split, {".safetensors"})) return open_safetensors(*file);
   const auto images = one_file(path, split, {".npy"}, "images");
   if (!images) return nullptr;
-  const auto labels = one_file(images->parent_path(), split, {".npy"}, "labels");
+  const auto labels = one_file(folder_of(*images), split, {".npy"}, "labels");
   if (!labels) {
     throw ConfigError(kComponent,
                       fmt::format("no .npy file with 'labels' in its name beside '{}'", images->string()));

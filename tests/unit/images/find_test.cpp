@@ -23,7 +23,7 @@ class FindImageSet : public testing::Test {
     return error_of([&] { find(name, path, split); });
   }
   void write_mnist(const std::filesystem::path& folder, uint32_t count, const std::string& suffix = "") {
-    for (const std::string& part : {"train", "t10k"}) {
+    for (const std::string part : {"train", "t10k"}) {
       const std::string images = idx({count, 2, 2}, pattern(count * 4));
       const std::string labels = idx({count}, labels_up_to(static_cast<int>(count), 10));
       write_bytes(folder / (part + "-images-idx3-ubyte" + suffix), suffix.empty() ? images : gzip(images));
