@@ -45,6 +45,7 @@ class RecipesTest : public testing::Test {
 
   Process start(const std::vector<std::string>& words) const {
     return Process(command(words), {{"LOCKSTEP_COMPUTE_SETUP", "cpu"},
+                                    {"LOCKSTEP_PROGRESS", "none"},
                                     {"LOCKSTEP_DATA", std::nullopt},
                                     {"HOME", folder_.path().string()},
                                     {"OMP_NUM_THREADS", std::nullopt}});
