@@ -71,13 +71,14 @@ std::optional<Path> idx_file(const std::vector<Path>& files, std::string_view ki
   return std::nullopt;
 }
 
-// The file of the split with one of these suffixes: the path itself, or in the folder that
-// it is or lies in. A file whose name says no split is the training part, if it is alone.
-std::optional<Path> one_file(const Path& path, Split split,
-                             std::initializer_list<std::string_view> suffixes) {
+// The file of the split with one of these suffixes and with the word in its name: the path itself, or in the
+// folder that it is or lies in. A file whose name says no split is the training part, if it is alone.
+std::optional<Path> one_file(const Path& path, Split split, std::initializer_list<std::string_view> suffixes,
+                             std::string_view word = "") {
   const auto is_kind = [&](const Path& file) {
     const std::string suffix = file.extension().string();
-    return std::find(suffixes.begin(), suffixes.end(), suffix) != suffixes.end();
+    return std::find(suffixes.begin(), suffixes.end(), suffix) != suffixes.end() &&
+           has_word(file.filename().string(), {word});
   };
   const auto is_part = [&](const Path& file) { return split_of(file.filename().string()) == split; };
   if (is_file(path)) {
@@ -127,11 +128,24 @@ ImageSet probe_hdf5(const Path& path, Split split) {
   return file ? open_hdf5(*file) : nullptr;
 }
 
+ImageSet probe_tensors(const Path& path, Split split) {
+  if (const auto file = one_file(path, split, {".safetensors"})) return open_safetensors(*file);
+  const auto images = one_file(path, split, {".npy"}, "images");
+  if (!images) return nullptr;
+  const auto labels = one_file(images->parent_path(), split, {".npy"}, "labels");
+  if (!labels) {
+    throw ConfigError(kComponent,
+                      fmt::format("no .npy file with 'labels' in its name beside '{}'", images->string()));
+  }
+  return open_npy(*images, *labels);
+}
+
 ImageSet probe_any(const Path& path, Split split) {
   if (ImageSet set = probe_idx(path, split, {})) return set;
   if (ImageSet set = probe_cifar10(path, split)) return set;
   if (ImageSet set = probe_cifar100(path, split)) return set;
   if (ImageSet set = probe_hdf5(path, split)) return set;
+  if (ImageSet set = probe_tensors(path, split)) return set;
   return probe_image_folder(path, split);
 }
 

@@ -1,0 +1,161 @@
+#include <ATen/TensorIndexing.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <lockstep/device_image_dataset.h>
+#include <lockstep/error.h>
+#include <lockstep/image_dataset.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "data/image_tensor.h"
+#include "images/pixel_values.h"
+
+namespace lockstep {
+namespace {
+
+using Shape = std::vector<int64_t>;
+using SeedOf = std::function<uint64_t(int64_t index)>;
+
+// Pictures read from the source at a time.
+constexpr int64_t kChunk = 1024;
+
+// The part of the transform that is the same in every epoch, as bytes.
+ImageTransform fixed_part(const ImageTransform& transform) {
+  return {.resize = transform.resize,
+          .center_crop = transform.center_crop,
+          .layout = transform.layout,
+          .type = ImageTransform::Type::kUInt8};
+}
+
+// What is different in every epoch.
+ImageTransform random_part(const ImageTransform& transform) {
+  return {.random_crop = transform.random_crop,
+          .padding = transform.padding,
+          .flip_probability = transform.flip_probability};
+}
+
+// A source that somebody else keeps alive.
+std::shared_ptr<const ImageSource> borrowed(const ImageSource& source) {
+  return {std::shared_ptr<const ImageSource>(), &source};
+}
+
+// [C * 256]: what the bytes of each channel become.
+at::Tensor value_table(const ImageTransform& transform, int channels) {
+  ImageTransform in_floats = transform;
+  in_floats.type = ImageTransform::Type::kFloat32;
+  const images::PixelValues values(in_floats, channels);
+  constexpr int64_t kBytes = images::PixelValues::kBytes;
+  const at::Tensor table = at::empty({channels * kBytes}, at::kFloat);
+  std::memcpy(table.mutable_data_ptr(), values.table(0), table.nbytes());
+  return table.to(data::scalar_type_of(transform.type));
+}
+
+}  // namespace
+
+struct DeviceImageDataset::Impl {
+  Impl(const ImageSource& source, const ImageTransform& given, c10::Device on)
+      : transform(given), device(on) {
+    transform.validate();
+    const ImageDataset fixed(borrowed(source), fixed_part(transform));
+    const auto shape = fixed.image_shape();
+    channels = static_cast<int>(shape[0]);
+    picture = {static_cast<int>(shape[1]), static_cast<int>(shape[2])};
+    out = transformed_size(random_part(transform), picture);
+    copy_pictures(fixed);
+    if (transform.type != ImageTransform::Type::kUInt8) table = value_table(transform, channels).to(device);
+    const auto indices = at::TensorOptions(at::kLong).device(device);
+    const bool last = transform.layout == ImageTransform::Layout::kChannelsLast;
+    channel = at::arange(channels, indices).view(last ? Shape{1, 1, 1, -1} : Shape{1, -1, 1, 1});
+    table_start = channel * images::PixelValues::kBytes;
+    row = at::arange(out.height, indices).view(last ? Shape{1, -1, 1, 1} : Shape{1, 1, -1, 1});
+    column = at::arange(out.width, indices).view(last ? Shape{1, 1, -1, 1} : Shape{1, 1, 1, -1});
+  }
+
+  // Pictures keep their frame of padding, so that a crop is in bounds wherever it is.
+  void copy_pictures(const ImageDataset& fixed) {
+    const int64_t padding = transform.padding;
+    const auto bytes = at::TensorOptions(at::kByte).device(device);
+    pictures =
+        at::zeros({fixed.size(), channels, picture.height + 2 * padding, picture.width + 2 * padding}, bytes);
+    labels = at::empty({fixed.size()}, at::TensorOptions(at::kLong).device(device));
+    const at::Tensor inside = pictures.narrow(2, padding, picture.height).narrow(3, padding, picture.width);
+    for (int64_t first = 0; first < fixed.size(); first += kChunk) {
+      std::vector<int64_t> indices(static_cast<size_t>(std::min(kChunk, fixed.size() - first)));
+      for (size_t i = 0; i < indices.size(); ++i) indices[i] = first + static_cast<int64_t>(i);
+      const Batch batch = fixed.get_batch(indices, SampleSeeds(0, 0));
+      inside.narrow(0, first, batch.size()).copy_(batch.data());
+      labels.narrow(0, first, batch.size()).copy_(batch.target());
+    }
+  }
+
+  // Four numbers a sample, [4, B]: its index, the first row, the first column, and the step
+  // from one column to the next.
+  at::Tensor draw(std::span<const int64_t> indices, const SeedOf& seed_of) const {
+    const auto count = static_cast<int64_t>(indices.size());
+    const bool pinned = !device.is_cpu();  // so that the copy need not wait
+    const at::Tensor drawn = at::empty({4, count}, at::TensorOptions(at::kLong).pinned_memory(pinned));
+    auto* numbers = drawn.mutable_data_ptr<int64_t>();
+    const ImageTransform random = random_part(transform);
+    for (const int64_t index : indices) {
+      if (index < 0 || index >= pictures.size(0)) {
+        throw ConfigError("data",
+                          fmt::format("no such sample: index={}, samples={}", index, pictures.size(0)));
+      }
+      const Augmentation augmentation = draw_augmentation(random, picture, seed_of(index));
+      numbers[0] = index;
+      numbers[count] = augmentation.top;
+      numbers[2 * count] = augmentation.left + (augmentation.flip ? out.width - 1 : 0);
+      numbers[3 * count] = augmentation.flip ? -1 : 1;
+      ++numbers;
+    }
+    return drawn.to(device, /*non_blocking=*/true);
+  }
+
+  Batch read(std::span<const int64_t> indices, const SeedOf& seed_of) const {
+    const at::Tensor drawn = draw(indices, seed_of).view({4, -1, 1, 1, 1});
+    const at::Tensor rows = drawn[1].add(row);
+    const at::Tensor columns = drawn[2].addcmul(drawn[3], column);
+    at::Tensor images = pictures.index({drawn[0], channel, rows, columns});
+    if (table.defined()) images = table.index({table_start.add(images)});
+    if (transform.layout == ImageTransform::Layout::kChannelsLast) images = images.permute({0, 3, 1, 2});
+    return {{images, labels.index_select(0, drawn[0].flatten())}, {}};
+  }
+
+  ImageTransform transform;
+  c10::Device device;
+  int channels = 0;
+  ImageSize picture;       // before the random crop, without its padding
+  ImageSize out;           // of a sample
+  at::Tensor pictures;     // [N, C, H + 2 padding, W + 2 padding], bytes
+  at::Tensor labels;       // [N]
+  at::Tensor table;        // [C * 256] in the samples' type; undefined where bytes stay bytes
+  at::Tensor table_start;  // of each channel
+  // 0, 1, 2, ... along one dimension of a batch, in the order of its memory.
+  at::Tensor channel;
+  at::Tensor row;
+  at::Tensor column;
+};
+
+DeviceImageDataset::DeviceImageDataset(const ImageSource& source, const ImageTransform& transform,
+                                       c10::Device device)
+    : impl_(std::make_unique<const Impl>(source, transform, device)) {}
+DeviceImageDataset::~DeviceImageDataset() = default;
+DeviceImageDataset::DeviceImageDataset(DeviceImageDataset&&) noexcept = default;
+
+int64_t DeviceImageDataset::size() const { return impl_->pictures.size(0); }
+
+Example DeviceImageDataset::get(int64_t index, uint64_t seed) const {
+  const Batch batch = impl_->read({&index, 1}, [seed](int64_t) { return seed; });
+  return {batch.data()[0], batch.target()[0]};
+}
+
+Batch DeviceImageDataset::get_batch(std::span<const int64_t> indices, const SampleSeeds& seeds) const {
+  return impl_->read(indices, [&seeds](int64_t index) { return seeds.of(index); });
+}
+
+}  // namespace lockstep
