@@ -143,6 +143,22 @@ TEST_F(RecipesTest, MnistTestsEverySampleOnceOnAnyNumberOfRanks) {
   EXPECT_EQ(accuracy("3"), alone);
 }
 
+TEST_F(RecipesTest, ImagesOnTheDeviceTrainToTheSameNumbers) {
+  const auto lines = [this](const std::string& where) {
+    const Outcome run = train(with(kSmallMnist, {"--epochs", "1", "--log-interval", "1", "--device-data",
+                                                 where, "--run-dir", run_folder() + where}));
+    EXPECT_EQ(run.code, kExitSuccess) << run.errors;
+    std::vector<std::string> kept;
+    for (const std::string& line : lines_of(run.output)) {
+      if (line.starts_with("Train Epoch") || line.starts_with("Test set")) kept.push_back(line);
+    }
+    return kept;
+  };
+  const std::vector<std::string> streamed = lines("no");
+  EXPECT_EQ(streamed.size(), 6u);
+  EXPECT_EQ(lines("yes"), streamed);
+}
+
 TEST_F(RecipesTest, ADryRunIsOneBatchAnEpoch) {
   const Outcome run = train(with(kSmallMnist, {"--epochs", "2", "--dry-run", "--run-dir", run_folder()}));
   EXPECT_EQ(run.code, kExitSuccess) << run.errors;
