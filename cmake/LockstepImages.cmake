@@ -1,5 +1,5 @@
 # Finds what image sets are read with, and defines lockstep::images: zlib (MNIST's files),
-# libarchive (CIFAR's archives), libhdf5, libjpeg-turbo and libpng.
+# libarchive (CIFAR's archives), libjpeg-turbo and libpng.
 # Also used by the installed package: lockstep::core is static and needs it to link.
 #
 # Linked where something of them is used and only there: the launcher must not pay for
@@ -9,9 +9,8 @@ if(NOT TARGET lockstep::images)
   set(include_dirs)
   # Name of the library, a header of it, the Debian package.
   function(lockstep_find_image_library name header package)
-    find_library(LOCKSTEP_${name}_LIBRARY NAMES ${ARGN} ${name})
-    # Debian keeps the headers of the serial HDF5 in a folder of their own.
-    find_path(LOCKSTEP_${name}_INCLUDE_DIR ${header} PATH_SUFFIXES hdf5/serial)
+    find_library(LOCKSTEP_${name}_LIBRARY ${name})
+    find_path(LOCKSTEP_${name}_INCLUDE_DIR ${header})
     mark_as_advanced(LOCKSTEP_${name}_LIBRARY LOCKSTEP_${name}_INCLUDE_DIR)
     if(NOT LOCKSTEP_${name}_LIBRARY OR NOT LOCKSTEP_${name}_INCLUDE_DIR)
       message(FATAL_ERROR "${header} or its library not found. Run script/setup, or install ${package}.")
@@ -21,7 +20,6 @@ if(NOT TARGET lockstep::images)
   endfunction()
   lockstep_find_image_library(z zlib.h zlib1g-dev)
   lockstep_find_image_library(archive archive.h libarchive-dev)
-  lockstep_find_image_library(hdf5 hdf5.h libhdf5-dev hdf5_serial)
   lockstep_find_image_library(turbojpeg turbojpeg.h libturbojpeg0-dev)
   lockstep_find_image_library(png png.h libpng-dev)
 

@@ -2,7 +2,7 @@
 // every flag and printed line of Sigma2's page.
 //
 //   build/bin/cifar100 --nprocs 4 --compute-setup gpu --precision bf16 --epochs 100
-//   build/bin/cifar100 --nprocs 2 --data synthetic --global-batch-size 8 --max-batches 2 --epochs 1
+//   build/bin/cifar100 --data synthetic --global-batch-size 8 --max-batches 2 --val-every 0
 //
 // prints a line an epoch, from rank 0:
 //

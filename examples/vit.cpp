@@ -2,7 +2,7 @@
 // `labels`. `lockstep train vit` is the same with every printed line of LUMI's page.
 //
 //   build/bin/vit --nprocs 8 --compute-setup gpu --data train_images.hdf5
-//   build/bin/vit --nprocs 2 --data synthetic --model tiny --image-size 32 --epochs 1
+//   build/bin/vit --data synthetic --model tiny --image-size 32 --max-batches 2 --val-every 0
 //
 // prints a line an epoch, from rank 0:
 //
@@ -44,6 +44,6 @@ int main(int argc, char** argv) {
         torch::optim::Adam optimizer(model.module()->parameters(), torch::optim::AdamOptions(1e-3));
         lockstep::Trainer trainer(world, model, optimizer, config, lockstep::cross_entropy_with_accuracy);
         trainer.fit(train, validation);
-        if (world.is_main()) save_weights(*model.module(), trainer.run_folder() + "/vit.pth");
+        if (world.is_main()) lockstep::save_weights(*model.module(), trainer.run_folder() + "/vit.pth");
       });
 }

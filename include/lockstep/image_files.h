@@ -42,9 +42,15 @@ ImageSet open_cifar100(const std::filesystem::path& path, Split split,
                        Cifar100Labels labels = Cifar100Labels::kFine);
 
 // HDF5 with the datasets images (unsigned bytes: [n, height, width], [n, 3, height, width]
-// or [n, height, width, 3]; 1 channel too) and labels (integers: [n]). Data in one piece
-// is mapped; chunks are read by the library, one thread at a time.
+// or [n, height, width, 3]; 1 channel too) and labels (integers: [n]). Data in one
+// piece or in chunks that are whole images is mapped; other chunks are unpacked.
 ImageSet open_hdf5(const std::filesystem::path& path, ImageClasses classes = {});
+
+// Tensors of the same shapes as they lie in memory: images and labels of one safetensors
+// file, or two .npy files. Mapped.
+ImageSet open_safetensors(const std::filesystem::path& path, ImageClasses classes = {});
+ImageSet open_npy(const std::filesystem::path& images_path, const std::filesystem::path& labels_path,
+                  ImageClasses classes = {});
 
 // A folder for each class with .jpg, .jpeg and .png pictures, in root itself or in
 // root/train, and root/val or else root/test. Classes are in the order of their names, and

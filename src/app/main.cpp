@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "base/process.h"
+#include "cli/bench_scaling.h"
 #include "cli/init.h"
 #include "cli/report.h"
 #include "cli/run.h"
@@ -31,6 +32,7 @@ constexpr char kUsage[] =
     "  lockstep doctor              what this machine and this allocation can do\n"
     "  lockstep bench collectives   time and bandwidth of collectives\n"
     "  lockstep bench data          images a second from bytes to batches\n"
+    "  lockstep bench scaling       a training with several numbers of ranks and CPUs\n"
     "  lockstep ckpt                checkpoints: list, inspect, verify, export, import, compare\n"
     "  lockstep report              a page about runs: loss, accuracy, speed, configuration\n"
     "  lockstep --version\n"
@@ -91,6 +93,10 @@ void open_closed_streams() {
 int main(int argc, char** argv) {
   open_closed_streams();
   const std::string_view command = argc > 1 ? argv[1] : "--help";
+  // It only starts trainings and reads what they leave.
+  if (command == "bench" && argc > 2 && std::string_view(argv[2]) == "scaling") {
+    return run_command({"scaling", lockstep::cli::run_bench_scaling}, argc - 1, argv + 1);
+  }
   if (needs_tensors(command)) return run_tensor_command(argv);
   for (const Command& known : kCommands) {
     if (command == known.name) return run_command(known, argc, argv);

@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
     bench->require_subcommand(1);
     lockstep::cli::add_bench_collectives(*bench, &status);
     lockstep::cli::add_bench_data(*bench, &status);
+    bench->footer("\nlockstep bench scaling compares numbers of ranks and CPUs: see its --help.");
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

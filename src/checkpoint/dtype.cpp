@@ -41,18 +41,4 @@ std::optional<at::ScalarType> dtype_of(std::string_view name) {
   return std::nullopt;
 }
 
-std::optional<int64_t> shape_bytes(const std::vector<int64_t>& shape, int64_t bytes_per_element) {
-  int64_t bytes = bytes_per_element;
-  bool empty = false;
-  for (const int64_t size : shape) {
-    if (size < 0) return std::nullopt;
-    if (size == 0) {
-      empty = true;
-    } else if (__builtin_mul_overflow(bytes, size, &bytes)) {
-      return std::nullopt;
-    }
-  }
-  return empty ? 0 : bytes;
-}
-
 }  // namespace lockstep::checkpoint

@@ -1,47 +1,31 @@
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
+
+#include "base/json_text.h"
 
 namespace lockstep::checkpoint {
 
-// JSON from a file that may be cut, changed or hostile. Everything that is wrong is a
-// CheckpointError with the path of the file.
+// base/json_text.h for files of checkpoints: everything that is wrong is a CheckpointError
+// with the path of the file.
 
-// Throws unless the text is one JSON value, nested 64 deep at most, in which no object
-// has a key twice.
-nlohmann::json parse_json(std::string_view text, const std::filesystem::path& path);
+// "'file' is broken: reason".
+[[noreturn]] void fail_broken(const std::filesystem::path& path, const std::string& reason);
 
-// An object whose members are taken by name and type; a missing or wrong one is an
-// error that names it.
-class JsonObject {
+inline nlohmann::json parse_json(std::string_view text, const std::filesystem::path& path) {
+  return base::parse_json(text, path, fail_broken);
+}
+
+class JsonObject : public base::JsonObject {
  public:
-  // `place` is where in the file it is: "tensors.w". Both arguments outlive it.
-  JsonObject(const nlohmann::json& value, const std::filesystem::path& path, std::string place);
+  JsonObject(const nlohmann::json& value, const std::filesystem::path& path, std::string place)
+      : base::JsonObject(value, path, std::move(place), fail_broken) {}
 
-  bool has(const char* key) const { return value_.contains(key); }
-  int64_t integer(const char* key, int64_t least = 0) const;
-  double number(const char* key) const;
-  std::string text(const char* key) const;
   std::string checksum(const char* key) const;
-  std::vector<int64_t> integers(const char* key, size_t most) const;
-  // An array or an object.
-  const nlohmann::json& array(const char* key) const;
-  const nlohmann::json& object(const char* key) const;
-
-  std::string place(std::string_view key) const;
-  [[noreturn]] void fail(std::string_view key, std::string_view reason) const;
-
- private:
-  const nlohmann::json& member(const char* key) const;
-
-  const nlohmann::json& value_;
-  const std::filesystem::path& path_;
-  std::string place_;
 };
 
 }  // namespace lockstep::checkpoint

@@ -1,12 +1,12 @@
 #include "checkpoint/safetensors.h"
 
 #include <fmt/format.h>
+#include <lockstep/error.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/safetensors.h"
 #include "checkpoint/dtype.h"
-#include "checkpoint/error.h"
 #include "checkpoint/json_text.h"
 
 namespace lockstep::checkpoint {
@@ -15,23 +15,6 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kAlignment = 8;
-
-StoredTensor parse_tensor(const std::string& name, const json& value, const std::filesystem::path& path) {
-  const JsonObject object(value, path, name);
-  StoredTensor tensor;
-  tensor.name = name;
-  const std::string dtype = object.text("dtype");
-  if (!dtype_of(dtype)) object.fail("dtype", fmt::format("no dtype that we can hold: {}", dtype));
-  tensor.dtype = *dtype_of(dtype);
-  tensor.shape = object.integers("shape", kMaxDimensions);
-  const std::vector<int64_t> offsets = object.integers("data_offsets", 2);
-  if (offsets.size() != 2 || offsets[0] > offsets[1]) object.fail("data_offsets", "not a begin and an end");
-  tensor.begin = offsets[0];
-  tensor.end = offsets[1];
-  const auto bytes = shape_bytes(tensor.shape, static_cast<int64_t>(c10::elementSize(tensor.dtype)));
-  if (bytes != tensor.end - tensor.begin) object.fail("data_offsets", "not the bytes of dtype and shape");
-  return tensor;
-}
 
 }  // namespace
 
@@ -61,42 +44,19 @@ std::string encode_header(const SafetensorsHeader& header) {
 
 int64_t header_text_bytes(std::string_view first_bytes, int64_t file_bytes,
                           const std::filesystem::path& path) {
-  uint64_t length = 0;
-  for (size_t i = 0; i < first_bytes.size(); ++i) {
-    length |= static_cast<uint64_t>(static_cast<unsigned char>(first_bytes[i])) << (8 * i);
-  }
-  const int64_t most = std::min(kMaxHeaderBytes, file_bytes - kLengthBytes);
-  if (first_bytes.size() != kLengthBytes || most < 0 || length > static_cast<uint64_t>(most)) {
-    throw CheckpointError(fmt::format("'{}' is no safetensors file, or cut: a header of {} bytes in {} bytes",
-                                      path.string(), length, file_bytes));
-  }
-  return static_cast<int64_t>(length);
+  return base::safetensors_text_bytes(first_bytes, file_bytes, path, fail_broken);
 }
 
 SafetensorsHeader parse_header(std::string_view text, int64_t file_bytes, const std::filesystem::path& path) {
-  const json root_json = parse_json(text, path);
-  const JsonObject root(root_json, path, "");
-  SafetensorsHeader header;
-  header.bytes = kLengthBytes + static_cast<int64_t>(text.size());
-  for (const auto& [name, value] : root_json.items()) {
-    if (name != kMetadataKey) {
-      header.tensors.push_back(parse_tensor(name, value, path));
-      continue;
-    }
-    const JsonObject metadata(value, path, name);
-    for (const auto& [key, text_value] : value.items()) header.metadata[key] = metadata.text(key.c_str());
-  }
-  std::sort(header.tensors.begin(), header.tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
-    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
-  });
-  int64_t next = 0;
-  for (const StoredTensor& tensor : header.tensors) {
-    if (tensor.begin != next) root.fail(tensor.name, "overlaps another tensor, or leaves a gap");
-    next = tensor.end;
-  }
-  if (next != file_bytes - header.bytes) {
-    throw CheckpointError(fmt::format("'{}' is cut or too long: {} bytes of data where its header says {}",
-                                      path.string(), file_bytes - header.bytes, next));
+  base::SafetensorsText parsed = base::parse_safetensors(text, file_bytes, path, fail_broken);
+  SafetensorsHeader header{.tensors = {}, .metadata = std::move(parsed.metadata), .bytes = parsed.bytes};
+  header.tensors.reserve(parsed.tensors.size());
+  for (base::SafetensorsEntry& entry : parsed.tensors) {
+    header.tensors.push_back({.name = std::move(entry.name),
+                              .dtype = dtype_of(entry.dtype).value(),
+                              .shape = std::move(entry.shape),
+                              .begin = entry.begin,
+                              .end = entry.end});
   }
   return header;
 }

@@ -9,10 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include "base/safetensors.h"
+
 namespace lockstep::checkpoint {
 
-// The header of a safetensors file: 8 bytes with the length of a JSON text, little
-// endian, then the text, then the data of the tensors without a gap between them.
+// The header of a safetensors file (base/safetensors.h), with LibTorch's dtypes.
 
 struct StoredTensor {
   std::string name;
@@ -29,10 +30,9 @@ struct SafetensorsHeader {
 };
 
 // What a tensor must not be called: the format's own entry.
-inline constexpr char kMetadataKey[] = "__metadata__";
-inline constexpr int64_t kLengthBytes = 8;
-// The format's own limit.
-inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
+inline constexpr const char* kMetadataKey = base::kSafetensorsMetadata;
+inline constexpr int64_t kLengthBytes = base::kSafetensorsLengthBytes;
+inline constexpr int64_t kMaxHeaderBytes = base::kMaxSafetensorsHeaderBytes;
 
 // The bytes of the header. `header.bytes` is not used. The data that follows lies on a
 // multiple of 8. ConfigError for a name that is not UTF-8, or too many tensors.

@@ -60,7 +60,7 @@ ImageSplit split_images(const std::shared_ptr<const ImageSource>& source, double
   const int64_t size = source->size();
   const bool is_part = train_fraction > 0 && train_fraction < 1;  // not a number is none
   const int64_t train = is_part ? static_cast<int64_t>(static_cast<double>(size) * train_fraction) : 0;
-  if (train == 0) {
+  if (train == 0 || train == size) {
     throw ConfigError("data", fmt::format("{} images cannot be cut in two by a fraction of {}: one part "
                                           "would be empty",
                                           size, train_fraction));

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "images/file_error.h"
 
@@ -18,26 +19,24 @@ constexpr int64_t kMaxArchiveBytes = 4 * kMaxEntryBytes;  // unpacked
 class TarReader {
  public:
   explicit TarReader(const std::filesystem::path& path)
-      : path_(path), file_(map_file(path)), archive_(archive_read_new()) {
+      : path_(path), file_(map_file(path)), archive_(archive_read_new(), archive_read_free) {
     if (archive_ == nullptr) fail("no memory");
     // By name: "all" has filters that start programs.
-    archive_read_support_filter_bzip2(archive_);
-    archive_read_support_filter_gzip(archive_);
-    archive_read_support_filter_xz(archive_);
-    archive_read_support_filter_zstd(archive_);
-    archive_read_support_format_tar(archive_);
-    if (archive_read_open_memory(archive_, file_.bytes.data(), file_.bytes.size()) != ARCHIVE_OK) fail_here();
+    archive_read_support_filter_bzip2(archive_.get());
+    archive_read_support_filter_gzip(archive_.get());
+    archive_read_support_filter_xz(archive_.get());
+    archive_read_support_filter_zstd(archive_.get());
+    archive_read_support_format_tar(archive_.get());
+    if (archive_read_open_memory(archive_.get(), file_.bytes.data(), file_.bytes.size()) != ARCHIVE_OK)
+      fail_here();
   }
-  ~TarReader() { archive_read_free(archive_); }
-  TarReader(const TarReader&) = delete;
-  TarReader& operator=(const TarReader&) = delete;
 
   // false at the end.
   bool next() {
-    const int status = archive_read_next_header(archive_, &entry_);
+    const int status = archive_read_next_header(archive_.get(), &entry_);
     if (status == ARCHIVE_EOF) return false;
     if (status != ARCHIVE_OK && status != ARCHIVE_WARN) fail_here();
-    if (++entries_ > kMaxEntries || archive_filter_bytes(archive_, 0) > kMaxArchiveBytes) {
+    if (++entries_ > kMaxEntries || archive_filter_bytes(archive_.get(), 0) > kMaxArchiveBytes) {
       fail("more in it than an image set has");
     }
     if (archive_entry_size(entry_) > kMaxEntryBytes || archive_entry_size(entry_) < 0) {
@@ -61,7 +60,7 @@ class TarReader {
     while (data->size() < size) {
       const size_t done = data->size();
       data->resize(done + std::min(kReadBytes, size - done));
-      const la_ssize_t got = archive_read_data(archive_, data->data() + done, data->size() - done);
+      const la_ssize_t got = archive_read_data(archive_.get(), data->data() + done, data->size() - done);
       if (got <= 0) fail_here();
       data->resize(done + static_cast<size_t>(got));
     }
@@ -70,18 +69,18 @@ class TarReader {
   }
 
   [[noreturn]] void fail(std::string_view reason) const {
-    fail_at(path_, archive_ == nullptr ? 0 : archive_filter_bytes(archive_, -1), reason);
+    fail_at(path_, archive_ == nullptr ? 0 : archive_filter_bytes(archive_.get(), -1), reason);
   }
 
  private:
   [[noreturn]] void fail_here() const {
-    const char* text = archive_error_string(archive_);
+    const char* text = archive_error_string(archive_.get());
     fail(fmt::format("no tar archive, or cut: {}", text == nullptr ? "it ends too early" : text));
   }
 
   const std::filesystem::path& path_;
   SharedBytes file_;
-  struct archive* archive_;
+  std::unique_ptr<struct archive, int (*)(struct archive*)> archive_;
   struct archive_entry* entry_ = nullptr;
   size_t entries_ = 0;
 };

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <initializer_list>
 #include <optional>
 
 #include "images/file_error.h"
@@ -48,6 +48,12 @@ std::vector<Path> files_of(const Path& folder) {
   return files;
 }
 
+// A folder, or the one that a file lies in.
+Path folder_of(const Path& path) {
+  if (!is_file(path)) return path;
+  return path.has_parent_path() ? path.parent_path() : Path(".");
+}
+
 [[noreturn]] void fail_two(const Path& one, const Path& other) {
   throw ConfigError(kComponent, fmt::format("two sets in one folder, keep one of them there: '{}' and '{}'",
                                             one.string(), other.string()));
@@ -71,13 +77,15 @@ std::optional<Path> idx_file(const std::vector<Path>& files, std::string_view ki
   return std::nullopt;
 }
 
-// The file of the split with one of these suffixes: the path itself, or in the folder that
-// it is or lies in. A file whose name says no split is the training part, if it is alone.
-std::optional<Path> one_file(const Path& path, Split split,
-                             std::initializer_list<std::string_view> suffixes) {
+// The file of the split with one of these suffixes and the word in its name: the path
+// itself, or in the folder that it is or lies in. A file whose name says no split is the
+// training part, if it is alone.
+std::optional<Path> one_file(const Path& path, Split split, std::initializer_list<std::string_view> suffixes,
+                             std::string_view word = "") {
   const auto is_kind = [&](const Path& file) {
     const std::string suffix = file.extension().string();
-    return std::find(suffixes.begin(), suffixes.end(), suffix) != suffixes.end();
+    return std::find(suffixes.begin(), suffixes.end(), suffix) != suffixes.end() &&
+           has_word(file.filename().string(), {word});
   };
   const auto is_part = [&](const Path& file) { return split_of(file.filename().string()) == split; };
   if (is_file(path)) {
@@ -86,7 +94,7 @@ std::optional<Path> one_file(const Path& path, Split split,
     if (is_part(path) || (says_none && split == Split::kTrain)) return path;
     if (says_none) return std::nullopt;
   }
-  std::vector<Path> files = files_of(is_file(path) ? path.parent_path() : path);
+  std::vector<Path> files = files_of(folder_of(path));
   std::erase_if(files, [&](const Path& file) { return !is_kind(file); });
   const bool is_alone = files.size() == 1 && !split_of(files[0].filename().string());
   if (is_alone && split == Split::kTrain) return files[0];
@@ -99,7 +107,7 @@ std::optional<Path> one_file(const Path& path, Split split,
 
 ImageSet probe_idx(const Path& path, Split split, const ImageClasses& classes) {
   if (is_file(path) && path.filename().string().find("-ubyte") == std::string::npos) return nullptr;
-  const std::vector<Path> files = files_of(is_file(path) ? path.parent_path() : path);
+  const std::vector<Path> files = files_of(folder_of(path));
   const std::optional<Path> images = idx_file(files, "idx3", split);
   if (!images) return nullptr;
   const std::optional<Path> labels = idx_file(files, "idx1", split);
@@ -127,11 +135,24 @@ ImageSet probe_hdf5(const Path& path, Split split) {
   return file ? open_hdf5(*file) : nullptr;
 }
 
+ImageSet probe_tensors(const Path& path, Split split) {
+  if (const auto file = one_file(path, split, {".safetensors"})) return open_safetensors(*file);
+  const auto images = one_file(path, split, {".npy"}, "images");
+  if (!images) return nullptr;
+  const auto labels = one_file(folder_of(*images), split, {".npy"}, "labels");
+  if (!labels) {
+    throw ConfigError(kComponent,
+                      fmt::format("no .npy file with 'labels' in its name beside '{}'", images->string()));
+  }
+  return open_npy(*images, *labels);
+}
+
 ImageSet probe_any(const Path& path, Split split) {
   if (ImageSet set = probe_idx(path, split, {})) return set;
   if (ImageSet set = probe_cifar10(path, split)) return set;
   if (ImageSet set = probe_cifar100(path, split)) return set;
   if (ImageSet set = probe_hdf5(path, split)) return set;
+  if (ImageSet set = probe_tensors(path, split)) return set;
   return probe_image_folder(path, split);
 }
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 
 #include "images/file_error.h"
+#include "images/packed_images.h"
 
 namespace lockstep::images {
 namespace {
 
 constexpr int kGzipWindow = 16 + MAX_WBITS;  // a gzip header and its checksum, nothing else
-constexpr int64_t kMaxRatio = 1032;          // of deflate
 constexpr size_t kMaxStep = 1 << 30;         // zlib counts in 32 bits
 
 }  // namespace
@@ -28,7 +28,7 @@ GzipInput::GzipInput(std::span<const uint8_t> packed, const std::filesystem::pat
 
 GzipInput::~GzipInput() { inflateEnd(&stream_); }
 
-int64_t GzipInput::max_bytes() const { return static_cast<int64_t>(packed_.size()) * kMaxRatio; }
+int64_t GzipInput::max_bytes() const { return static_cast<int64_t>(packed_.size() * kDeflateRatio); }
 
 size_t GzipInput::unpack(uint8_t* to, size_t count) {
   size_t done = 0;

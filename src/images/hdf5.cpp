@@ -3,113 +3,73 @@
 #include <lockstep/image_files.h>
 
 #include <algorithm>
-#include <cstring>
 
-#include "base/check.h"
-#include "images/file_error.h"
-#include "images/hdf5_file.h"
-#include "images/label_check.h"
-#include "images/tensor_layout.h"
+#include "images/hdf5_dataset.h"
+#include "images/packed_images.h"
 
 namespace lockstep {
 namespace images {
 namespace {
 
-constexpr int64_t kMaxRatio = 1032;  // of deflate
-
-// Read by the library, one image after the other whoever asks.
-class Hdf5Images final : public ImageSource {
- public:
-  Hdf5Images(std::unique_ptr<const Hdf5Dataset> dataset, ImageShape shape, ImageLabels labels)
-      : dataset_(std::move(dataset)), shape_(shape), labels_(std::move(labels)) {}
-
-  int64_t size() const override { return static_cast<int64_t>(labels_.values.size()); }
-  int64_t num_classes() const override { return labels_.num_classes; }
-  std::span<const std::string> class_names() const override { return labels_.names; }
-  int64_t label(int64_t index) const override {
-    base::check(0 <= index && index < size(), "the index of an image is in range");
-    return labels_.values[static_cast<size_t>(index)];
+// Chunks that are whole images and not packed are used where they lie in the file, like
+// data in one piece; others are unpacked into memory.
+std::vector<ImageBlock> image_blocks(const Hdf5File& file, const Hdf5Dataset& dataset,
+                                     const ImageTensor& tensor, const SharedBytes& mapped) {
+  std::vector<ImageBlock> blocks;
+  const int64_t stride = tensor.shape.bytes();
+  if (dataset.begin) {
+    blocks.push_back({mapped, static_cast<int64_t>(*dataset.begin), stride, tensor.count});
+    return blocks;
   }
-
-  ImageView image(int64_t index, std::vector<uint8_t>& scratch) const override {
-    base::check(0 <= index && index < size(), "the index of an image is in range");
-    scratch.resize(static_cast<size_t>(shape_.bytes()));
-    dataset_->read_bytes(index, 1, scratch.data());
-    return {.pixels = scratch.data(),
-            .channels = shape_.channels,
-            .height = shape_.height,
-            .width = shape_.width,
-            .layout = shape_.layout};
+  const bool is_whole =
+      std::equal(dataset.shape.begin() + 1, dataset.shape.end(), dataset.chunk_shape.begin() + 1);
+  if (!is_whole || !dataset.filters.empty()) {
+    blocks.push_back({unpack_chunks(file, dataset), 0, stride, tensor.count});
+    return blocks;
   }
-
- private:
-  std::unique_ptr<const Hdf5Dataset> dataset_;
-  ImageShape shape_;
-  ImageLabels labels_;
-};
-
-ImageLabels read_labels(const Hdf5Dataset& dataset, int64_t num_images, ImageClasses classes) {
-  const TensorPlace place{dataset.path(), dataset.name()};
-  const std::vector<int64_t>& shape = dataset.shape();
-  if (dataset.element() == Hdf5Dataset::Element::kOther) fail_tensor(place, "its elements are no integers");
-  // [n], or [n, 1] as some write it. Not more than the images: they have been checked.
-  if (shape[0] != num_images ||
-      !std::all_of(shape.begin() + 1, shape.end(), [](int64_t n) { return n == 1; })) {
-    fail_tensor(place,
-                fmt::format("the shape [{}] is not that of {} labels", fmt::join(shape, ", "), num_images));
-  }
-  LabelCheck check(classes.names.empty() ? classes.count : static_cast<int64_t>(classes.names.size()));
-  ImageLabels labels;
-  for (const int64_t label : dataset.read_integers()) {
-    if (!check.take(label)) {
-      fail_tensor(place, fmt::format("entry {}: {}", labels.values.size(), check.complaint(label)));
+  int64_t left = tensor.count;
+  for (const Hdf5Dataset::Chunk& chunk : dataset.chunks) {
+    const int64_t count = std::min(left, dataset.chunk_shape[0]);
+    if (static_cast<int64_t>(chunk.bytes) < count * stride) {
+      fail_at(file.path(), static_cast<int64_t>(chunk.begin), "a chunk that is smaller than its images");
     }
-    labels.values.push_back(static_cast<int32_t>(label));
+    blocks.push_back({mapped, static_cast<int64_t>(chunk.begin), stride, count});
+    left -= count;
   }
-  labels.num_classes = check.num_classes();
-  labels.names = std::move(classes.names);
-  return labels;
+  return blocks;
 }
 
-// Whether the map shows what the library reads; if not, the library's word counts.
-bool shows_same(const Hdf5Dataset& dataset, const ImageTensor& images, const uint8_t* mapped) {
-  std::vector<uint8_t> read(static_cast<size_t>(images.shape.bytes()));
-  for (const int64_t index : {int64_t{0}, images.count - 1}) {
-    dataset.read_bytes(index, 1, read.data());
-    if (std::memcmp(read.data(), mapped + index * images.shape.bytes(), read.size()) != 0) return false;
+ImageLabels read_labels(const Hdf5File& file, int64_t num_images, ImageClasses classes,
+                        const SharedBytes& mapped) {
+  const Hdf5Dataset dataset = read_dataset(file, "labels");
+  const TensorPlace place{file.path(), dataset.name};
+  // [n], or [n, 1] as some write it.
+  if (dataset.elements() != num_images || dataset.shape[0] != num_images) {
+    fail_tensor(place, fmt::format("the shape [{}] is not that of {} labels", fmt::join(dataset.shape, ", "),
+                                   num_images));
   }
-  return true;
+  const auto size = static_cast<size_t>(num_images * dataset.type.bytes);
+  const SharedBytes unpacked = dataset.begin ? SharedBytes{} : unpack_chunks(file, dataset);
+  return integer_labels(
+      dataset.begin ? mapped.bytes.subspan(static_cast<size_t>(*dataset.begin), size) : unpacked.bytes,
+      dataset.type, std::move(classes), dataset.begin, place);
 }
 
 }  // namespace
 }  // namespace images
 
 ImageSet open_hdf5(const std::filesystem::path& path, ImageClasses classes) {
-  images::SharedBytes file = images::map_file(path);
-  const auto file_bytes = static_cast<int64_t>(file.bytes.size());
-  auto dataset = std::make_unique<const images::Hdf5Dataset>(path, "images");
-  const images::TensorPlace place{path, "images"};
-  if (dataset->element() != images::Hdf5Dataset::Element::kByte) {
+  const images::SharedBytes mapped = images::map_file(path);
+  const images::Hdf5File file(mapped.bytes, path);
+  const images::Hdf5Dataset dataset = images::read_dataset(file, "images");
+  const images::TensorPlace place{path, dataset.name};
+  if (dataset.type.bytes != 1 || dataset.type.is_signed) {
     images::fail_tensor(place, "its elements are not unsigned bytes");
   }
-  const images::ImageTensor tensor =
-      images::image_tensor(dataset->shape(), file_bytes * images::kMaxRatio, place);
-  images::ImageLabels labels =
-      images::read_labels(images::Hdf5Dataset(path, "labels"), tensor.count, std::move(classes));
-
-  const int64_t bytes = tensor.count * tensor.shape.bytes();
-  if (const auto offset = dataset->file_offset()) {
-    if (*offset > file_bytes || bytes > file_bytes - *offset) {
-      images::fail_at(path, *offset,
-                      fmt::format("'images' of {} bytes goes beyond the end of the file", bytes));
-    }
-    if (images::shows_same(*dataset, tensor, file.bytes.data() + *offset)) {
-      std::vector<images::ImageBlock> blocks;
-      blocks.push_back({std::move(file), *offset, tensor.shape.bytes(), tensor.count});
-      return std::make_shared<images::PackedImages>(tensor.shape, std::move(blocks), std::move(labels));
-    }
-  }
-  return std::make_shared<images::Hdf5Images>(std::move(dataset), tensor.shape, std::move(labels));
+  const images::ImageTensor tensor = images::image_tensor(dataset.shape, place);
+  images::ImageLabels labels = images::read_labels(file, tensor.count, std::move(classes), mapped);
+  return std::make_shared<images::PackedImages>(
+      tensor.shape, images::image_blocks(file, dataset, tensor, mapped), std::move(labels));
 }
 
 }  // namespace lockstep

@@ -1,202 +1,207 @@
 #include "images/hdf5_file.h"
 
 #include <fmt/format.h>
-#include <hdf5.h>
 
 #include <algorithm>
-#include <utility>
-
-#include "images/tensor_layout.h"
+#include <optional>
+#include <string>
 
 namespace lockstep::images {
 namespace {
 
-constexpr int64_t kMaxChunkBytes = int64_t{256} << 20;
-constexpr int kMaxDimensions = 8;
-constexpr size_t kCacheChunks = 4, kCacheSlots = 521;
+constexpr std::string_view kSignature("\x89HDF\r\n\x1a\n", 8);
+constexpr size_t kMaxMessages = 10'000;
+constexpr int kMaxNodes = 10'000;
+constexpr uint8_t kShared = 0x02;  // flag: the content of the message is elsewhere
 
-// A handle of the library; whoever ends it holds the lock.
-class Handle {
- public:
-  Handle() = default;
-  Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {}
-  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
-  Handle& operator=(Handle&& other) noexcept {
-    std::swap(id_, other.id_);
-    std::swap(close_, other.close_);
-    return *this;
+using Blocks = std::vector<std::pair<uint64_t, uint64_t>>;  // begin and end of messages
+
+// One block of messages; what goes on elsewhere is appended to blocks.
+void read_block(ByteCursor cursor, bool is_new, size_t header_bytes, std::vector<Hdf5Message>& messages) {
+  while (cursor.left() >= header_bytes) {
+    Hdf5Message message;
+    message.type = is_new ? cursor.u8() : cursor.u16();
+    const uint16_t size = cursor.u16();
+    const uint8_t flags = cursor.u8();
+    cursor.skip(is_new ? header_bytes - 4 : 3);
+    message.begin = cursor.at();
+    cursor.skip(size);
+    message.end = cursor.at();
+    const bool is_ours = message.type == hdf5::kDataspace || message.type == hdf5::kDatatype ||
+                         message.type == hdf5::kFilters || message.type == hdf5::kLayout;
+    if (is_ours && (flags & kShared) != 0) cursor.fail(fmt::format("a shared message; {}", kRepack));
+    if (messages.size() >= kMaxMessages) cursor.fail("more messages than an object has");
+    messages.push_back(message);
   }
-  ~Handle() {
-    if (id_ >= 0) close_(id_);
-  }
-
-  hid_t get() const { return id_; }
-  explicit operator bool() const { return id_ >= 0; }
-
- private:
-  hid_t id_ = -1;
-  herr_t (*close_)(hid_t) = nullptr;
-};
-
-// The library prints its errors unless it is told not to.
-class QuietErrors {
- public:
-  QuietErrors() {
-    H5Eget_auto2(H5E_DEFAULT, &function_, &data_);
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-  }
-  ~QuietErrors() {
-    H5Eclear2(H5E_DEFAULT);
-    H5Eset_auto2(H5E_DEFAULT, function_, data_);
-  }
-  QuietErrors(const QuietErrors&) = delete;
-  QuietErrors& operator=(const QuietErrors&) = delete;
-
- private:
-  H5E_auto2_t function_ = nullptr;
-  void* data_ = nullptr;
-};
-
-herr_t keep_text(unsigned /*place*/, const H5E_error2_t* error, void* text) {
-  if (error->desc != nullptr) *static_cast<std::string*>(text) = error->desc;
-  return 0;
 }
 
-// What the library says last, at the bottom of its error: the cause.
-std::string cause() {
-  std::string text = "the HDF5 library gives no reason";
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, keep_text, &text);
-  return text;
+std::string_view text_at(const Hdf5File& file, uint64_t address, uint64_t size) {
+  ByteCursor cursor = file.at(address);
+  const auto bytes = cursor.bytes(std::min(size, cursor.left()));
+  const auto end = std::find(bytes.begin(), bytes.end(), 0);
+  return {reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(end - bytes.begin())};
+}
+
+// A group as files of all versions have it unless told otherwise: a tree of tables, and a
+// heap with the names.
+class SymbolTable {
+ public:
+  SymbolTable(const Hdf5File& file, ByteCursor message) : file_(file), tree_(message.u64()) {
+    ByteCursor heap = file.at(message.u64());
+    heap.expect("HEAP");
+    heap.skip(4);
+    names_bytes_ = heap.u64();
+    heap.skip(8);
+    names_ = heap.u64();
+  }
+
+  std::optional<uint64_t> find(std::string_view name) { return find_below(name, tree_, UINT8_MAX); }
+
+ private:
+  std::optional<uint64_t> find_below(std::string_view name, uint64_t address, int level_above) {
+    ByteCursor cursor = file_.at(address);
+    if (++nodes_ > kMaxNodes) cursor.fail("more nodes than a group has");
+    if (cursor.take("SNOD")) return find_in_table(name, cursor);
+    cursor.expect("TREE");
+    const uint8_t type = cursor.u8(), level = cursor.u8();
+    if (type != 0 || level >= level_above) cursor.fail("a tree that is none of a group");
+    const uint16_t entries = cursor.u16();
+    cursor.skip(16);
+    for (uint16_t i = 0; i < entries; ++i) {
+      cursor.skip(8);
+      if (const auto found = find_below(name, cursor.u64(), level)) return found;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<uint64_t> find_in_table(std::string_view name, ByteCursor cursor) const {
+    cursor.skip(2);
+    const uint16_t entries = cursor.u16();
+    for (uint16_t i = 0; i < entries; ++i) {
+      const uint64_t name_offset = cursor.u64(), object = cursor.u64();
+      const uint32_t kind = cursor.u32();
+      cursor.skip(20);
+      if (name_offset >= names_bytes_ || names_ > UINT64_MAX - name_offset)
+        cursor.fail("a name outside of its heap");
+      if (text_at(file_, names_ + name_offset, names_bytes_ - name_offset) != name) continue;
+      if (kind == 2) cursor.fail(fmt::format("'{}' is a link, not a dataset of this file", name));
+      return object;
+    }
+    return std::nullopt;
+  }
+
+  const Hdf5File& file_;
+  uint64_t tree_;
+  uint64_t names_ = 0;
+  uint64_t names_bytes_ = 0;
+  int nodes_ = 0;
+};
+
+// A link that is a message of the group's header; the address if it has the name.
+std::optional<uint64_t> read_link(ByteCursor cursor, std::string_view name) {
+  cursor.skip(1);
+  const uint8_t flags = cursor.u8();
+  const uint8_t type = (flags & 8) != 0 ? cursor.u8() : 0;
+  if ((flags & 4) != 0) cursor.skip(8);
+  if ((flags & 16) != 0) cursor.skip(1);
+  const auto text = cursor.bytes(cursor.number(size_t{1} << (flags & 3)));
+  if (std::string_view(reinterpret_cast<const char*>(text.data()), text.size()) != name) return std::nullopt;
+  if (type != 0) cursor.fail(fmt::format("'{}' is a link, not a dataset of this file", name));
+  return cursor.u64();
+}
+
+// Groups of very many objects keep their links outside of the header.
+void check_links_are_here(ByteCursor cursor) {
+  cursor.skip(1);
+  if ((cursor.u8() & 1) != 0) cursor.skip(8);
+  if (cursor.u64() != kNoAddress)
+    cursor.fail(fmt::format("a group with an index that is not read here; {}", kRepack));
 }
 
 }  // namespace
 
-struct Hdf5Dataset::Handles {
-  Handle file, dataset, type, space;
-};
-
-std::mutex& hdf5_lock() {
-  static std::mutex lock;
-  return lock;
+Hdf5File::Hdf5File(std::span<const uint8_t> bytes, const std::filesystem::path& path)
+    : bytes_(bytes), path_(path) {
+  // Something else may stand before the file: 512 bytes, or twice, four times as many.
+  for (uint64_t begin = 0; begin < bytes.size(); begin = begin == 0 ? 512 : begin * 2) {
+    ByteCursor cursor(bytes, path, begin);
+    if (!cursor.take(kSignature)) continue;
+    read_superblock(cursor);
+    return;
+  }
+  fail_at(path, 0, "no HDF5 file: its signature is missing");
 }
 
-Hdf5Dataset::Hdf5Dataset(const std::filesystem::path& path, const std::string& name)
-    : path_(path), name_(name) {
-  const std::lock_guard lock(hdf5_lock());
-  const QuietErrors quiet;
-  auto handles = std::make_unique<Handles>();
-  handles_.swap(handles);
-  try {
-    open();
-    inspect();
-  } catch (...) {
-    handles_.reset();  // under the lock
-    throw;
+void Hdf5File::read_superblock(ByteCursor cursor) {
+  const uint64_t begin = cursor.at() - kSignature.size();
+  const uint8_t version = cursor.u8();
+  if (version > 3) cursor.fail(fmt::format("version {} of HDF5 is not read here; {}", version, kRepack));
+  if (version < 2) cursor.skip(4);
+  const uint8_t offset_bytes = cursor.u8(), length_bytes = cursor.u8();
+  if (offset_bytes != 8 || length_bytes != 8) {
+    cursor.fail(fmt::format("addresses of {} and lengths of {} bytes, not 8; {}", offset_bytes, length_bytes,
+                            kRepack));
   }
+  cursor.skip(version < 2 ? 9 : 1);
+  if (version == 1) cursor.skip(4);
+  base_ = cursor.u64();
+  if (base_ != begin && base_ != 0) cursor.fail("the file says that it begins elsewhere");
+  base_ = begin;
+  cursor.skip(8);
+  const uint64_t end = cursor.u64();
+  if (end > bytes_.size()) cursor.fail(fmt::format("the file is cut: {} bytes of {}", bytes_.size(), end));
+  if (version < 2) cursor.skip(16);
+  root_ = cursor.u64();
 }
 
-Hdf5Dataset::~Hdf5Dataset() {
-  const std::lock_guard lock(hdf5_lock());
-  const QuietErrors quiet;
-  handles_.reset();
+ByteCursor Hdf5File::at(uint64_t address) const {
+  if (address > bytes_.size() - base_)
+    fail_at(path_, static_cast<int64_t>(bytes_.size()), "an address beyond the end");
+  return {bytes_, path_, base_ + address};
 }
 
-void Hdf5Dataset::open() {
-  const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-#if H5_VERSION_GE(1, 10, 7)
-  // Readers need no lock, and a parallel file system may have none.
-  H5Pset_file_locking(access.get(), false, true);
-#endif
-  const TensorPlace place{path_, name_};
-  handles_->file = Handle(H5Fopen(path_.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
-  if (!handles_->file) fail_tensor(place, fmt::format("no HDF5 file, or broken: {}", cause()));
-  H5L_info_t link{};
-  if (H5Lexists(handles_->file.get(), name_.c_str(), H5P_DEFAULT) <= 0 ||
-      H5Lget_info(handles_->file.get(), name_.c_str(), &link, H5P_DEFAULT) < 0) {
-    fail_tensor(place, "the file has no dataset of this name");
+std::vector<Hdf5Message> Hdf5File::messages(uint64_t object) const {
+  ByteCursor cursor = at(object);
+  const bool is_new = cursor.take("OHDR");
+  size_t header_bytes = 8;
+  uint64_t block_bytes = 0;
+  if (is_new) {
+    cursor.skip(1);
+    const uint8_t flags = cursor.u8();
+    cursor.skip(((flags & 0x20) != 0 ? 16 : 0) + ((flags & 0x10) != 0 ? 4 : 0));
+    block_bytes = cursor.number(size_t{1} << (flags & 3));
+    header_bytes = (flags & 4) != 0 ? 6 : 4;
+  } else {
+    if (cursor.u8() != 1) cursor.fail("not the header of an object");
+    cursor.skip(7);
+    block_bytes = cursor.u32();
+    cursor.skip(4);
   }
-  if (link.type != H5L_TYPE_HARD) fail_tensor(place, "a link, not a dataset of this file");
-  handles_->dataset = Handle(H5Dopen2(handles_->file.get(), name_.c_str(), H5P_DEFAULT), H5Dclose);
-  if (!handles_->dataset) fail_tensor(place, fmt::format("not a dataset, or broken: {}", cause()));
+  std::vector<Hdf5Message> found;
+  if (block_bytes > cursor.left()) cursor.fail("an object that goes beyond the end");
+  read_block({bytes_, path_, cursor.at(), cursor.at() + block_bytes}, is_new, header_bytes, found);
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i].type != hdf5::kContinuation) continue;
+    ByteCursor place = content(found[i]);
+    ByteCursor block = at(place.u64());
+    block_bytes = place.u64();
+    if (block_bytes > block.left()) place.fail("an object that goes beyond the end");
+    const uint64_t end = block.at() + block_bytes;
+    if (is_new) block.expect("OCHK");
+    read_block({bytes_, path_, block.at(), end}, is_new, header_bytes, found);
+  }
+  return found;
 }
 
-void Hdf5Dataset::inspect() {
-  const TensorPlace place{path_, name_};
-  const hid_t dataset = handles_->dataset.get();
-  handles_->type = Handle(H5Dget_type(dataset), H5Tclose);
-  handles_->space = Handle(H5Dget_space(dataset), H5Sclose);
-  const Handle made(H5Dget_create_plist(dataset), H5Pclose);
-  if (!handles_->type || !handles_->space || !made) fail_tensor(place, fmt::format("broken: {}", cause()));
-
-  const hid_t type = handles_->type.get();
-  const size_t element_bytes = H5Tget_size(type);
-  if (H5Tget_class(type) == H5T_INTEGER && element_bytes >= 1 && element_bytes <= 8) {
-    element_ = element_bytes == 1 && H5Tget_sign(type) == H5T_SGN_NONE ? Element::kByte : Element::kInteger;
+uint64_t Hdf5File::find(std::string_view name) const {
+  for (const Hdf5Message& message : messages(root_)) {
+    std::optional<uint64_t> found;
+    if (message.type == hdf5::kSymbolTable) found = SymbolTable(*this, content(message)).find(name);
+    if (message.type == hdf5::kLink) found = read_link(content(message), name);
+    if (message.type == hdf5::kLinkInfo) check_links_are_here(content(message));
+    if (found) return *found;
   }
-  const int rank = H5Sget_simple_extent_type(handles_->space.get()) == H5S_SIMPLE
-                       ? H5Sget_simple_extent_ndims(handles_->space.get())
-                       : 0;
-  if (rank < 1 || rank > kMaxDimensions) fail_tensor(place, "not 1 to 8 dimensions");
-  hsize_t sizes[kMaxDimensions] = {};
-  H5Sget_simple_extent_dims(handles_->space.get(), sizes, nullptr);
-  for (int i = 0; i < rank; ++i) {
-    if (sizes[i] > INT64_MAX) fail_tensor(place, fmt::format("a dimension of {}", sizes[i]));
-    shape_.push_back(static_cast<int64_t>(sizes[i]));
-  }
-
-  const H5D_layout_t layout = H5Pget_layout(made.get());
-  if (H5Pget_external_count(made.get()) != 0) fail_tensor(place, "its data is in other files");
-  if (layout == H5D_CHUNKED) {
-    hsize_t chunk[kMaxDimensions] = {};
-    if (H5Pget_chunk(made.get(), kMaxDimensions, chunk) != rank) fail_tensor(place, "chunks of another rank");
-    auto bytes = static_cast<int64_t>(element_bytes);
-    for (int i = 0; i < rank; ++i) {
-      if (chunk[i] < 1 || chunk[i] > static_cast<hsize_t>(kMaxChunkBytes / bytes)) {
-        fail_tensor(place,
-                    fmt::format("chunks of more than {} bytes: write it in smaller ones", kMaxChunkBytes));
-      }
-      bytes *= static_cast<int64_t>(chunk[i]);
-    }
-    // The default holds one MiB; a larger chunk would be unpacked again for each image.
-    const Handle access(H5Pcreate(H5P_DATASET_ACCESS), H5Pclose);
-    const size_t cache = std::min<size_t>(kCacheChunks * static_cast<size_t>(bytes), kMaxChunkBytes);
-    H5Pset_chunk_cache(access.get(), kCacheSlots, std::max<size_t>(cache, 1 << 20), 1.0);
-    handles_->dataset = Handle(H5Dopen2(handles_->file.get(), name_.c_str(), access.get()), H5Dclose);
-    if (!handles_->dataset) fail_tensor(place, fmt::format("broken: {}", cause()));
-  } else if (layout == H5D_CONTIGUOUS) {
-    const haddr_t offset = H5Dget_offset(dataset);
-    if (offset != HADDR_UNDEF && offset <= INT64_MAX) file_offset_ = static_cast<int64_t>(offset);
-  } else if (layout != H5D_COMPACT) {
-    fail_tensor(place, "made of other datasets: write its data into one");
-  }
-}
-
-void Hdf5Dataset::read_bytes(int64_t first, int64_t count, uint8_t* to) const {
-  const std::lock_guard lock(hdf5_lock());
-  const QuietErrors quiet;
-  hsize_t start[kMaxDimensions] = {static_cast<hsize_t>(first)};
-  hsize_t sizes[kMaxDimensions] = {};
-  std::copy(shape_.begin(), shape_.end(), sizes);
-  sizes[0] = static_cast<hsize_t>(count);
-  const Handle memory(H5Screate_simple(static_cast<int>(shape_.size()), sizes, nullptr), H5Sclose);
-  if (!memory ||
-      H5Sselect_hyperslab(handles_->space.get(), H5S_SELECT_SET, start, nullptr, sizes, nullptr) < 0 ||
-      H5Dread(handles_->dataset.get(), H5T_NATIVE_UINT8, memory.get(), handles_->space.get(), H5P_DEFAULT,
-              to) < 0) {
-    fail_tensor({path_, name_}, fmt::format("cannot be read at entry {}: {}", first, cause()));
-  }
-}
-
-std::vector<int64_t> Hdf5Dataset::read_integers() const {
-  int64_t count = 1;
-  for (const int64_t size : shape_) count *= size;
-  std::vector<int64_t> values(static_cast<size_t>(count));
-  const std::lock_guard lock(hdf5_lock());
-  const QuietErrors quiet;
-  if (H5Dread(handles_->dataset.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) < 0) {
-    fail_tensor({path_, name_}, fmt::format("cannot be read: {}", cause()));
-  }
-  return values;
+  fail_at(path_, static_cast<int64_t>(base_), fmt::format("the file has no dataset '{}'", name));
 }
 
 }  // namespace lockstep::images

@@ -8,8 +8,8 @@
 
 #include "images/file_error.h"
 #include "images/gzip.h"
-#include "images/label_check.h"
 #include "images/packed_images.h"
+#include "images/tensor_layout.h"
 
 namespace lockstep {
 namespace images {
@@ -105,19 +105,10 @@ IdxArray read_idx(const Path& path, size_t dimensions) {
 
 ImageLabels read_labels(const Path& path, ImageClasses classes) {
   const IdxArray array = read_idx(path, 1);
-  const auto values = array.memory.bytes.subspan(static_cast<size_t>(array.first));
-  LabelCheck check(classes.names.empty() ? classes.count : static_cast<int64_t>(classes.names.size()));
-  ImageLabels labels;
-  labels.values.reserve(values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (!check.take(values[i])) {
-      fail_at(path, array.first + static_cast<int64_t>(i), check.complaint(values[i]));
-    }
-    labels.values.push_back(values[i]);
-  }
-  labels.num_classes = check.num_classes();
-  labels.names = std::move(classes.names);
-  return labels;
+  // Where they are unpacked their byte is that of the unpacked file.
+  const size_t header = header_bytes(1);
+  return integer_labels(array.memory.bytes.subspan(static_cast<size_t>(array.first)), {.bytes = 1},
+                        std::move(classes), header, {path, "labels"});
 }
 
 }  // namespace

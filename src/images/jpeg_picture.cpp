@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <turbojpeg.h>
 
 #include <algorithm>
@@ -21,6 +22,9 @@ struct JpegHeader {
 
   bool is_cmyk() const { return colorspace == TJCS_CMYK || colorspace == TJCS_YCCK; }
 };
+
+// A block of 64 pixels takes a bit at least: more than twice what the densest file has.
+constexpr size_t kMaxPixelsPerByte = 1024;
 
 // libjpeg goes on after what it calls a warning: after bytes too many between two parts,
 // which cameras leave there, but also with grey where the file is cut.
@@ -62,6 +66,11 @@ ImageView decode_jpeg(std::span<const uint8_t> file, const Path& path, std::vect
     fail_picture(path, file.size(), tjGetErrorStr2(jpeg.get()));
   }
   check_picture_size(header.width, header.height, path, file.size());
+  if (static_cast<size_t>(header.width) * static_cast<size_t>(header.height) / kMaxPixelsPerByte >
+      file.size()) {
+    fail_picture(path, file.size(),
+                 fmt::format("{} by {} pixels are more than it can hold", header.width, header.height));
+  }
   if (header.is_cmyk()) {
     std::vector<uint8_t> cmyk;
     decode(jpeg.get(), file, path, header, TJPF_CMYK, cmyk);

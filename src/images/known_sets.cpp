@@ -32,6 +32,7 @@ KnownSet fashion_mnist() {
                                  {{"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt",
                                    "Sneaker", "Bag", "Ankle boot"}});
               },
+          .synthetic = kGrey28,
           .advice =
               "install Debian's package dataset-fashion-mnist, or name the folder of the four files "
               "*-ubyte.gz with --data"};

@@ -25,6 +25,8 @@ struct ImageShape {
 // headers that lie.
 inline constexpr int64_t kMaxSide = 65'536;
 inline constexpr int64_t kMaxPixels = int64_t{1} << 26;
+// A byte of deflate unpacks to so many at most.
+inline constexpr uint64_t kDeflateRatio = 1032;
 inline constexpr int64_t kMaxClasses = 1'000'000;
 
 // Images of one shape at equal distances in memory.

@@ -17,8 +17,6 @@ namespace {
 
 using Path = std::filesystem::path;
 
-constexpr uint64_t kMaxRatio = 1032;  // of deflate
-
 struct PngInput {
   std::span<const uint8_t> file;
   size_t at = 0;
@@ -103,7 +101,7 @@ ImageView decode_png(std::span<const uint8_t> file, const Path& path, std::vecto
   if (reader.info == nullptr) fail_picture(path, file.size(), "no memory");
   if (!reader.read_header()) fail_at(path, static_cast<int64_t>(input.at), input.error);
   check_picture_size(reader.width, reader.height, path, file.size());
-  if (reader.stored_row_bytes * reader.height / kMaxRatio > file.size()) {
+  if (reader.stored_row_bytes * reader.height / kDeflateRatio > file.size()) {
     fail_at(path, 16,
             fmt::format("{} by {} pixels are more than a file of {} bytes holds", reader.width, reader.height,
                         file.size()));

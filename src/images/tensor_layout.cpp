@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <vector>
+#include <algorithm>
 
 #include "images/file_error.h"
 #include "images/label_check.h"
@@ -31,7 +31,7 @@ void fail_tensor(const TensorPlace& place, std::string_view reason) {
                     fmt::format("'{}': tensor '{}': {}", place.path.string(), place.name, reason));
 }
 
-ImageTensor image_tensor(std::span<const int64_t> dimensions, int64_t most, const TensorPlace& place) {
+ImageTensor image_tensor(std::span<const int64_t> dimensions, const TensorPlace& place) {
   const auto fail = [&](std::string_view reason) {
     fail_tensor(place, fmt::format("the shape {} {}", shape_text(dimensions), reason));
   };
@@ -42,12 +42,7 @@ ImageTensor image_tensor(std::span<const int64_t> dimensions, int64_t most, cons
     fail(
         "is not one of images: [n, height, width], [n, 1 or 3, height, width] or [n, height, width, 1 or 3]");
   }
-  int64_t bytes = 1;
-  for (const int64_t size : dimensions) {
-    if (size < 1) fail("is empty");
-    if (size > most / bytes) fail(fmt::format("is more than the {} bytes that the file can hold", most));
-    bytes *= size;
-  }
+  if (std::find(dimensions.begin(), dimensions.end(), 0) != dimensions.end()) fail("is empty");
   const int64_t height = dimensions[is_planar ? 2 : 1], width = dimensions[is_planar ? 3 : 2];
   if (height > kMaxSide || width > kMaxSide || height * width > kMaxPixels)
     fail("has images that are too large");
@@ -59,19 +54,23 @@ ImageTensor image_tensor(std::span<const int64_t> dimensions, int64_t most, cons
   return tensor;
 }
 
-ImageLabels integer_labels(std::span<const uint8_t> bytes, IntegerType type, int64_t num_images,
-                           int64_t num_classes, int64_t file_offset, const TensorPlace& place) {
-  const auto count = static_cast<int64_t>(bytes.size()) / type.bytes;
-  if (count != num_images) fail_tensor(place, fmt::format("{} labels for {} images", count, num_images));
-  LabelCheck check(num_classes);
+ImageLabels integer_labels(std::span<const uint8_t> bytes, IntegerType type, ImageClasses classes,
+                           std::optional<uint64_t> file_offset, const TensorPlace& place) {
+  LabelCheck check(classes.names.empty() ? classes.count : static_cast<int64_t>(classes.names.size()));
   ImageLabels labels;
-  labels.values.reserve(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t label = integer_at(bytes.data() + i * type.bytes, type);
-    if (!check.take(label)) fail_at(place.path, file_offset + i * type.bytes, check.complaint(label));
+  const auto step = static_cast<size_t>(type.bytes);
+  labels.values.reserve(bytes.size() / step);
+  for (size_t at = 0; at + step <= bytes.size(); at += step) {
+    const int64_t label = integer_at(bytes.data() + at, type);
+    if (!check.take(label) && file_offset) {
+      fail_at(place.path, static_cast<int64_t>(*file_offset + at), check.complaint(label));
+    }
+    if (!check.take(label))
+      fail_tensor(place, fmt::format("entry {}: {}", at / step, check.complaint(label)));
     labels.values.push_back(static_cast<int32_t>(label));
   }
   labels.num_classes = check.num_classes();
+  labels.names = std::move(classes.names);
   return labels;
 }
 

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <lockstep/image_files.h>
+
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -19,13 +22,13 @@ struct TensorPlace {
 [[noreturn]] void fail_tensor(const TensorPlace& place, std::string_view reason);
 
 // A tensor of images of bytes: [n, height, width], [n, 1 or 3, height, width] or
-// [n, height, width, 1 or 3]. ConfigError: any other shape, no images, or more bytes than
-// `most`.
+// [n, height, width, 1 or 3]. ConfigError: any other shape, or no images. The bytes are
+// known to fit into a file.
 struct ImageTensor {
   int64_t count = 0;
   ImageShape shape;
 };
-ImageTensor image_tensor(std::span<const int64_t> dimensions, int64_t most, const TensorPlace& place);
+ImageTensor image_tensor(std::span<const int64_t> dimensions, const TensorPlace& place);
 
 // Integers, least significant byte first.
 struct IntegerType {
@@ -33,8 +36,9 @@ struct IntegerType {
   bool is_signed = false;
 };
 
-// ConfigError: not as many labels as images, or one that is out of range.
-ImageLabels integer_labels(std::span<const uint8_t> bytes, IntegerType type, int64_t num_images,
-                           int64_t num_classes, int64_t file_offset, const TensorPlace& place);
+// One for each integer. ConfigError: out of range, with the byte of the file where the
+// bytes begin at this one, else with its number.
+ImageLabels integer_labels(std::span<const uint8_t> bytes, IntegerType type, ImageClasses classes,
+                           std::optional<uint64_t> file_offset, const TensorPlace& place);
 
 }  // namespace lockstep::images

@@ -3,17 +3,34 @@
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
+#include <set>
+
 #include "interop/match_weights.h"
 #include "interop/weights_file.h"
 
 namespace lockstep {
+namespace {
+
+void rename_all(NamedTensors& tensors, const std::function<std::string(std::string)>& rename,
+                const std::filesystem::path& file) {
+  std::set<std::string> seen;
+  for (auto& [name, tensor] : tensors) {
+    std::string renamed = rename(name);
+    if (!seen.insert(renamed).second) {
+      throw ConfigError("interop",
+                        fmt::format("two tensors of '{}' are '{}' in the model, one of them '{}' in the file",
+                                    file.string(), renamed, name));
+    }
+    name = std::move(renamed);
+  }
+}
+
+}  // namespace
 
 LoadedWeights load_weights(torch::nn::Module& module, const std::filesystem::path& file,
                            const LoadWeightsOptions& options) {
   NamedTensors found = interop::read_weights(file);
-  if (options.rename) {
-    for (auto& [name, tensor] : found) name = options.rename(std::move(name));
-  }
+  if (options.rename) rename_all(found, options.rename, file);
   const interop::WeightMatch match = interop::match_weights(interop::weights_of(module), found);
   const std::string differences = match.differences();
   if (options.strict ? !differences.empty() : !match.other_shape.empty()) {

@@ -6,9 +6,13 @@
 #include <charconv>
 #include <cstdio>
 #include <ctime>
+#include <map>
 #include <optional>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
+#include "base/number.h"
 #include "report/line_reader.h"
 #include "track/csv_line.h"
 
@@ -115,6 +119,15 @@ class LogBuilder {
   GpuLog log_;
 };
 
+// The node of "gpu_node7.csv".
+std::optional<int64_t> node_of(const std::string& file) {
+  constexpr std::string_view kBegin = "gpu_node";
+  constexpr std::string_view kEnd = ".csv";
+  if (!file.starts_with(kBegin) || !file.ends_with(kEnd)) return std::nullopt;
+  return base::parse_integer(
+      std::string_view(file).substr(kBegin.size(), file.size() - kBegin.size() - kEnd.size()));
+}
+
 }  // namespace
 
 std::string utilization_column(const std::string& gpu_index) { return "utilization:" + gpu_index; }
@@ -139,6 +152,22 @@ GpuLog read_gpu_log(const std::filesystem::path& path, std::vector<std::string>&
   }
   if (bad_lines > 0) remarks.push_back(fmt::format("{}: {} line(s) cannot be read", file, bad_lines));
   return log.take();
+}
+
+std::vector<GpuLog> read_gpu_logs(const std::filesystem::path& folder, std::vector<std::string>& remarks) {
+  std::map<int64_t, std::filesystem::path> paths = {{0, folder / "gpu.csv"}};
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (const auto node = node_of(entry->path().filename().string())) paths[*node] = entry->path();
+  }
+  std::vector<GpuLog> logs;
+  for (const auto& [node, path] : paths) {
+    GpuLog log = read_gpu_log(path, remarks);
+    log.node = node;
+    if (!log.gpus.empty()) logs.push_back(std::move(log));
+  }
+  return logs;
 }
 
 }  // namespace lockstep::report

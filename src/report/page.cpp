@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <lockstep/version.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 
@@ -81,11 +82,14 @@ json data_of(const Page& page) {
   return {{"charts", charts}, {"runs", runs}};
 }
 
-// The title often says it already.
+// The title often says it already: "Loss scale" of loss_scale.
 std::string unit_of(const Chart& chart) {
-  std::string title = chart.title;
-  for (char& c : title) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return title == chart.y_label ? "" : chart.y_label;
+  const bool same = std::equal(
+      chart.title.begin(), chart.title.end(), chart.y_label.begin(), chart.y_label.end(), [](char a, char b) {
+        return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b)) ||
+               (a == ' ' && b == '_');
+      });
+  return same ? "" : chart.y_label;
 }
 
 std::string card_of(const Chart& chart) {

@@ -140,7 +140,7 @@ Run read_run(const fs::path& folder) {
   StepTimes steps = sample_step_times(run.folder / "metrics.jsonl");
   run.times = std::move(steps.times);
   run.model = std::move(steps.model);
-  run.gpu = read_gpu_log(run.folder / "gpu.csv", run.remarks);
+  run.gpus = read_gpu_logs(run.folder, run.remarks);
   remark_values(run);
   return run;
 }

@@ -27,13 +27,13 @@ struct Run {
   std::string backend;
   ThinnedTable metrics;      // x: the step
   std::vector<Point> times;  // (step, seconds since 1970), rising in both; a sample
-  GpuLog gpu;
-  std::string model;  // its layers as text
+  std::vector<GpuLog> gpus;  // a log a node
+  std::string model;         // its layers as text
   std::vector<std::string> remarks;
 };
 
 // Reads a run's folder: metrics.csv (else metrics.jsonl), config.json and its defaults,
-// ranks.json, gpu.csv. Broken and foreign files never stop it; memory and time are bounded
+// ranks.json, the GPUs' logs. Broken and foreign files never stop it; memory and time are bounded
 // by the size of the files, memory also for endless ones. ConfigError: the folder is not
 // there, or holds none of what makes a run.
 Run read_run(const std::filesystem::path& folder);

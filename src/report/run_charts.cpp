@@ -68,6 +68,7 @@ class Builder {
     add_step_parts();
     add_gpus("gpu-utilization", "GPU utilisation", "percent", utilization_column);
     add_gpus("gpu-memory", "GPU memory", "GiB in use", memory_column);
+    remark_gpus();
     add_others();
     return std::move(charts_);
   }
@@ -161,14 +162,30 @@ class Builder {
     Chart chart{
         .id = id, .title = title, .y_label = y_label, .axis = Chart::Axis::kSeconds, .from_zero = true};
     for (size_t run = 0; run < runs_.size(); ++run) {
-      const GpuLog& gpu = runs_[run].gpu;
-      for (size_t i = 0; i < gpu.gpus.size(); ++i) {
-        const std::string label = fmt::format("GPU {}", gpu.gpus[i].index);
-        chart.series.push_back(series(run, label, i, i == 0 ? Dash::kSolid : Dash::kDashed,
-                                      gpu.table.points(column(gpu.gpus[i].index))));
+      size_t count = 0;
+      for (const GpuLog& log : runs_[run].gpus) {
+        for (const GpuLog::Gpu& gpu : log.gpus) {
+          if (count == kMaxGpuLines) break;
+          const std::string label = runs_[run].gpus.size() == 1
+                                        ? fmt::format("GPU {}", gpu.index)
+                                        : fmt::format("node {} GPU {}", log.node, gpu.index);
+          const Dash dash = count == 0 ? Dash::kSolid : Dash::kDashed;
+          chart.series.push_back(series(run, label, count++, dash, log.table.points(column(gpu.index))));
+        }
       }
     }
     add(std::move(chart));
+  }
+
+  void remark_gpus() {
+    for (const Run& run : runs_) {
+      size_t count = 0;
+      for (const GpuLog& log : run.gpus) count += log.gpus.size();
+      if (count > kMaxGpuLines) {
+        remarks_.push_back(
+            fmt::format("{}: the first {} of {} GPUs are shown", run.name, kMaxGpuLines, count));
+      }
+    }
   }
 
   void add_others() {

@@ -9,6 +9,8 @@ namespace lockstep::report {
 
 // Metrics that are in no chart of their own are left out beyond this many.
 inline constexpr size_t kMaxOtherCharts = 24;
+// GPUs of one run in a chart.
+inline constexpr size_t kMaxGpuLines = 16;
 
 // The charts of one run, or of several in the same charts: loss, accuracy and the other
 // metrics of training and evaluation, learning rate, samples/s, parts of a step, GPUs, and

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -86,11 +87,18 @@ class Plot {
     if (low_x > high_x) low_x = high_x = low_y = high_y = 0;
     if (chart_.from_zero) low_y = std::min(low_y, 0.0);
     y_ = round_ticks(low_y, high_y, 6, /*is_tight=*/false);
-    x_ = round_ticks(low_x, high_x, 8, /*is_tight=*/true);
+    x_ = chart_.axis == Chart::Axis::kNumber ? count_ticks(high_x)
+                                             : round_ticks(low_x, high_x, 8, /*is_tight=*/true);
     if (is_bars()) x_ = category_ticks();
     size_t widest = 0;
     for (const std::string& label : y_.labels) widest = std::max(widest, label.size());
     left_ = 34 + kCharacter * static_cast<double>(widest);
+  }
+
+  // Whole numbers from 0, with the last point beside the frame, not on it.
+  static Ticks count_ticks(double most) {
+    const double end = std::ceil(most * 1.05);
+    return round_ticks(0, end, static_cast<int>(std::clamp(end, 1.0, 8.0)), /*is_tight=*/true);
   }
 
   Ticks category_ticks() const {

@@ -93,6 +93,49 @@ TEST_F(ExamplesTest, EveryRankPrintsWhenAsked) {
   EXPECT_THAT(sine.output(), HasSubstr("P  1|cpu    | Iteration       5|"));
 }
 
+// A set of grey pictures as MNIST's files: one bright column, the label says which.
+void write_idx_set(const std::filesystem::path& folder, const std::string& name, int count) {
+  const auto big_endian = [](std::ofstream& file, int value) {
+    for (const int shift : {24, 16, 8, 0}) file.put(static_cast<char>(value >> shift & 0xff));
+  };
+  std::ofstream images(folder / (name + "-images-idx3-ubyte"), std::ios::binary);
+  std::ofstream labels(folder / (name + "-labels-idx1-ubyte"), std::ios::binary);
+  for (const int value : {0x803, count, 28, 28}) big_endian(images, value);
+  for (const int value : {0x801, count}) big_endian(labels, value);
+  for (int i = 0; i < count; ++i) {
+    labels.put(static_cast<char>(i % 10));
+    for (int pixel = 0; pixel < 28 * 28; ++pixel) images.put(pixel % 28 == 2 * (i % 10) ? '\xff' : '\0');
+  }
+}
+
+TEST_F(ExamplesTest, MnistLearnsFromFiles) {
+  write_idx_set(folder_, "train", 640);
+  write_idx_set(folder_, "t10k", 100);
+  const Process mnist = run({program_path("mnist"), "--nprocs", "2", "--compute_setup", "cpu", "--data",
+                             folder_.string(), "--epochs", "3"});
+  EXPECT_EQ(code_, 0) << mnist.errors();
+  EXPECT_THAT(mnist.output(),
+              ContainsRegex("Iteration       3\\| Train_Loss: .* Val_Accuracy: 1\\.0000000 -"));
+  EXPECT_THAT(mnist.output(), HasSubstr("Trained 3 epochs (15 steps) on 2 ranks"));
+}
+
+TEST_F(ExamplesTest, CifarTrainsOnMadeUpImages) {
+  const Process cifar =
+      run({program_path("cifar100"), "--nprocs", "2", "--compute_setup", "cpu", "--data", "synthetic",
+           "--global-batch-size", "4", "--max-batches", "2", "--epochs", "1", "--val-every", "0"});
+  EXPECT_EQ(code_, 0) << cifar.errors();
+  EXPECT_THAT(cifar.output(), HasSubstr("Trained 1 epochs (2 steps) on 2 ranks"));
+}
+
+TEST_F(ExamplesTest, VitTrainsOnMadeUpImages) {
+  const Process vit = run({program_path("vit"), "--nprocs", "2", "--compute_setup", "cpu", "--data",
+                           "synthetic", "--model", "tiny", "--image-size", "32", "--batch-size", "2",
+                           "--max-batches", "2", "--epochs", "1", "--val-every", "0"});
+  EXPECT_EQ(code_, 0) << vit.errors();
+  EXPECT_THAT(vit.output(), HasSubstr("Trained 1 epochs (2 steps) on 2 ranks"));
+  EXPECT_TRUE(std::filesystem::exists(run_folder_of(vit.output()) / "vit.pth"));
+}
+
 TEST_F(ExamplesTest, RanksListsEveryRankInOrder) {
   const Process ranks = run({program_path("ranks"), "--nprocs", "3", "--compute_setup", "cpu"});
   EXPECT_EQ(code_, 0) << ranks.errors();

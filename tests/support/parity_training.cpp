@@ -1,9 +1,9 @@
 #include "support/parity_training.h"
 
 #include <lockstep/data_parallel.h>
+#include <lockstep/python_adam.h>
 #include <torch/torch.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <functional>
 
@@ -56,36 +56,6 @@ struct Cnn : Model {
   }
 };
 
-// torch.optim.Adam with Python's arithmetic. torch::optim::Adam computes the first
-// moment as m * b1 + g * (1 - b1) where Python has m.lerp(g, 1 - b1); the last bits
-// differ, and that is the optimizer's, not DataParallel's.
-class PythonAdam {
- public:
-  explicit PythonAdam(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {
-    for (const auto& parameter : parameters_) {
-      first_.push_back(torch::zeros_like(parameter));
-      second_.push_back(torch::zeros_like(parameter));
-    }
-  }
-
-  void step() {
-    const torch::NoGradGuard no_grad;
-    ++steps_;
-    const double step_size = 0.01 / (1 - std::pow(0.9, steps_));
-    const double root = std::pow(1 - std::pow(0.999, steps_), 0.5);
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      const auto& gradient = parameters_[i].grad();
-      first_[i].lerp_(gradient, 1 - 0.9);
-      second_[i].mul_(0.999).addcmul_(gradient, gradient, 1 - 0.999);
-      parameters_[i].addcdiv_(first_[i], (second_[i].sqrt() / root).add_(1e-8), -step_size);
-    }
-  }
-
- private:
-  std::vector<at::Tensor> parameters_, first_, second_;
-  double steps_ = 0;
-};
-
 // torch.optim.Adam(fused=True): the kernel itself.
 class FusedAdam {
  public:
@@ -121,7 +91,8 @@ std::function<void()> make_optimizer_step(const std::string& name,
   if (name.ends_with("_fused_adam")) {
     return [adam = std::make_shared<FusedAdam>(parameters)] { adam->step(); };
   }
-  return [adam = std::make_shared<PythonAdam>(parameters)] { adam->step(); };
+  const std::shared_ptr<torch::optim::Optimizer> adam = make_python_adam(parameters, {.lr = 0.01});
+  return [adam] { adam->step(); };
 }
 
 std::string bytes_of(const torch::nn::Module& module) {

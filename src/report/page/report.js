@@ -106,6 +106,10 @@
 
   // From 0 where the run begins there, to its end.
   function placeRange(chart) {
+    if (chart.axis === 'number') {  // counts: few points, none of them on the frame
+      const most = Math.max(...chart.series.flatMap((one) => one.x));
+      return {min: 0, max: Math.ceil(most * 1.05)};
+    }
     const {map} = placed(chart);
     const ends = chart.series.flatMap((one) => [map(one.x[0], one.run), map(one.x.at(-1), one.run)]);
     const [least, greatest] = [Math.min(...ends), Math.max(...ends)];
@@ -123,6 +127,7 @@
     const placeAxis = isBars ? axisOptions('', {stacked})
       : axisOptions(placed(chart).title, {type: 'linear', ...placeRange(chart)});
     if (!isBars) placeAxis.ticks.callback = number;
+    if (chart.axis === 'number') placeAxis.ticks.precision = 0;
     return {
       animation: false, responsive: true, maintainAspectRatio: false, indexAxis: isBars ? 'y' : 'x',
       parsing: isBars ? undefined : false, normalized: false,

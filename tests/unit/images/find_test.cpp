@@ -4,6 +4,8 @@
 
 #include "support/config_error.h"
 #include "support/temporary_folder.h"
+#include "unit/images/hdf5_files.h"
+#include "unit/images/picture_files.h"
 #include "unit/images/set_files.h"
 
 namespace lockstep::test {
@@ -21,7 +23,7 @@ class FindImageSet : public testing::Test {
     return error_of([&] { find(name, path, split); });
   }
   void write_mnist(const std::filesystem::path& folder, uint32_t count, const std::string& suffix = "") {
-    for (const std::string& part : {"train", "t10k"}) {
+    for (const std::string part : {"train", "t10k"}) {
       const std::string images = idx({count, 2, 2}, pattern(count * 4));
       const std::string labels = idx({count}, labels_up_to(static_cast<int>(count), 10));
       write_bytes(folder / (part + "-images-idx3-ubyte" + suffix), suffix.empty() ? images : gzip(images));
@@ -77,6 +79,59 @@ TEST_F(FindImageSet, CifarAsFolderAndAsArchive) {
   write_bytes(archive, tar({{"cifar-100-binary/train.bin", cifar_records(4, 100)}}, ARCHIVE_FILTER_GZIP));
   EXPECT_EQ(find("cifar100", archive)->size(), 4);
   EXPECT_EQ(find("cifar100", "")->size(), 4);
+}
+
+TEST_F(FindImageSet, SyntheticHasTheShapeOfTheSet) {
+  struct Case {
+    const char* name;
+    int channels, height;
+    int64_t num_classes, train, test;
+  };
+  for (const Case& expected :
+       {Case{"mnist", 1, 28, 10, 60'000, 10'000}, Case{"fashion-mnist", 1, 28, 10, 60'000, 10'000},
+        Case{"cifar10", 3, 32, 10, 50'000, 10'000}, Case{"cifar100", 3, 32, 100, 50'000, 10'000},
+        Case{"tiny-imagenet", 3, 64, 200, 100'000, 10'000}}) {
+    const ImageSet set = find(expected.name, "synthetic");
+    std::vector<uint8_t> scratch;
+    const ImageView view = set->image(0, scratch);
+    EXPECT_EQ(view.channels, expected.channels);
+    EXPECT_EQ(view.height, expected.height);
+    EXPECT_EQ(view.width, expected.height);
+    EXPECT_EQ(set->num_classes(), expected.num_classes);
+    EXPECT_EQ(set->size(), expected.train);
+    EXPECT_EQ(find(expected.name, "synthetic", Split::kTest)->size(), expected.test);
+  }
+}
+
+TEST_F(FindImageSet, Hdf5ByTheNameOfItsPart) {
+  const std::vector<int64_t> labels{0, 1, 2, 1};
+  const auto write = [&](const std::string& name, hsize_t count) {
+    std::filesystem::create_directories((root_ / name).parent_path());
+    Hdf5Writer file(root_ / name);
+    file.add("images", H5T_STD_U8LE, {count, 2, 2, 3}, pattern(48).data());
+    file.add("labels", H5T_STD_I64LE, {count}, labels.data());
+  };
+  // One file alone is the training part, and has no other.
+  write("tiny-imagenet/all.hdf5", 2);
+  EXPECT_EQ(find("tiny-imagenet", root_)->size(), 2);
+  EXPECT_EQ(find("tiny-imagenet", root_ / "tiny-imagenet/all.hdf5")->size(), 2);
+  EXPECT_THAT(error("tiny-imagenet", root_, Split::kTest), HasSubstr("the test part"));
+  write("tiny-imagenet/train_images.h5", 3);
+  write("tiny-imagenet/val_images.h5", 4);
+  EXPECT_EQ(find("tiny-imagenet", root_)->size(), 3);
+  EXPECT_EQ(find("tiny-imagenet", root_, Split::kTest)->size(), 4);
+  EXPECT_EQ(find("tiny-imagenet", root_ / "tiny-imagenet/train_images.h5", Split::kTest)->size(), 4);
+  write("tiny-imagenet/train_other.h5", 2);
+  EXPECT_THAT(error("tiny-imagenet", root_), HasSubstr("two sets in one folder"));
+  EXPECT_EQ(find("tiny-imagenet", root_ / "tiny-imagenet/train_other.h5")->size(), 2);
+}
+
+TEST_F(FindImageSet, ADataPathMayBeOfAnyFormat) {
+  write_bytes(root_ / "train/cat/1.png", png(std::string(12, 'x'), 2, 2));
+  EXPECT_EQ(find("cifar100", root_)->class_names()[0], "cat");
+  EXPECT_EQ(open_images(root_, Split::kTrain)->size(), 1);
+  EXPECT_THAT(error_of([&] { open_images(root_, Split::kTest); }),
+              AllOf(HasSubstr("test part"), HasSubstr(root_.string()), HasSubstr(".jpg")));
 }
 
 TEST_F(FindImageSet, ADataPathIsTheOnlyPlace) {

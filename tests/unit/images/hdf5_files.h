@@ -11,14 +11,16 @@
 
 namespace lockstep::test {
 
-// The library is not safe with threads: not while a source is read.
 class Hdf5Writer {
  public:
-  explicit Hdf5Writer(const std::filesystem::path& path, hsize_t user_block = 0) {
-    const hid_t made = H5Pcreate(H5P_FILE_CREATE);
+  // is_latest: in the newest version of the format that the library knows.
+  explicit Hdf5Writer(const std::filesystem::path& path, hsize_t user_block = 0, bool is_latest = false) {
+    const hid_t made = H5Pcreate(H5P_FILE_CREATE), access = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_userblock(made, user_block);
-    file_ = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, made, H5P_DEFAULT);
+    if (is_latest) H5Pset_libver_bounds(access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST);
+    file_ = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, made, access);
     H5Pclose(made);
+    H5Pclose(access);
     if (file_ < 0) throw std::runtime_error("H5Fcreate");
   }
   ~Hdf5Writer() { H5Fclose(file_); }
@@ -33,12 +35,18 @@ class Hdf5Writer {
     const hid_t made = H5Pcreate(H5P_DATASET_CREATE);
     if (!chunk.empty()) H5Pset_chunk(made, static_cast<int>(chunk.size()), chunk.data());
     if (deflate > 0) H5Pset_deflate(made, deflate);
-    add(name, type, shape, data, made);
+    add_made(name, type, shape, data, made, chunk);
     H5Pclose(made);
   }
 
-  void add(const char* name, hid_t type, const std::vector<hsize_t>& shape, const void* data, hid_t made) {
-    const hid_t space = H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr);
+  // With a list of properties. A dimension that is smaller than its chunk may grow.
+  void add_made(const char* name, hid_t type, const std::vector<hsize_t>& shape, const void* data, hid_t made,
+                const std::vector<hsize_t>& chunk = {}) {
+    std::vector<hsize_t> most = shape;
+    for (size_t i = 0; i < chunk.size(); ++i) {
+      if (chunk[i] > shape[i]) most[i] = H5S_UNLIMITED;
+    }
+    const hid_t space = H5Screate_simple(static_cast<int>(shape.size()), shape.data(), most.data());
     const hid_t dataset = H5Dcreate2(file_, name, type, space, H5P_DEFAULT, made, H5P_DEFAULT);
     if (dataset < 0 ||
         (data != nullptr && H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)) {

@@ -118,6 +118,9 @@ TEST(Picture, GiantSizesAllocateNothing) {
   giant.replace(frame + 5, 4, "\xfd\xe8\xfd\xe8");
   EXPECT_THAT(error(giant), AllOf(HasSubstr("65000 by 65000"), HasSubstr("is the most")));
 
+  giant.replace(frame + 5, 4, "\x10\x01\x10\x01");
+  EXPECT_THAT(error(giant), HasSubstr("4097 by 4097 pixels are more than it can hold"));
+
   // A PNG's size is in its header, which has a checksum.
   std::string header = "IHDR" + std::string("\0\0\x1f\xff\0\0\x1f\xff\x08\x02\0\0\0", 13);
   const auto sum = crc32(0, reinterpret_cast<const Bytef*>(header.data()), static_cast<uInt>(header.size()));

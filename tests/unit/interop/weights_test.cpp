@@ -122,6 +122,20 @@ TEST(WeightsTest, WithoutStrictWhatFitsIsLoaded) {
               ThrowsMessage<ConfigError>(HasSubstr("2.weight: Float [7, 4]")));
 }
 
+TEST(WeightsTest, NamesOfTheFileCanBeMapped) {
+  torch::nn::Sequential model({{"first", torch::nn::Linear(2, 1)}});
+  const test::TemporaryFolder folder;
+  const auto file = folder.path() / "old.pt";
+  const auto rename = [](std::string name) { return "first" + name.substr(name.find('.')); };
+  interop::write_torch_file(file, {{"old.weight", torch::ones({1, 2})}, {"old.bias", torch::ones({1})}});
+  load_weights(*model, file, {.rename = rename});
+  EXPECT_TRUE(model->parameters()[0].equal(torch::ones({1, 2})));
+  interop::write_torch_file(file, {{"a.weight", torch::zeros({1, 2})}, {"b.weight", torch::zeros({1, 2})}});
+  EXPECT_THAT(
+      [&] { load_weights(*model, file, {.rename = rename}); },
+      ThrowsMessage<ConfigError>(AllOf(HasSubstr("'first.weight' in the model"), HasSubstr("'b.weight'"))));
+}
+
 struct TiedImpl : torch::nn::Module {
   TiedImpl() {
     encoder = register_parameter("encoder", torch::zeros({2, 2}));

@@ -1,6 +1,9 @@
 #include <lockstep/models.h>
 
+#include "interop/torch_file.h"
+#include "models/wide_resnet.h"
 #include "support/config_error.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep::models {
 namespace {
@@ -83,13 +86,20 @@ TEST(WideResNet, TakesImagesFrom28To55Pixels) {
   }
 }
 
-TEST(WideResNet, ChannelsLastGivesTheSameValues) {
-  const Model model = wide_resnet({.widen_factor = 2, .dropout = 0});
-  const at::Tensor images = torch::randn({2, 3, 32, 32});
-  const at::Tensor expected = model(images);
-  model.module()->to(torch::kFloat);
-  const at::Tensor output = model(images.contiguous(at::MemoryFormat::ChannelsLast));
-  EXPECT_TRUE(torch::allclose(output, expected, 1e-4, 1e-4));
+TEST(WideResNet, ChannelsLastStaysSo) {
+  for (const bool training : {true, false}) {
+    ResidualBlock block(8, 16, 0.5);
+    block.train(training);
+    for (at::Tensor parameter : block.parameters()) {
+      if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+    }
+    const at::Tensor input = torch::randn({2, 8, 6, 6}).contiguous(at::MemoryFormat::ChannelsLast);
+    const at::Tensor output = block.forward(input.set_requires_grad(true));
+    EXPECT_TRUE(output.is_contiguous(at::MemoryFormat::ChannelsLast));
+    EXPECT_TRUE(torch::max_pool2d(output, 2).is_contiguous(at::MemoryFormat::ChannelsLast));
+    output.sum().backward();
+    EXPECT_TRUE(input.grad().is_contiguous(at::MemoryFormat::ChannelsLast));
+  }
 }
 
 TEST(VisionTransformer, HasTorchvisionsNames) {
@@ -110,6 +120,34 @@ TEST(VisionTransformer, HasTorchvisionsNames) {
                   block + "mlp.0.weight", block + "mlp.0.bias", block + "mlp.3.weight", block + "mlp.3.bias",
                   "encoder.ln.weight", "encoder.ln.bias", "heads.head.weight", "heads.head.bias"));
   EXPECT_EQ(model(torch::randn({5, 3, 8, 8})).sizes(), (std::vector<int64_t>{5, 3}));
+}
+
+TEST(VisionTransformer, TakesThePublishedNames) {
+  const VisionTransformerOptions options{.image_size = 8,
+                                         .patch_size = 4,
+                                         .layers = 2,
+                                         .heads = 2,
+                                         .hidden_size = 8,
+                                         .mlp_size = 16,
+                                         .classes = 3};
+  const Model from = vision_transformer(options);
+  NamedTensors published;
+  for (const auto& item : from.module()->named_parameters()) {
+    std::string name = item.key();
+    for (const auto& [part, old_part] : {std::pair("mlp.0", "mlp.linear_1"), {"mlp.3", "mlp.linear_2"}}) {
+      if (name.find(part) != std::string::npos) name.replace(name.find(part), 5, old_part);
+    }
+    published.emplace_back(name, item.value().detach());
+  }
+  const test::TemporaryFolder folder;
+  const auto file = folder.path() / "published.pt";
+  interop::write_torch_file(file, published);
+  const Model to = vision_transformer(options);
+  EXPECT_THAT(error_of([&] { load_weights(*to.module(), file); }), HasSubstr("mlp.linear_1.weight"));
+  load_vision_transformer(to, file);
+  for (size_t i = 0; i < published.size(); ++i) {
+    EXPECT_TRUE(torch::equal(to.module()->parameters()[i], published[i].second)) << published[i].first;
+  }
 }
 
 TEST(Mlp, IsASequentialWithActivationsBetween) {

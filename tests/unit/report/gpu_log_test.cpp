@@ -59,6 +59,15 @@ TEST_F(GpuLogTest, SaysWhatCannotBeRead) {
   EXPECT_THAT(remarks_, ElementsAre("gpu.csv: 2 line(s) cannot be read"));
 }
 
+TEST_F(GpuLogTest, EveryNodeHasALog) {
+  const std::string content = "timestamp,index,utilization.gpu\n1,0,5\n";
+  files_.write("gpu.csv", content).write("gpu_node10.csv", content).write("gpu_node2.csv", content);
+  files_.write("gpu_nodex.csv", content).write("gpu_node3.csv", "timestamp,index,utilization.gpu\n");
+  std::vector<int64_t> nodes;
+  for (const GpuLog& log : read_gpu_logs(files_.path(), remarks_)) nodes.push_back(log.node);
+  EXPECT_THAT(nodes, ElementsAre(0, 2, 10));
+}
+
 TEST_F(GpuLogTest, NoFileIsNoGpu) {
   EXPECT_THAT(read_gpu_log(files_.path() / "gpu.csv", remarks_).gpus, IsEmpty());
   EXPECT_THAT(remarks_, IsEmpty());

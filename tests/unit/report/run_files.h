@@ -11,7 +11,9 @@ namespace lockstep::test {
 // A folder in which a test writes what a run would have left there.
 class RunFiles {
  public:
-  explicit RunFiles(const std::string& name = "run") : path_(parent_.path() / name) {
+  explicit RunFiles(const std::string& name = "run",
+                    const std::filesystem::path& place = std::filesystem::temp_directory_path())
+      : parent_(place), path_(parent_.path() / name) {
     std::filesystem::create_directories(path_);
   }
 

@@ -1,0 +1,88 @@
+// Images a second of training steps of Sigma2's Wide ResNet on a GPU, the batch already
+// there. Prints one JSON line.
+//
+//   build/bin/bench/gpu_steps BATCH_SIZE fp32|bf16|fp16 graph|eager
+
+#include <lockstep/lockstep.h>
+#include <lockstep/models.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+namespace {
+
+using namespace lockstep;
+
+constexpr int64_t kWarmUp = 20;
+constexpr int64_t kSteps = 100;
+
+// One batch for all steps, on the device.
+class SameBatch : public Dataset {
+ public:
+  SameBatch(int64_t batch_size, c10::Device device)
+      : size_(batch_size),
+        images_(torch::randn({batch_size, 3, 32, 32}, device).contiguous(at::MemoryFormat::ChannelsLast)),
+        labels_(torch::randint(100, {batch_size}, torch::TensorOptions(device).dtype(torch::kLong))) {}
+
+  int64_t size() const override { return size_; }
+  Example get(int64_t index, uint64_t /*seed*/) const override { return {images_[index], labels_[index]}; }
+  Batch get_batch(std::span<const int64_t>, const SampleSeeds&) const override {
+    Batch batch;
+    batch.tensors = {images_, labels_};
+    return batch;
+  }
+
+ private:
+  int64_t size_;
+  at::Tensor images_, labels_;
+};
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double images_per_s(World& world, const TrainConfig& defaults, int64_t batch_size) {
+  torch::manual_seed(0);
+  const Model model = models::wide_resnet();
+  for (at::Tensor& parameter : model.module()->parameters()) {
+    if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+  torch::optim::SGD optimizer(model.module()->parameters(),
+                              torch::optim::SGDOptions(0.01).momentum(0.9).weight_decay(5e-4));
+  double start = 0, end = 0;
+  TrainConfig config = defaults;
+  config.callbacks = {
+      std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainBatchStart}, [&](Trainer& trainer) {
+        if (trainer.result().step == kWarmUp || trainer.result().step == kWarmUp + kSteps) {
+          torch::cuda::synchronize();
+          (trainer.result().step == kWarmUp ? start : end) = now_s();
+        }
+      })};
+  Trainer trainer(world, model, optimizer, config, cross_entropy);
+  trainer.fit(Loader(SameBatch(batch_size, world.device()), {.batch_size = batch_size, .endless = true}));
+  return static_cast<double>(kSteps * batch_size) / (end - start);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: gpu_steps BATCH_SIZE fp32|bf16|fp16 graph|eager\n");
+    return 2;
+  }
+  TrainConfig config;
+  config.nprocs = 1;
+  config.compute_setup = "gpu";
+  config.max_iter = 1;
+  config.max_batches = kWarmUp + kSteps + 1;
+  config.precision = argv[2];
+  config.cuda_graph = std::string(argv[3]) == "graph";
+  config.tracking_tool = "none";
+  config.verbose = false;
+  config.root_folder = "/tmp/lockstep-bench-runs";
+  return launch(config, [&](World& world) {
+    std::printf("{\"value\": %.1f, \"unit\": \"img/s\"}\n", images_per_s(world, config, std::stoll(argv[1])));
+  });
+}

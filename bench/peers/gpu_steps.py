@@ -1,0 +1,63 @@
+"""Images a second of training steps of Sigma2's Wide ResNet in PyTorch, eager, channels last.
+
+    python bench/peers/gpu_steps.py BATCH_SIZE fp32|bf16|fp16
+"""
+
+import json
+import sys
+import time
+
+import torch
+from torch import nn
+
+WARM_UP, STEPS = 20, 100
+
+
+class ConvNormRelu(nn.Sequential):
+    def __init__(self, inputs, outputs):
+        super().__init__(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+class Block(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.scale = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+        self.body = nn.Sequential(ConvNormRelu(inputs, outputs), nn.Dropout(.01), ConvNormRelu(outputs, outputs))
+
+    def forward(self, x):
+        return self.body(x) + self.scale(x)
+
+
+def wide_resnet():
+    widths = [160, 160, 320, 320, 640, 640]
+    blocks = [Block(a, b) for a, b in zip([16, *widths], widths)]
+    return nn.Sequential(
+        ConvNormRelu(3, 16), *blocks[:2], nn.MaxPool2d(2), *blocks[2:4], nn.MaxPool2d(2), *blocks[4:],
+        nn.AvgPool2d(7), nn.Flatten(), nn.Linear(640, 100))
+
+
+def main():
+    batch, precision = int(sys.argv[1]), sys.argv[2]
+    dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    torch.manual_seed(0)
+    model = wide_resnet().cuda().to(memory_format=torch.channels_last)
+    assert sum(p.numel() for p in model.parameters()) == 17_175_444
+    optimizer = torch.optim.SGD(model.parameters(), lr=.01, momentum=.9, weight_decay=5e-4)
+    scaler = torch.amp.GradScaler(enabled=precision == "fp16")
+    images = torch.randn(batch, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
+    labels = torch.randint(100, (batch,), device="cuda")
+    for step in range(WARM_UP + STEPS):
+        if step == WARM_UP:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=dtype, enabled=dtype is not None):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    torch.cuda.synchronize()
+    print(json.dumps({"value": STEPS * batch / (time.perf_counter() - start), "unit": "img/s"}))
+
+
+main()

@@ -1,0 +1,118 @@
+#include "cli/bench_scaling.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/exit_status.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+
+#include "base/atomic_file.h"
+#include "base/process.h"
+#include "cli/scaling/study.h"
+#include "cluster/topology.h"
+#include "report/scaling.h"
+#include "report/svg_plot.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr int kShellSignalStatus = 128;
+
+std::string default_output() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  return fmt::format("scaling_{:%Y%m%dT%H%M%S}_{:x}", local, ::getpid());
+}
+
+// Princeton's network, the training that their page asks it of.
+std::vector<std::string> default_command() {
+  return {base::own_executable(), "train", "mnist", "--data", "synthetic", "--epochs", "3"};
+}
+
+// Flags end at "--" or at the first word that is none; what follows is the program's.
+scaling::Study parse(int argc, const char* const* argv) {
+  scaling::Study study{.ranks = {1, 2}, .cpus_per_rank = {1}, .command = {}, .output = {}};
+  std::string output;
+  CLI::App app("Runs the same training with several numbers of ranks and CPUs, and compares them.",
+               "lockstep bench scaling");
+  app.footer(
+      "\nlockstep bench scaling --ranks 1,2,4 --cpus-per-rank 1,2 -- ./train --max_iter 3\n"
+      "Without a program: lockstep train mnist --data synthetic --epochs 3");
+  app.prefix_command();
+  app.add_option("--ranks", study.ranks, "numbers of ranks")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  app.add_option("--cpus-per-rank", study.cpus_per_rank, "CPUs, and threads, of each rank")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  app.add_option("--output", output, "folder of the runs, the table and the page; left out: a new one here");
+  app.add_flag("--oversubscribe", study.oversubscribe, "also runs that want more CPUs than there are");
+  std::vector<std::string> words(argv + 1, argv + argc);
+  const auto dashes = std::find(words.begin(), words.end(), "--");
+  std::vector<std::string> flags(words.begin(), dashes);
+  std::reverse(flags.begin(), flags.end());  // CLI11 wants the last word first
+  try {
+    app.parse(std::move(flags));
+  } catch (const CLI::CallForHelp&) {
+    throw HelpRequested(app.help());
+  } catch (const CLI::ParseError& error) {
+    throw ConfigError("bench",
+                      fmt::format("{}; lockstep bench scaling --help lists the flags", error.what()));
+  }
+  study.command = app.remaining();
+  if (!study.command.empty() && study.command.front().starts_with('-')) {
+    throw ConfigError("bench", fmt::format("unknown flag, lockstep bench scaling --help lists them: '{}'",
+                                           study.command.front()));
+  }
+  // A program that was found without "--" may have one among its own arguments.
+  study.command.insert(study.command.end(),
+                       study.command.empty() && dashes != words.end() ? dashes + 1 : dashes, words.end());
+  if (study.command.empty()) study.command = default_command();
+  study.output = output.empty() ? default_output() : output;
+  return study;
+}
+
+void say(const report::ScalingRow& row) {
+  fmt::print("{}: {}\n", row.label(),
+             row.went_well() ? fmt::format("{:.0f} samples/s, {:.1f} s", row.samples_per_s, row.seconds)
+                             : row.failure);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int run_bench_scaling(int argc, const char* const* argv) {
+  const scaling::Study study = parse(argc, argv);
+  const std::vector<int> cpus = scaling::spread_over_cores(cluster::affinity_cpus());
+  std::optional<int> stopped_by;
+  report::Scaling result;
+  result.command = study.command;
+  result.host = cluster::host_name();
+  result.cpus = static_cast<int>(cpus.size());
+  result.rows = run_study(study, cpus, say, &stopped_by);
+  fmt::print("\n{}\n", report::scaling_table(result));
+  // An argument of the program may be any bytes.
+  const std::string json =
+      report::scaling_json(result).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  base::publish_file(study.output / "scaling.json", json + "\n");
+  report::write_scaling_report(result, study.output / "report.html");
+  for (const report::Chart& chart : report::scaling_charts(result)) {
+    base::publish_file(study.output / (chart.id + ".svg"), report::plot_svg(chart));
+  }
+  fmt::print("Report: {}\n", (study.output / "report.html").string());
+  if (stopped_by) return kShellSignalStatus + *stopped_by;
+  const bool failed = std::any_of(result.rows.begin(), result.rows.end(), [](const report::ScalingRow& row) {
+    return row.was_run && !row.went_well();
+  });
+  return failed ? kExitFailure : kExitSuccess;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/scaling.h"
+
+namespace lockstep::cli::scaling {
+
+// What to run.
+struct Study {
+  std::vector<int> ranks;
+  std::vector<int> cpus_per_rank;
+  std::vector<std::string> command;  // "{folder}" in it becomes the run's folder
+  std::filesystem::path output;      // gets a folder a run, and its console beside it
+  bool oversubscribe = false;        // also runs that want more CPUs than there are
+};
+
+// `cpus` in the order in which a study hands them out: one of each physical core before
+// their second hardware threads, so that "2 CPUs" are two cores where there are two.
+std::vector<int> spread_over_cores(const std::vector<int>& cpus, const std::string& sysfs = "/sys");
+
+// Runs every combination through `lockstep run`, fewest CPUs first, each on its share of
+// `cpus` alone; `done` is called after each. Blocks. SIGINT, SIGTERM, SIGHUP and SIGQUIT
+// end the run that is under way and leave the others out; their number comes back in
+// *stopped_by. ConfigError: the output folder cannot be made, or holds runs already.
+std::vector<report::ScalingRow> run_study(const Study& study, const std::vector<int>& cpus,
+                                          const std::function<void(const report::ScalingRow&)>& done,
+                                          std::optional<int>* stopped_by);
+
+}  // namespace lockstep::cli::scaling

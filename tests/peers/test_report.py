@@ -1,0 +1,185 @@
+"""The page of a report, opened by a real browser: Debian's chromium, without a window.
+
+The page's script marks every canvas that Chart.js has drawn (data-drawn) and counts them
+(data-charts); a picture of the page shows that something is on them.
+"""
+
+import html.parser
+import json
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+from PIL import Image, ImageStat
+
+METRICS = """step,epoch,train_loss,val_loss,train_accuracy,val_accuracy,learning_rate,samples_per_s,time_data_s,time_forward_s,time_backward_s,time_exposed_communication_s,time_optimizer_s,grad_norm
+"""
+
+
+def write_run(folder, epochs=40, start=1.0):
+    folder.mkdir(parents=True)
+    rows = [f"{5 * e},{e},{start / e},{1.2 * start / e},{1 - 0.9 / e},{1 - 0.95 / e},{0.1 / e},{1000 + 10 * e},"
+            f"0.01,0.02,0.04,0.01,0.005,{3 / e}\n" for e in range(1, epochs + 1)]
+    (folder / "metrics.csv").write_text(METRICS + "".join(rows))
+    (folder / "metrics.jsonl").write_text("".join(
+        json.dumps({"step": 5 * e, "time": 1.8e9 + 30 * e, "train_loss": start / e}) + "\n" for e in range(1, epochs + 1)))
+    (folder / "config.json").write_text(json.dumps({"seed": epochs, "precision": "bf16"}))
+    (folder / "config_defaults.json").write_text(json.dumps({"seed": 0, "precision": "fp32"}))
+    (folder / "ranks.json").write_text(json.dumps(
+        {"backend": "nccl", "ranks": [{"rank": r, "local_rank": r, "host": "node1", "device": f"cuda:{r}"} for r in range(4)]}))
+    (folder / "gpu.csv").write_text(
+        "timestamp, index, name, utilization.gpu [%], utilization.memory [%], memory.total [MiB], memory.used [MiB]\n"
+        + "".join(f"2026/11/15 12:00:{s:02d}.000, {g}, GPU, {90 + s % 7} %, 40 %, 81920 MiB, {8192 + 10 * s} MiB\n"
+                  for s in range(60) for g in range(2)))
+    return folder
+
+
+class Browser:
+    """Each call is a browser of its own, with a profile that goes with the test."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.program = shutil.which("chromium")
+        assert self.program, "chromium is missing: script/setup --peers installs it"
+
+    def call(self, url, *flags):
+        """What it printed, what the page said on its console, and what the page asked of the web."""
+        log = self.folder / "net.json"
+        result = subprocess.run(
+            [self.program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+             "--disable-background-networking", "--disable-component-update", "--no-first-run",
+             "--host-resolver-rules=MAP * ~NOTFOUND",
+             f"--user-data-dir={self.folder / 'profile'}", "--enable-logging=stderr", f"--log-net-log={log}",
+             *flags, url],
+            capture_output=True, text=True, timeout=120, env=os.environ | {"HOME": str(self.folder)})
+        assert result.returncode == 0, result.stderr
+        console = [line for line in result.stderr.splitlines() if ":CONSOLE" in line]
+        return result.stdout, console, self.requested(log)
+
+    @staticmethod
+    def requested(log):
+        """Addresses of the web that the page asked for. What the browser asks for itself has no origin."""
+        text = log.read_text(errors="replace")
+        try:
+            events = json.loads(text)["events"]
+        except json.JSONDecodeError:  # the browser did not live to end the list
+            events = json.loads(text.rstrip().rstrip(",") + "]}")["events"]
+        starts = [event["params"] for event in events if "initiator" in event.get("params", {})]
+        return {start["url"] for start in starts
+                if start.get("url", "").startswith("http") and start["initiator"] != "not an origin"}
+
+    def dump(self, url):
+        return self.call(url, "--dump-dom")
+
+    def picture(self, url, path, width=1280, height=3000):
+        self.call(url, f"--screenshot={path}", f"--window-size={width},{height}")
+        return Image.open(path).convert("RGB")
+
+
+class Elements(html.parser.HTMLParser):
+    """The attributes of all elements of one kind."""
+
+    def __init__(self, text, kind):
+        super().__init__()
+        self.kind, self.found = kind, []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        if tag == self.kind:
+            self.found.append(dict(attributes))
+
+
+@pytest.fixture
+def browser(tmp_path):
+    folder = tmp_path / "browser"
+    folder.mkdir()
+    return Browser(folder)
+
+
+@pytest.fixture
+def report(bin_dir, tmp_path):
+    def make(*runs):
+        output = tmp_path / "report.html"
+        subprocess.run([bin_dir / "lockstep", "report", *runs, "--output", output], check=True, timeout=60)
+        return output.as_uri()
+    return make
+
+
+def check_page(browser, url, charts):
+    """Every chart is drawn, nothing went wrong, and nothing was asked of the network."""
+    document, console, requested = browser.dump(url)
+    assert console == []
+    assert requested == set()
+    canvases = Elements(document, "canvas").found
+    assert len(canvases) == charts
+    assert all(int(canvas.get("data-drawn", 0)) > 0 for canvas in canvases), canvases
+    assert Elements(document, "html").found[0]["data-charts"] == str(charts)
+    return document
+
+
+def test_the_checks_see_a_page_that_is_wrong(browser, tmp_path):
+    page = tmp_path / "wrong.html"
+    page.write_text("<script>undefinedFunction()</script><img src='http://evil.example/x.png'>")
+    _, console, requested = browser.dump(page.as_uri())
+    assert any("undefinedFunction" in line for line in console)
+    assert requested == {"http://evil.example/x.png"}
+
+
+def test_every_chart_of_a_run_is_drawn(browser, report, tmp_path):
+    url = report(write_run(tmp_path / "run"))
+    # Loss, accuracy, rate, speed, parts of a step, two of the GPUs, the norm.
+    document = check_page(browser, url, charts=8)
+    assert "node1" in document
+
+
+def test_runs_side_by_side_are_drawn(browser, report, tmp_path):
+    url = report(write_run(tmp_path / "a"), write_run(tmp_path / "b", epochs=20, start=2.0))
+    document = check_page(browser, url, charts=8)
+    assert "what differs" in document
+
+
+def test_hostile_names_run_no_script(browser, report, tmp_path):
+    name = "x\"'><img src=http:&&evil.example&x onerror=alert(1)><b>"
+    folder = write_run(tmp_path / name)
+    text = "</script><script>document.title='broken'</script><img src=https://evil.example/x>"
+    (folder / "config.json").write_text(json.dumps({text: text}))
+    (folder / "metrics.csv").write_text(f'step,train_loss,"{text}"\n1,0.5,1\n2,0.25,2\n')
+    document = check_page(browser, report(folder), charts=4)
+    assert "<title>broken" not in document
+    assert Elements(document, "img").found == []
+
+
+def spread(image):
+    """How much the colours of a picture differ: 0 for an empty one."""
+    return max(ImageStat.Stat(image).stddev)
+
+
+@pytest.mark.parametrize("theme, dark", [("light", False), ("dark", True)])
+@pytest.mark.parametrize("width", [1280, 500])
+def test_pictures_show_charts_in_both_themes_and_on_a_phone(browser, report, tmp_path, theme, dark, width):
+    url = report(write_run(tmp_path / "run"))
+    image = browser.picture(f"{url}?theme={theme}", tmp_path / "page.png", width)
+    corner = sum(image.getpixel((2, 2))) / 3
+    assert (corner < 60) == dark
+    # The page has cards down to its middle: each stretch of it shows something.
+    for top in range(0, 1500, 300):
+        assert spread(image.crop((0, top, width, top + 300))) > 5, top
+
+
+def test_a_chart_is_more_than_its_frame(browser, report, tmp_path):
+    """The line of the loss is there in its colour, on many pixels."""
+    image = browser.picture(report(write_run(tmp_path / "run")) + "?theme=light", tmp_path / "page.png")
+    line = (0x2F, 0x5F, 0xE3)
+    near = sum(count for count, colour in image.getcolors(maxcolors=1 << 24)
+               if all(abs(a - b) < 12 for a, b in zip(colour, line)))
+    assert near > 1000
+
+
+def test_a_study_is_drawn(browser, bin_dir, tmp_path):
+    study = tmp_path / "study"
+    subprocess.run([bin_dir / "lockstep", "bench", "scaling", "--ranks", "1,2", "--oversubscribe", "--output", study,
+                    "--", bin_dir / "sine", "--max_iter", "10", "--compute_setup", "cpu"], check=True, timeout=120)
+    # Speed and speed-up before the four of the runs.
+    check_page(browser, (study / "report.html").as_uri(), charts=6)

@@ -1,0 +1,106 @@
+#include "report/scaling.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "unit/report/run_files.h"
+
+namespace lockstep::report {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+ScalingRow row_of(int ranks, int cpus, double speed) {
+  ScalingRow row;
+  row.ranks = ranks;
+  row.cpus_per_rank = cpus;
+  row.samples_per_s = speed;
+  row.seconds = 1;
+  return row;
+}
+
+TEST(ScalingTest, RowsAreComparedWithTheFewestCpus) {
+  std::vector<ScalingRow> rows = {row_of(1, 2, 180), row_of(1, 1, 100), row_of(4, 1, 300), row_of(2, 2, 0)};
+  rows[3].failure = "failed, exit code 3";
+  compare_rows(rows);
+  EXPECT_DOUBLE_EQ(rows[0].speed_up, 1.8);
+  EXPECT_DOUBLE_EQ(rows[0].efficiency, 0.9);
+  EXPECT_DOUBLE_EQ(rows[2].speed_up, 3);
+  EXPECT_DOUBLE_EQ(rows[2].efficiency, 0.75);
+  EXPECT_EQ(rows[3].speed_up, 0);
+}
+
+TEST(ScalingTest, WithoutARunThatWentWellNothingIsCompared) {
+  std::vector<ScalingRow> rows = {row_of(1, 1, 0)};
+  rows[0].failure = "failed";
+  compare_rows(rows);
+  EXPECT_EQ(rows[0].efficiency, 0);
+  EXPECT_THAT(scaling_charts({.command = {"x"}, .host = "h", .cpus = 2, .rows = rows}), IsEmpty());
+}
+
+TEST(ScalingTest, TableAndJsonHaveEveryRow) {
+  Scaling scaling{.command = {"./train", "--lr"},
+                  .host = "node1",
+                  .cpus = 4,
+                  .rows = {row_of(1, 1, 100), row_of(2, 1, 190)}};
+  scaling.rows[0].final_metrics["train_loss"] = 0.25;
+  scaling.rows[1].failure = "failed, exit code 3: out of memory";
+  compare_rows(scaling.rows);
+  const std::string table = scaling_table(scaling);
+  EXPECT_THAT(
+      table,
+      HasSubstr("     1             1         100      1.00        100%       1.0  train_loss 0.25\n"));
+  EXPECT_THAT(table, HasSubstr("     2             1  failed, exit code 3: out of memory\n"));
+  const nlohmann::ordered_json json = scaling_json(scaling);
+  EXPECT_EQ(json["rows"][0]["final_metrics"]["train_loss"], 0.25);
+  EXPECT_EQ(json["rows"][1]["failure"], "failed, exit code 3: out of memory");
+  EXPECT_FALSE(json["rows"][1].contains("speed_up"));
+}
+
+TEST(ScalingTest, ARowIsMeasuredByItsRun) {
+  test::RunFiles files;
+  ScalingRow row = row_of(1, 1, 0);
+  row.folder = files.path();
+  measure_row(row);
+  EXPECT_EQ(row.failure, "the program left no run in " + files.path().string());
+  row.failure.clear();
+  files.write("metrics.csv",
+              "step,train_loss,samples_per_s,time_data_s\n1,0.5,10,1\n2,0.4,100,1\n3,0.3,110,1\n");
+  measure_row(row);
+  EXPECT_EQ(row.failure, "");
+  EXPECT_EQ(row.samples_per_s, 100);
+  EXPECT_EQ(row.final_metrics["train_loss"], 0.3);
+  EXPECT_EQ(row.final_metrics.size(), 3u) << "what the run wrote, not what was made of it";
+}
+
+TEST(ScalingTest, ThePageShowsSpeedAndFailures) {
+  test::RunFiles files;
+  files.write("metrics.csv", "step,train_loss,samples_per_s\n1,0.5,10\n2,0.4,100\n");
+  Scaling scaling{.command = {"./<train>"},
+                  .host = "node1",
+                  .cpus = 4,
+                  .rows = {row_of(1, 1, 100), row_of(2, 1, 190), row_of(8, 1, 0)}};
+  scaling.rows[0].folder = scaling.rows[1].folder = files.path();
+  scaling.rows[2].failure = "no <room>";
+  compare_rows(scaling.rows);
+  const std::vector<Chart> charts = scaling_charts(scaling);
+  ASSERT_EQ(charts.size(), 2u);
+  EXPECT_THAT(charts[0].series.at(0).points, ElementsAre(Point{1, 100}, Point{2, 190}));
+  EXPECT_EQ(charts[1].series.back().label, "ideal");
+  EXPECT_THAT(charts[1].series.back().points, ElementsAre(Point{1, 1}, Point{2, 2}));
+  write_scaling_report(scaling, files.path() / "report.html");
+  std::ifstream file(files.path() / "report.html");
+  const std::string page(std::istreambuf_iterator<char>(file), {});
+  EXPECT_THAT(page, HasSubstr("./&lt;train&gt; on node1, 4 CPUs"));
+  EXPECT_THAT(page, HasSubstr("no &lt;room&gt;"));
+  EXPECT_THAT(page, HasSubstr("\"id\":\"speed-ranks\""));
+  EXPECT_THAT(page, HasSubstr("1 rank, 1 CPU, training"));
+}
+
+}  // namespace
+}  // namespace lockstep::report
