@@ -71,7 +71,7 @@ struct DeviceImageDataset::Impl {
     const auto indices = at::TensorOptions(at::kLong).device(device);
     const bool last = transform.layout == ImageTransform::Layout::kChannelsLast;
     channel = at::arange(channels, indices).view(last ? Shape{1, 1, 1, -1} : Shape{1, -1, 1, 1});
-    table_start = channel * images::PixelValues::kBytes;
+    table_start = channel.mul(images::PixelValues::kBytes);
     row = at::arange(out.height, indices).view(last ? Shape{1, -1, 1, 1} : Shape{1, 1, -1, 1});
     column = at::arange(out.width, indices).view(last ? Shape{1, 1, -1, 1} : Shape{1, 1, 1, -1});
   }
