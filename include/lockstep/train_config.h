@@ -76,6 +76,9 @@ struct TrainConfig {
   // On GPUs: records the kernels of a step once and starts them with one call. Model and
   // loss must not read values on the host. With several ranks: nccl.
   bool cuda_graph = false;
+  // On GPUs: the first steps try the algorithms of each convolution and keep the fastest.
+  // Another run may keep others, which round differently. Not with deterministic.
+  bool cudnn_benchmark = false;
   // Parameters may go without gradient in a step. See DataParallelOptions.
   bool find_unused_parameters = false;
 

@@ -31,6 +31,7 @@ constexpr char kUsage[] =
     "  lockstep slurm               a batch script for a Slurm cluster, printed or submitted\n"
     "  lockstep doctor              what this machine and this allocation can do\n"
     "  lockstep bench collectives   time and bandwidth of collectives\n"
+    "  lockstep bench data          images a second from bytes to batches\n"
     "  lockstep bench scaling       a training with several numbers of ranks and CPUs\n"
     "  lockstep ckpt                checkpoints: list, inspect, verify, export, import, compare\n"
     "  lockstep report              a page about runs: loss, accuracy, speed, configuration\n"

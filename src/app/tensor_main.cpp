@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "cli/bench_collectives.h"
+#include "cli/bench_data.h"
 #include "cli/ckpt.h"
 #include "cli/doctor.h"
 #include "cli/train.h"
@@ -22,6 +23,7 @@ int main(int argc, char** argv) {
     CLI::App* bench = app.add_subcommand("bench", "measure");
     bench->require_subcommand(1);
     lockstep::cli::add_bench_collectives(*bench, &status);
+    lockstep::cli::add_bench_data(*bench, &status);
     bench->footer("\nlockstep bench scaling compares numbers of ranks and CPUs: see its --help.");
     try {
       app.parse(argc, argv);

@@ -4,18 +4,9 @@
 #include <cmath>
 #include <cstring>
 
-// Compiled with -O3: the loops are meant for the vectoriser.
+// Compiled with -O3. Vectors are the compilers' own, which any machine can shuffle.
 namespace lockstep::images {
 namespace {
-
-// Weights are multiples of 2^-22, as PIL has them: a sum of products with bytes that add up
-// to one stays within 31 bits.
-constexpr int kPrecision = 22;
-constexpr int32_t kHalf = 1 << (kPrecision - 1);
-
-[[gnu::always_inline]] inline uint8_t to_byte(int32_t sum) {
-  return static_cast<uint8_t>(std::min(sum >> kPrecision, 255));
-}
 
 double triangle(double x) { return std::max(0.0, 1.0 - std::abs(x)); }
 
@@ -38,123 +29,140 @@ void make_weights(ResizeWeights& out, int from, int to) {
     }
     out.taps.push_back({first, count, out.weights.size()});
     for (const double weight : weights) {
-      out.weights.push_back(static_cast<int32_t>(0.5 + weight / sum * (1 << kPrecision)));
+      out.weights.push_back(static_cast<int32_t>(0.5 + weight / sum * (1 << ResizeWeights::kPrecision)));
     }
   }
 }
 
-// One row of one channel.
-[[gnu::always_inline]] inline void narrow_row(const ResizeWeights& columns, const uint8_t* row, int left,
-                                              int right, uint8_t* out) {
-  for (int x = left; x < right; ++x) {
-    const ResizeWeights::Taps& taps = columns.taps[static_cast<size_t>(x)];
-    const int32_t* weights = &columns.weights[taps.weights];
-    int32_t sum = kHalf;
-    for (int k = 0; k < taps.count; ++k) sum += weights[k] * row[taps.first + k];
-    *out++ = to_byte(sum);
+// Sixteen columns of eight rows, row by row or column by column.
+struct Square {
+  uint8_t __attribute__((vector_size(16))) part[kLanes];
+};
+
+// Deals two cards at a time, three times over: rows become columns.
+Square to_columns(Square s) {
+  for (int round = 0; round < 3; ++round) {
+    Square next;
+    for (int i = 0; i < kLanes / 2; ++i) {
+      const auto a = s.part[i];
+      const auto b = s.part[i + kLanes / 2];
+      next.part[2 * i] =
+          __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      next.part[2 * i + 1] =
+          __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    }
+    s = next;
+  }
+  return s;
+}
+
+Square to_rows(Square s) {
+  for (int round = 0; round < 3; ++round) {
+    Square next;
+    for (int i = 0; i < kLanes / 2; ++i) {
+      const auto a = s.part[2 * i];
+      const auto b = s.part[2 * i + 1];
+      next.part[i] = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+      next.part[i + kLanes / 2] =
+          __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    }
+    s = next;
+  }
+  return s;
+}
+
+// Several rows side by side, so that a weight, which is for one column, is for all lanes:
+// eight rows of one channel, or two of three channels and a lane that is nobody's.
+struct Bundle {
+  const uint8_t* rows[kLanes];  // where the first column to read is
+  int count;                    // rows; those beyond repeat the last
+  int channels;
+  ptrdiff_t pixel_step;
+};
+
+void gather(const Bundle& bundle, int columns, uint8_t* lanes) {
+  if (bundle.channels == 3) {
+    for (int r = 0; r < 2; ++r) {
+      const uint8_t* row = bundle.rows[r];
+      uint8_t* out = lanes + 4 * r;
+      for (int x = 0; x + 1 < columns; ++x) std::memcpy(out + kLanes * x, row + 3 * x, 4);
+      std::memcpy(out + kLanes * (columns - 1), row + 3 * (columns - 1), 3);
+    }
+    return;
+  }
+  int x = 0;
+  for (; bundle.pixel_step == 1 && x + 16 <= columns; x += 16) {
+    Square square;
+    for (int r = 0; r < kLanes; ++r) std::memcpy(&square.part[r], bundle.rows[r] + x, 16);
+    square = to_columns(square);
+    std::memcpy(lanes + kLanes * x, &square, sizeof(square));
+  }
+  for (; x < columns; ++x) {
+    for (int r = 0; r < kLanes; ++r) lanes[kLanes * x + r] = bundle.rows[r][x * bundle.pixel_step];
   }
 }
 
-// One row of interleaved pixels of any number of channels.
-void narrow_pixels(const ResizeWeights& columns, const uint8_t* row, int channels, int left, int right,
-                   uint8_t* out) {
-  for (int x = left; x < right; ++x) {
-    const ResizeWeights::Taps& taps = columns.taps[static_cast<size_t>(x)];
-    const int32_t* weights = &columns.weights[taps.weights];
-    for (int c = 0; c < channels; ++c) {
-      int32_t sum = kHalf;
-      for (int k = 0; k < taps.count; ++k) sum += weights[k] * row[(taps.first + k) * channels + c];
-      *out++ = to_byte(sum);
+// Back into rows that are row_bytes apart.
+void scatter(const uint8_t* lanes, const Bundle& bundle, int columns, ptrdiff_t row_bytes, uint8_t* out) {
+  if (bundle.channels == 3) {
+    for (int r = 0; r < bundle.count; ++r) {
+      uint8_t* row = out + r * row_bytes;
+      const uint8_t* in = lanes + 4 * r;
+      // The fourth byte is overwritten by the next pixel.
+      for (int x = 0; x + 1 < columns; ++x) std::memcpy(row + 3 * x, in + kLanes * x, 4);
+      std::memcpy(row + 3 * (columns - 1), in + kLanes * (columns - 1), 3);
     }
+    return;
+  }
+  int x = 0;
+  for (; x + 16 <= columns; x += 16) {
+    Square square;
+    std::memcpy(&square, lanes + kLanes * x, sizeof(square));
+    square = to_rows(square);
+    for (int r = 0; r < bundle.count; ++r) std::memcpy(out + r * row_bytes + x, &square.part[r], 16);
+  }
+  for (; x < columns; ++x) {
+    for (int r = 0; r < bundle.count; ++r) out[r * row_bytes + x] = lanes[kLanes * x + r];
   }
 }
 
-using Bytes4 = uint8_t __attribute__((vector_size(4)));
-using Sums4 = int32_t __attribute__((vector_size(16)));
-
-// Three channels: a pixel is a vector, of which the fourth element is nobody's.
-[[gnu::always_inline]] inline void narrow_rgb(const ResizeWeights& columns, const uint8_t* row, int width,
-                                              int left, int right, uint8_t* spread, uint8_t* out) {
-  for (int x = 0; x + 1 < width; ++x) std::memcpy(spread + 4 * x, row + 3 * x, 4);
-  std::memcpy(spread + 4 * (width - 1), row + 3 * (width - 1), 3);
-  for (int x = left; x < right; ++x) {
-    const ResizeWeights::Taps& taps = columns.taps[static_cast<size_t>(x)];
-    const int32_t* weights = &columns.weights[taps.weights];
-    const uint8_t* pixel = spread + static_cast<ptrdiff_t>(4) * taps.first;
-    Sums4 sums = {kHalf, kHalf, kHalf, kHalf};
-    for (int k = 0; k < taps.count; ++k, pixel += 4) {
-      Bytes4 bytes;
-      std::memcpy(&bytes, pixel, 4);
-      sums += __builtin_convertvector(bytes, Sums4) * weights[k];
-    }
-    for (int c = 0; c < 3; ++c) *out++ = to_byte(sums[c]);
-  }
-}
-
-// Adds up `taps.count` rows of `count` bytes that are `step` apart.
-[[gnu::always_inline]] inline void blend_rows(const int32_t* weights, int taps, const uint8_t* rows,
-                                              ptrdiff_t step, int count, uint8_t* out) {
-  constexpr int kBlock = 32;
-  const auto blend = [&](int from, int elements) __attribute__((always_inline)) {
-    int32_t sums[kBlock];
-    for (int i = 0; i < elements; ++i) sums[i] = kHalf;
-    for (int k = 0; k < taps; ++k) {
-      const uint8_t* row = rows + k * step + from;
-      for (int i = 0; i < elements; ++i) sums[i] += weights[k] * row[i];
-    }
-    for (int i = 0; i < elements; ++i) out[from + i] = to_byte(sums[i]);
-  };
-  if (count < kBlock) return blend(0, count);
-  // The last block begins where it still fits, and computes some elements again.
-  for (int i = 0; i < count; i += kBlock) blend(std::min(i, count - kBlock), kBlock);
-}
-
-// Both passes over one plane: `channels` interleaved, or one of several planes.
+// Pixels of one channel, or of three side by side, on their way through both passes.
 struct Plane {
   const uint8_t* pixels;
   int channels;
-  int width;
+  ptrdiff_t pixel_step;
+  ptrdiff_t row_step;
   ImageWindow::Rectangle part;
-  uint8_t* narrowed;
   uint8_t* out;
 };
 
-[[gnu::always_inline]] inline void resize_plane(const Plane& plane, ResizeScratch& scratch) {
+void resize_plane(const Plane& plane, ResizeScratch& scratch) {
   const ImageWindow::Rectangle& part = plane.part;
-  const ResizeWeights::Taps& first = scratch.rows.taps[static_cast<size_t>(part.top)];
-  const ResizeWeights::Taps& last = scratch.rows.taps[static_cast<size_t>(part.bottom - 1)];
-  const int row_bytes = (part.right - part.left) * plane.channels;
-  for (int y = first.first; y < last.first + last.count; ++y) {
-    const uint8_t* row = plane.pixels + static_cast<ptrdiff_t>(y) * plane.width * plane.channels;
-    uint8_t* out = plane.narrowed + static_cast<ptrdiff_t>(y - first.first) * row_bytes;
-    if (plane.channels == 1) {
-      narrow_row(scratch.columns, row, part.left, part.right, out);
-    } else if (plane.channels == 3) {
-      narrow_rgb(scratch.columns, row, plane.width, part.left, part.right, scratch.spread.data(), out);
-    } else {
-      narrow_pixels(scratch.columns, row, plane.channels, part.left, part.right, out);
+  const auto at = [](const ResizeWeights& weights, int i) { return weights.taps[static_cast<size_t>(i)]; };
+  const int top = at(scratch.rows, part.top).first;
+  const int bottom = at(scratch.rows, part.bottom - 1).first + at(scratch.rows, part.bottom - 1).count;
+  const int left = at(scratch.columns, part.left).first;
+  const int right = at(scratch.columns, part.right - 1).first + at(scratch.columns, part.right - 1).count;
+  const int columns = part.right - part.left;
+  const int row_bytes = columns * plane.channels;
+  const int rows_a_bundle = plane.channels == 3 ? 2 : kLanes;
+  for (int y = top; y < bottom; y += rows_a_bundle) {
+    Bundle bundle{{}, std::min(rows_a_bundle, bottom - y), plane.channels, plane.pixel_step};
+    for (int r = 0; r < kLanes; ++r) {
+      const int row = y + std::min(r, bundle.count - 1);
+      bundle.rows[r] = plane.pixels + row * plane.row_step + left * plane.pixel_step;
     }
+    gather(bundle, right - left, scratch.lanes.data());
+    resize_columns(scratch.columns, left, part.left, part.right, scratch.lanes.data(),
+                   scratch.narrow_lanes.data());
+    scatter(scratch.narrow_lanes.data(), bundle, columns, row_bytes,
+            scratch.narrowed.data() + static_cast<ptrdiff_t>(y - top) * row_bytes);
   }
   for (int y = part.top; y < part.bottom; ++y) {
-    const ResizeWeights::Taps& taps = scratch.rows.taps[static_cast<size_t>(y)];
-    const uint8_t* rows = plane.narrowed + static_cast<ptrdiff_t>(taps.first - first.first) * row_bytes;
-    uint8_t* out = plane.out + static_cast<ptrdiff_t>(y - part.top) * row_bytes;
-    blend_rows(&scratch.rows.weights[taps.weights], taps.count, rows, row_bytes, row_bytes, out);
+    resize_row(scratch.rows, top, y, row_bytes, scratch.narrowed.data(),
+               plane.out + static_cast<ptrdiff_t>(y - part.top) * row_bytes);
   }
 }
-
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) void resize_wide(const Plane& plane, ResizeScratch& scratch) {
-  resize_plane(plane, scratch);
-}
-
-void resize_here(const Plane& plane, ResizeScratch& scratch) {
-  static const bool wide = __builtin_cpu_supports("avx2") != 0;
-  wide ? resize_wide(plane, scratch) : resize_plane(plane, scratch);
-}
-#else
-void resize_here(const Plane& plane, ResizeScratch& scratch) { resize_plane(plane, scratch); }
-#endif
 
 }  // namespace
 
@@ -162,21 +170,25 @@ ImageView resize_part(const ImageView& image, ImageSize to, const ImageWindow::R
                       ResizeScratch& scratch) {
   make_weights(scratch.columns, image.width, to.width);
   make_weights(scratch.rows, image.height, to.height);
-  const int planes = image.layout == ImageView::Layout::kPlanar ? image.channels : 1;
-  const int channels = image.channels / planes;
+  const bool interleaved = image.layout == ImageView::Layout::kInterleaved;
+  const int channels = interleaved && image.channels == 3 ? 3 : 1;  // of a plane
+  const int planes = image.channels / channels;
   const int width = part.right - part.left;
   const int height = part.bottom - part.top;
   const size_t plane_bytes = static_cast<size_t>(height) * static_cast<size_t>(width * channels);
-  scratch.spread.resize(static_cast<size_t>(image.width) * 4);
+  scratch.lanes.resize(static_cast<size_t>(image.width) * kLanes);
+  scratch.narrow_lanes.resize(static_cast<size_t>(width) * kLanes);
   scratch.narrowed.resize(static_cast<size_t>(image.height) * static_cast<size_t>(width * channels));
   scratch.resized.resize(plane_bytes * static_cast<size_t>(planes));
-  for (int plane = 0; plane < planes; ++plane) {
-    const ptrdiff_t offset = static_cast<ptrdiff_t>(plane) * image.height * image.width;
-    resize_here({image.pixels + offset, channels, image.width, part, scratch.narrowed.data(),
-                 scratch.resized.data() + static_cast<size_t>(plane) * plane_bytes},
-                scratch);
+  const ptrdiff_t pixel_step = interleaved ? image.channels : 1;
+  const ptrdiff_t plane_step = interleaved ? 1 : static_cast<ptrdiff_t>(image.height) * image.width;
+  for (int i = 0; i < planes; ++i) {
+    resize_plane({image.pixels + i * plane_step, channels, pixel_step, pixel_step * image.width, part,
+                  scratch.resized.data() + static_cast<size_t>(i) * plane_bytes},
+                 scratch);
   }
-  return {scratch.resized.data(), image.channels, height, width, image.layout};
+  const auto layout = channels == 3 ? ImageView::Layout::kInterleaved : ImageView::Layout::kPlanar;
+  return {scratch.resized.data(), image.channels, height, width, layout};
 }
 
 }  // namespace lockstep::images

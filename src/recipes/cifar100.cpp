@@ -150,13 +150,12 @@ void train(World& world, const Options& options) {
   const bool on_gpu = world.device().is_cuda();
   const bool channels_last = is_yes(options.channels_last, on_gpu);
   const ImageDataOptions& images = options.images;
-  LoaderOptions train_options = train_loader_options(images, world, batch_size);
-  train_options.drop_last = true;
   const Loader train = image_loader(find_images("cifar100", images, Split::kTrain), images,
-                                    transform_of(/*train=*/true, channels_last), train_options);
+                                    transform_of(/*train=*/true, channels_last),
+                                    {.batch_size = batch_size, .shuffle = true, .drop_last = true}, world);
   const Loader test = image_loader(find_images("cifar100", images, Split::kTest), images,
                                    transform_of(/*train=*/false, channels_last),
-                                   test_loader_options(images, world, options.test_batch_size));
+                                   {.batch_size = options.test_batch_size}, world);
   const Model model = models::wide_resnet();
   if (channels_last) use_channels_last(*model.module());
   torch::optim::SGD optimizer(model.module()->parameters(), torch::optim::SGDOptions(options.base_lr)

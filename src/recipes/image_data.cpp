@@ -1,5 +1,6 @@
 #include "recipes/image_data.h"
 
+#include <lockstep/device_image_dataset.h>
 #include <lockstep/image_dataset.h>
 #include <lockstep/image_subset.h>
 #include <lockstep/world.h>
@@ -13,6 +14,7 @@ namespace lockstep::recipes {
 namespace {
 
 constexpr int kMostWorkers = 8;
+constexpr int64_t kMostBytesOnDevice = int64_t{2} << 30;
 
 // A GPU leaves the CPUs of its rank to the readers. On CPUs one thread reads ahead: the
 // model has the others.
@@ -24,11 +26,35 @@ int workers_of(const ImageDataOptions& options, const World& world) {
   return std::clamp(threads, 1, kMostWorkers);
 }
 
+// What DeviceImageDataset keeps of them.
+int64_t bytes_on_device(const ImageSource& images, const ImageTransform& transform) {
+  if (images.size() == 0) return 0;
+  std::vector<uint8_t> scratch;
+  const ImageView first = images.image(0, scratch);
+  ImageTransform before_crop = transform;
+  before_crop.random_crop = 0;
+  before_crop.padding = 0;
+  const ImageSize size = transformed_size(before_crop, {first.height, first.width});
+  const int64_t border = 2 * int64_t{transform.padding};
+  return images.size() * first.channels * (size.height + border) * (size.width + border);
+}
+
+bool belongs_on_device(const ImageSource& images, const ImageDataOptions& options,
+                       const ImageTransform& transform, const World& world) {
+  if (options.device_data != "auto") return options.device_data == "yes";
+  return world.device().is_cuda() && bytes_on_device(images, transform) <= kMostBytesOnDevice;
+}
+
 }  // namespace
 
 void ImageDataOptions::add_to(config::OptionTable& table) {
-  table.add("data", data, "folder or file of the data, or 'synthetic'; left out: the usual places")
+  // LOCKSTEP_DATA is one of the usual places: a folder for all sets.
+  table
+      .add("data", data, "folder or file of the data, or 'synthetic'; left out: the usual places",
+           {.has_variable = false})
       .add("max_samples", max_samples, "images of each part of the data at most", {.minimum = 1})
+      .add("device_data", device_data, "keep the images on the device; auto: up to 2 GiB on GPUs",
+           {.choices = {"auto", "yes", "no"}})
       .add("num_workers", num_workers, "threads of each rank that read ahead; 0: none", {.minimum = 0});
 }
 
@@ -36,23 +62,14 @@ ImageSet find_images(const std::string& name, const ImageDataOptions& options, S
   return find_image_set(name, options.data, split);
 }
 
-LoaderOptions train_loader_options(const ImageDataOptions& options, const World& world, int64_t batch_size) {
-  LoaderOptions loader = test_loader_options(options, world, batch_size);
-  loader.shuffle = true;
-  return loader;
-}
-
-LoaderOptions test_loader_options(const ImageDataOptions& options, const World& world, int64_t batch_size) {
-  LoaderOptions loader;
-  loader.batch_size = batch_size;
+Loader image_loader(const ImageSet& images, const ImageDataOptions& options, const ImageTransform& transform,
+                    LoaderOptions loader, const World& world) {
+  const ImageSet some = first_images(images, options.max_samples.value_or(images->size()));
+  if (belongs_on_device(*some, options, transform, world)) {
+    return Loader(DeviceImageDataset(*some, transform, world.device()), loader);
+  }
   loader.num_workers = workers_of(options, world);
   loader.pin_memory = world.device().is_cuda();
-  return loader;
-}
-
-Loader image_loader(const ImageSet& images, const ImageDataOptions& options, const ImageTransform& transform,
-                    const LoaderOptions& loader) {
-  const ImageSet some = first_images(images, options.max_samples.value_or(images->size()));
   return Loader(ImageDataset(some, transform), loader);
 }
 

@@ -23,6 +23,7 @@ struct ImageDataOptions {
   std::string data;  // a path, "synthetic", or empty: the usual places
   std::optional<int64_t> max_samples;
   std::optional<int64_t> num_workers;
+  std::string device_data = "auto";  // yes, no, or auto: on a GPU, where they fit well
 
   void add_to(config::OptionTable& table);
 };
@@ -31,13 +32,11 @@ struct ImageDataOptions {
 // for.
 ImageSet find_images(const std::string& name, const ImageDataOptions& options, Split split);
 
-// Options of a loader of training images, and of test images, for this rank's device:
-// threads that read ahead, and page-locked memory where batches go to a GPU.
-LoaderOptions train_loader_options(const ImageDataOptions& options, const World& world, int64_t batch_size);
-LoaderOptions test_loader_options(const ImageDataOptions& options, const World& world, int64_t batch_size);
-
-// The images, or the first options.max_samples of them, as a loader.
+// The images, or the first options.max_samples of them, as batches for this rank's device.
+// They lie there as bytes where the options say so and are cut out there; else threads of
+// this process read ahead, into page-locked memory where batches go to a GPU. `loader` says
+// size and order of the batches.
 Loader image_loader(const ImageSet& images, const ImageDataOptions& options, const ImageTransform& transform,
-                    const LoaderOptions& loader);
+                    LoaderOptions loader, const World& world);
 
 }  // namespace lockstep::recipes

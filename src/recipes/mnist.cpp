@@ -118,9 +118,9 @@ void train(World& world, const Options& options, const Variant& variant) {
   const ImageTransform transform{.mean = {variant.mean}, .stddev = {variant.stddev}};
   const ImageDataOptions& images = options.images;
   const Loader train = image_loader(find_images(variant.name, images, Split::kTrain), images, transform,
-                                    train_loader_options(images, world, *options.train.batch_size));
+                                    {.batch_size = *options.train.batch_size, .shuffle = true}, world);
   const Loader test = image_loader(find_images(variant.name, images, Split::kTest), images, transform,
-                                   test_loader_options(images, world, options.test_batch_size));
+                                   {.batch_size = options.test_batch_size}, world);
   const Model model = models::princeton_cnn();
   const auto optimizer = make_adadelta(model.module()->parameters(), {.lr = options.lr});
   MnistTrainer trainer(world, model, *optimizer, options, train, test);

@@ -120,9 +120,9 @@ void train(World& world, const Options& options) {
   const ImageSplit split = split_images(images, options.train_fraction, options.train.seed);
   const int64_t batch_size = *options.train.batch_size;
   const Loader train = image_loader(split.train, options.images, transform_of(options),
-                                    train_loader_options(options.images, world, batch_size));
+                                    {.batch_size = batch_size, .shuffle = true}, world);
   const Loader validation = image_loader(split.validation, options.images, transform_of(options),
-                                         test_loader_options(options.images, world, batch_size));
+                                         {.batch_size = batch_size}, world);
   const Model model = make_model(options);
   const auto optimizer = make_python_adam(model.module()->parameters(), {.lr = options.lr});
   const GpuLog gpu_log;

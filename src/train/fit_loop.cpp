@@ -127,6 +127,8 @@ void FitLoop::train_epoch() {
     // The end of an epoch is a step boundary too, with more to save.
     if (!data_.at_end() && after_step()) return;
   }
+  // Validating, writing and saving are no waiting for data.
+  trainer_.clock.enter(base::Phase::kRunning);
   finish_epoch();
   if (preemption_->requested()) handle_preemption();
 }

@@ -38,6 +38,7 @@ void add_training_options(config::OptionTable& table, TrainConfig& config) {
       .add("deterministic", config.deterministic, "only operations that give the same bits every time")
       .add("fused_optimizer", config.fused_optimizer, "on GPUs: all parameters in a few kernels")
       .add("cuda_graph", config.cuda_graph, "on GPUs: record the step once, then replay it")
+      .add("cudnn_benchmark", config.cudnn_benchmark, "on GPUs: try the algorithms of convolutions first")
       .add("find_unused_parameters", config.find_unused_parameters,
            "parameters may go without gradient in a step")
       .add("val_every", config.val_every, "epochs between two validations; 0: none", {.minimum = 0})
@@ -88,6 +89,9 @@ void check_together(const TrainConfig& config) {
   if (config.precision != "fp32" && config.dtype != "float32") {
     throw ConfigError("config", fmt::format("precision {} keeps parameters in float32: dtype is {}",
                                             config.precision, config.dtype));
+  }
+  if (config.deterministic && config.cudnn_benchmark) {
+    throw ConfigError("config", "deterministic and cudnn_benchmark contradict each other: set one");
   }
   if (config.ema_decay >= 1) throw ConfigError("config", "ema_decay must be less than 1: 1");
   if (config.checkpoint_best_only && config.val_every == 0) {

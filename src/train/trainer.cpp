@@ -65,6 +65,7 @@ Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::O
   if (!loss) throw ConfigError("train", "a trainer needs a loss: mse, cross_entropy, nll or a function");
   if (optimizer != nullptr) move_optimizer_state(*optimizer);
   if (config.deterministic) use_deterministic_algorithms();
+  if (config.cudnn_benchmark) at::globalContext().setBenchmarkCuDNN(true);
   if (config.ema_decay > 0) make_average();
   result.rank = world.rank();
   result.device = world.device().str();

@@ -45,6 +45,7 @@ class RecipesTest : public testing::Test {
 
   Process start(const std::vector<std::string>& words) const {
     return Process(command(words), {{"LOCKSTEP_COMPUTE_SETUP", "cpu"},
+                                    {"LOCKSTEP_PROGRESS", "none"},
                                     {"LOCKSTEP_DATA", std::nullopt},
                                     {"HOME", folder_.path().string()},
                                     {"OMP_NUM_THREADS", std::nullopt}});
@@ -140,6 +141,22 @@ TEST_F(RecipesTest, MnistTestsEverySampleOnceOnAnyNumberOfRanks) {
   EXPECT_THAT(alone, ContainsRegex("Accuracy: [0-9]+/101 "));
   EXPECT_EQ(accuracy("2"), alone);
   EXPECT_EQ(accuracy("3"), alone);
+}
+
+TEST_F(RecipesTest, ImagesOnTheDeviceTrainToTheSameNumbers) {
+  const auto lines = [this](const std::string& where) {
+    const Outcome run = train(with(kSmallMnist, {"--epochs", "1", "--log-interval", "1", "--device-data",
+                                                 where, "--run-dir", run_folder() + where}));
+    EXPECT_EQ(run.code, kExitSuccess) << run.errors;
+    std::vector<std::string> kept;
+    for (const std::string& line : lines_of(run.output)) {
+      if (line.starts_with("Train Epoch") || line.starts_with("Test set")) kept.push_back(line);
+    }
+    return kept;
+  };
+  const std::vector<std::string> streamed = lines("no");
+  EXPECT_EQ(streamed.size(), 6u);
+  EXPECT_EQ(lines("yes"), streamed);
 }
 
 TEST_F(RecipesTest, ADryRunIsOneBatchAnEpoch) {

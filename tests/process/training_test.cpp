@@ -159,7 +159,7 @@ TEST_F(TrainingTest, ADiskThatIsFullLosesNothingAndEndsNothing) {
   Process first = start("run", {"--max_iter", "5", "--checkpoint_every", "5"});
   ASSERT_EQ(finish(first), ExitStatus{.code = 0});
   // No file may grow beyond this: what a full disk does, without root.
-  Process process({"env", "--ignore-signal=XFSZ", "prlimit", "--fsize=1024:unlimited", program_path("sine"),
+  Process process({"env", "--ignore-signal=XFSZ", "prlimit", "--fsize=4096:unlimited", program_path("sine"),
                    "--compute_setup", "cpu", "--log_folder", folder("run").string(), "--max_iter", "20",
                    "--checkpoint_every", "5", "--write_every", "0"},
                   {{"OMP_NUM_THREADS", std::nullopt}});

@@ -145,6 +145,7 @@ TEST_F(TrainConfigTest, FieldsThatContradictEachOtherAreNamed) {
   refused({"--batch_size", "4", "--global_batch_size", "8"}, "batch_size (4) and global_batch_size (8)");
   refused({"--precision", "bf16", "--dtype", "float64"}, "precision bf16 keeps parameters in float32");
   refused({"--ema_decay", "1"}, "ema_decay must be less than 1");
+  refused({"--deterministic", "--cudnn_benchmark"}, "deterministic and cudnn_benchmark contradict");
   refused({"--checkpoint_best_only"}, "checkpoint_best_only needs validation");
   refused({"--plot_every", "2"}, "plot_every is 2, and there are no plotting_functions");
   refused({"--tracking_tool", "none,mlflow"}, "tracking_tool is none and others");

@@ -1,0 +1,54 @@
+// Transforms pictures as told: a JSON object a line on standard input, with the picture's
+// bytes in the file "image" and the result in the file "out".
+
+#include <lockstep/image_transform.h>
+
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "images/image_pass.h"
+
+namespace {
+
+using lockstep::ImageTransform;
+using lockstep::ImageView;
+using nlohmann::json;
+
+std::vector<uint8_t> read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void transform(const json& task) {
+  const ImageTransform transform{.resize = task.value("resize", 0),
+                                 .center_crop = task.value("center_crop", 0),
+                                 .random_crop = task.value("random_crop", 0),
+                                 .padding = task.value("padding", 0),
+                                 .mean = task.value("mean", std::vector<float>()),
+                                 .stddev = task.value("stddev", std::vector<float>()),
+                                 .layout = task.value("channels_last", false)
+                                               ? ImageTransform::Layout::kChannelsLast
+                                               : ImageTransform::Layout::kChannelsFirst};
+  const std::vector<uint8_t> pixels = read_file(task.at("image"));
+  const ImageView image{
+      pixels.data(), task.at("channels"), task.at("height"), task.at("width"),
+      task.value("planar", false) ? ImageView::Layout::kPlanar : ImageView::Layout::kInterleaved};
+  const lockstep::Augmentation augmentation{task.value("top", 0), task.value("left", 0),
+                                            task.value("flip", false)};
+  const lockstep::ImageSize size = transformed_size(transform, {image.height, image.width});
+  std::vector<float> out(static_cast<size_t>(size.height * size.width * image.channels));
+  lockstep::images::ImagePass::Scratch scratch;
+  lockstep::images::ImagePass(transform, image.channels).run(image, augmentation, scratch, out.data());
+  std::ofstream(task.at("out").get<std::string>(), std::ios::binary)
+      .write(reinterpret_cast<const char*>(out.data()),
+             static_cast<std::streamsize>(out.size() * sizeof(float)));
+}
+
+}  // namespace
+
+int main() {
+  for (std::string line; std::getline(std::cin, line);) transform(json::parse(line));
+}
