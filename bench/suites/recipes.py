@@ -1,11 +1,14 @@
 """What recipes are made of, against PyTorch 2.11 and torchvision 0.26 on the same machine."""
 
 import json
+import pathlib
 import subprocess
+import tempfile
 
 from run import BIN, PEER_PYTHON, ROOT, BenchError, Command, Row
 
 PEERS = ROOT / "bench" / "peers"
+FASHION_MNIST = "/usr/share/datasets/fashion-mnist"  # Debian's package
 
 
 def images_per_second(unit):
@@ -17,8 +20,20 @@ def images_per_second(unit):
     return json.loads(done.stdout)["rows"][0]["images_per_s_per_thread"]
 
 
+def fashion_mnist_epoch():
+    """From the start of the program to its end: reading the data, one epoch, the test set."""
+    runs = pathlib.Path(tempfile.gettempdir()) / "lockstep-bench-runs"
+    ours = [BIN / "lockstep", "train", "fashion-mnist", "--nprocs", "2", "--compute-setup", "cpu", "--epochs", "1",
+            "--progress", "none", "--root-folder", runs]
+    return Row("Fashion-MNIST epoch on two CPU ranks, start to end, against PyTorch DDP and torchvision", "s",
+               ours=Command(ours, wall_clock=True),
+               peer=Command([PEER_PYTHON, PEERS / "fashion_mnist.py", FASHION_MNIST], wall_clock=True),
+               floor=1.5, repeat=1, warm_up=0)
+
+
 def rows():
     return [
+        fashion_mnist_epoch(),
         Row("CIFAR augmentation a core, against torchvision", "images/s", ours=images_per_second,
             peer=Command([PEER_PYTHON, PEERS / "torchvision_images.py"]), higher_is_better=True, floor=15, repeat=3),
     ]
