@@ -9,6 +9,21 @@
 #include "cluster/variables.h"
 
 namespace lockstep::launcher {
+namespace {
+
+// What srun tells every task of a step alike. Where it listens differs from step to step,
+// also between clusters that count their jobs alike.
+std::string token_of_step(const base::Environment& environment, const std::string& id) {
+  if (environment.has("SLURM_HET_SIZE")) return "";  // each component has a srun of its own
+  std::string token = fmt::format("slurm step {}", id);
+  for (const char* variable :
+       {"SLURM_CLUSTER_NAME", "SLURM_JOB_UID", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_STEP_LAUNCHER_PORT"}) {
+    token += fmt::format("\n{}={}", variable, environment.get(variable).value_or(""));
+  }
+  return token;
+}
+
+}  // namespace
 
 std::optional<SlurmStep> read_slurm_step(const base::Environment& environment, const std::string& host) {
   // As if this launcher were the rank: then it is one of as many as there are nodes.
@@ -20,7 +35,12 @@ std::optional<SlurmStep> read_slurm_step(const base::Environment& environment, c
                                   "add --ntasks-per-node=1 to srun, or let srun start the program itself",
                                   map.world_size, map.num_nodes));
   }
-  return SlurmStep{map.num_nodes, map.rank, map.rendezvous.address, map.rendezvous.port, map.job_id};
+  return SlurmStep{.num_nodes = map.num_nodes,
+                   .node_rank = map.rank,
+                   .address = map.rendezvous.address,
+                   .port = map.rendezvous.port,
+                   .id = map.job_id,
+                   .token = token_of_step(environment, map.job_id)};
 }
 
 std::vector<std::string> check_slurm_share(const base::Environment& environment, int local_world_size) {
