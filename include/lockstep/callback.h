@@ -48,6 +48,9 @@ const char* to_string(Stage stage);
 struct TrainResult {
   int64_t iteration = 0;  // epochs begun, from 1
   int64_t step = 0;       // steps of the optimizer
+  // Batches of the running epoch that were done before it began here: 0, unless training
+  // goes on in the middle of it.
+  int64_t first_batch = 0;
   double loss = 0;
   std::map<std::string, double> metrics;
   int rank = 0;

@@ -32,7 +32,8 @@ std::string default_output() {
 
 // Princeton's network, the training that their page asks it of.
 std::vector<std::string> default_command() {
-  return {base::own_executable(), "train", "mnist", "--data", "synthetic", "--epochs", "3"};
+  return {base::own_executable(), "train", "mnist", "--data", "synthetic", "--epochs", "3",
+          "--compute-setup",      "cpu"};
 }
 
 // Flags end at "--" or at the first word that is none; what follows is the program's.
@@ -43,7 +44,7 @@ scaling::Study parse(int argc, const char* const* argv) {
                "lockstep bench scaling");
   app.footer(
       "\nlockstep bench scaling --ranks 1,2,4 --cpus-per-rank 1,2 -- ./train --max_iter 3\n"
-      "Without a program: lockstep train mnist --data synthetic --epochs 3");
+      "Without a program: lockstep train mnist --data synthetic --epochs 3 --compute-setup cpu");
   app.prefix_command();
   app.add_option("--ranks", study.ranks, "numbers of ranks")
       ->delimiter(',')

@@ -56,7 +56,10 @@ at::Tensor FieldReader::take(const std::string& name) {
             fmt::join(like_.sizes(), ", ")));
   }
   pool_.erase(found);
-  return tensor.detach().to(like_.device(), tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  if (scalar) return tensor.detach().to(like_.device(), tensor.scalar_type(), false, /*copy=*/true);
+  // With the parameter's strides: fused kernels take no mixture of layouts.
+  const at::NoGradGuard no_grad;
+  return at::empty_like(like_).copy_(tensor).detach();
 }
 
 void FieldReader::operator()(const char* name, at::Tensor& tensor) {

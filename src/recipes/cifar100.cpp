@@ -92,6 +92,10 @@ class CifarTrainer : public Trainer {
   }
 
   void on_val_epoch_end() override {
+    if (result().iteration == 0) {  // --val-at-start
+      print(validation_line(metric("val_loss"), metric("val_accuracy")));
+      return;
+    }
     print(epoch_completed_line(numbers()));
     print(validation_line(metric("val_loss"), metric("val_accuracy")));
     print(epoch_throughput_line(numbers()));
@@ -150,8 +154,9 @@ void train(World& world, const Options& options) {
   const bool on_gpu = world.device().is_cuda();
   const bool channels_last = is_yes(options.channels_last, on_gpu);
   const ImageDataOptions& images = options.images;
-  const Loader train = image_loader(find_images("cifar100", images, Split::kTrain), images,
-                                    transform_of(/*train=*/true, channels_last),
+  const ImageSet pictures = find_images("cifar100", images, Split::kTrain);
+  check_classes(*pictures, 100, "this recipe is for the set of its name");
+  const Loader train = image_loader(pictures, images, transform_of(/*train=*/true, channels_last),
                                     {.batch_size = batch_size, .shuffle = true, .drop_last = true}, world);
   const Loader test = image_loader(find_images("cifar100", images, Split::kTest), images,
                                    transform_of(/*train=*/false, channels_last),

@@ -14,16 +14,11 @@ EpochSteps::EpochSteps(const Trainer& trainer, const Loader& loader, int64_t bat
       batches_(loader.with_batch_size(batch_size)
                    .shard(trainer.world().rank(), trainer.world().size(), ShardKind::kTrain)
                    .num_batches()),
-      epoch_batches_(std::min(batches_, trainer.config().max_batches.value_or(batches_))),
-      steps_((epoch_batches_ + accumulate_ - 1) / accumulate_) {}
+      epoch_batches_(std::min(batches_, trainer.config().max_batches.value_or(batches_))) {}
 
 void EpochSteps::begin(const Trainer& trainer) {
-  const TrainResult& result = trainer.result();
-  // Only the first epoch of this call may have begun before it.
-  const int64_t before = has_begun_ ? 0 : result.step - (result.iteration - 1) * steps_;
-  first_ = std::clamp<int64_t>(before, 0, steps_);
+  first_ = trainer.result().first_batch / accumulate_;
   next_ = first_;
-  has_begun_ = true;
 }
 
 int64_t EpochSteps::samples_taken() const {

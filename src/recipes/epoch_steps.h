@@ -31,10 +31,8 @@ class EpochSteps {
   const int64_t samples_a_batch_;  // over all ranks
   int64_t batches_;
   int64_t epoch_batches_;  // what max_batches leaves of them
-  int64_t steps_;
   int64_t first_ = 0;
   int64_t next_ = 0;
-  bool has_begun_ = false;
 };
 
 }  // namespace lockstep::recipes

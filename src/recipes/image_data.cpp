@@ -1,6 +1,8 @@
 #include "recipes/image_data.h"
 
+#include <fmt/format.h>
 #include <lockstep/device_image_dataset.h>
+#include <lockstep/error.h>
 #include <lockstep/image_dataset.h>
 #include <lockstep/image_subset.h>
 #include <lockstep/world.h>
@@ -46,6 +48,12 @@ bool belongs_on_device(const ImageSource& images, const ImageDataOptions& option
 }
 
 }  // namespace
+
+void check_classes(const ImageSource& images, int64_t outputs, const char* advice) {
+  if (images.num_classes() <= outputs) return;
+  throw ConfigError("train", fmt::format("the data have {} classes and the model {} outputs: {}",
+                                         images.num_classes(), outputs, advice));
+}
 
 void ImageDataOptions::add_to(config::OptionTable& table) {
   // LOCKSTEP_DATA is one of the usual places: a folder for all sets.

@@ -32,6 +32,9 @@ struct ImageDataOptions {
 // for.
 ImageSet find_images(const std::string& name, const ImageDataOptions& options, Split split);
 
+// ConfigError: more classes than the model has outputs, and this advice.
+void check_classes(const ImageSource& images, int64_t outputs, const char* advice);
+
 // The images, or the first options.max_samples of them, as batches for this rank's device.
 // They lie there as bytes where the options say so and are cut out there; else threads of
 // this process read ahead, into page-locked memory where batches go to a GPU. `loader` says

@@ -117,15 +117,17 @@ void save_model(const World& world, const Model& model, const Variant& variant) 
 void train(World& world, const Options& options, const Variant& variant) {
   const ImageTransform transform{.mean = {variant.mean}, .stddev = {variant.stddev}};
   const ImageDataOptions& images = options.images;
-  const Loader train = image_loader(find_images(variant.name, images, Split::kTrain), images, transform,
+  const ImageSet pictures = find_images(variant.name, images, Split::kTrain);
+  check_classes(*pictures, 10, "this recipe is for the set of its name");
+  const Loader train = image_loader(pictures, images, transform,
                                     {.batch_size = *options.train.batch_size, .shuffle = true}, world);
   const Loader test = image_loader(find_images(variant.name, images, Split::kTest), images, transform,
                                    {.batch_size = options.test_batch_size}, world);
   const Model model = models::princeton_cnn();
   const auto optimizer = make_adadelta(model.module()->parameters(), {.lr = options.lr});
   MnistTrainer trainer(world, model, *optimizer, options, train, test);
-  trainer.fit(train, test);
-  if (options.save_model) save_model(world, model, variant);
+  const FitResult result = trainer.fit(train, test);
+  if (options.save_model && result.stopped != "interrupted") save_model(world, model, variant);
   write_run_report(trainer);
 }
 

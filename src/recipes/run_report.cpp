@@ -17,7 +17,7 @@ void write_run_report(Trainer& trainer) {
   try {
     report::write_report({folder}, folder / "report.html");
     if (trainer.config().verbose) trainer.print("Report: " + (folder / "report.html").string());
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     // The training is done and its metrics are there: `lockstep report` can be run again.
     base::log_warning("train", "the report was not written: {}", error.what());
   }

@@ -47,7 +47,7 @@ int run_sine(int argc, const char* const* argv) {
   std::string data = "synthetic";
   config::OptionTable own("");
   own.add("lr", lr, "learning rate of SGD")
-      .add("data", data, "the samples are computed", {.choices = {"synthetic"}});
+      .add("data", data, "the samples are computed", {.choices = {"synthetic"}, .has_variable = false});
   train::parse_options("Fits sin(2 pi x) with a network of one hidden layer.", own, config, argc, argv);
   return launch(config, [&](World& world) { train(world, config, lr); });
 }

@@ -91,13 +91,6 @@ Model make_model(const Options& options) {
   return model;
 }
 
-void check_classes(const ImageSource& images, const Options& options) {
-  if (images.num_classes() <= options.classes) return;
-  throw ConfigError("train",
-                    fmt::format("the data have {} classes and the model {} outputs: give --classes {}",
-                                images.num_classes(), options.classes, images.num_classes()));
-}
-
 ImageTransform transform_of(const Options& options) {
   ImageTransform transform{.mean = {0.485F, 0.456F, 0.406F}, .stddev = {0.229F, 0.224F, 0.225F}};
   transform.resize = static_cast<int>(options.image_size * kResized / kCropped);
@@ -116,7 +109,7 @@ void save_model(const Trainer& trainer, const Options& options) {
 
 void train(World& world, const Options& options) {
   const ImageSet images = find_images("tiny-imagenet", options.images, Split::kTrain);
-  check_classes(*images, options);
+  check_classes(*images, options.classes, "give --classes");
   const ImageSplit split = split_images(images, options.train_fraction, options.train.seed);
   const int64_t batch_size = *options.train.batch_size;
   const Loader train = image_loader(split.train, options.images, transform_of(options),
@@ -130,10 +123,11 @@ void train(World& world, const Options& options) {
   config.callbacks = {gpu_log.start, gpu_log.stop};
   VitTrainer trainer(world, model, *optimizer, config, validation);
   const auto start = std::chrono::steady_clock::now();
-  trainer.fit(train, validation);
+  const FitResult result = trainer.fit(train, validation);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  trainer.print(time_elapsed_line(elapsed.count()));
-  if (options.save_model) save_model(trainer, options);
+  const bool whole = result.stopped != "interrupted";
+  if (whole) trainer.print(time_elapsed_line(elapsed.count()));
+  if (whole && options.save_model) save_model(trainer, options);
   write_run_report(trainer);
 }
 

@@ -119,6 +119,7 @@ FitResult FitLoop::run() {
 
 void FitLoop::train_epoch() {
   trainer_.result.iteration = trainer_.epochs_done + 1;
+  trainer_.result.first_batch = data_.batches_done();
   epoch_start_ = Clock::now();
   trainer_.begin(Stage::kTrainEpochStart, trainer_.result.iteration);
   data_.begin_epoch(trainer_.epochs_done);

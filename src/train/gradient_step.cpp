@@ -167,6 +167,11 @@ void GradientStep::meet(torch::optim::Optimizer& optimizer) {
                                   "the device is {}, the optimizer {}",
                                   world_.device().str(), optimizer_class(optimizer)));
   }
+  if (world_.size() > 1 && world_.communicator().backend() != "nccl") {
+    throw ConfigError(
+        "train", fmt::format("cuda_graph records collectives of nccl only: the backend of {} ranks is {}",
+                             world_.size(), world_.communicator().backend()));
+  }
   recorded_.emplace();
 }
 

@@ -312,5 +312,24 @@ TEST(OptimizerState, DamagedBytesOfAnotherClassAreRefused) {
               HasSubstr("missing: /archive"));
 }
 
+// Fused kernels want parameters, gradients and state of one layout.
+TEST(OptimizerStateTest, StateHasTheStridesOfItsParameter) {
+  const auto make = [] {
+    return test::formula({4, 3, 2, 2}, 1).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
+  };
+  const at::Tensor first = make(), second = make();
+  torch::optim::SGD one({first}, torch::optim::SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD other({second}, torch::optim::SGDOptions(0.1).momentum(0.9));
+  first.square().sum().backward();
+  one.step();
+  OptimizerState state = optimizer_state(one, {{"w", first}});
+  for (auto& [name, tensor] : state.tensors) tensor = tensor.contiguous();  // as a file gives it
+  load_optimizer_state(other, {{"w", second}}, state);
+  const OptimizerState loaded = optimizer_state(other, {{"w", second}});
+  ASSERT_EQ(loaded.tensors.size(), 1u);
+  EXPECT_EQ(loaded.tensors[0].second.strides(), second.strides());
+  EXPECT_TRUE(torch::equal(loaded.tensors[0].second, state.tensors[0].second));
+}
+
 }  // namespace
 }  // namespace lockstep
