@@ -9,19 +9,12 @@
 
 #include <cstring>
 
+#include "base/split_mix.h"
 #include "data/collate.h"
 #include "data/failure.h"
 
 namespace lockstep {
 namespace {
-
-// The finaliser of SplitMix64: neighbouring numbers come out unrelated.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15U;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
-}
 
 const at::Tensor& tensor_of(const Batch& batch, size_t i, const char* name) {
   if (batch.tensors.size() <= i) {
@@ -81,9 +74,9 @@ const at::Tensor& Batch::data() const { return tensor_of(*this, 0, "data"); }
 const at::Tensor& Batch::target() const { return tensor_of(*this, 1, "target"); }
 
 SampleSeeds::SampleSeeds(int64_t seed, int64_t epoch)
-    : key_(mix(mix(static_cast<uint64_t>(seed)) ^ static_cast<uint64_t>(epoch))) {}
+    : key_(base::split_mix(base::split_mix(static_cast<uint64_t>(seed)) ^ static_cast<uint64_t>(epoch))) {}
 
-uint64_t SampleSeeds::of(int64_t index) const { return mix(key_ ^ static_cast<uint64_t>(index)); }
+uint64_t SampleSeeds::of(int64_t index) const { return base::split_mix(key_ ^ static_cast<uint64_t>(index)); }
 
 Batch Dataset::get_batch(std::span<const int64_t> indices, const SampleSeeds& seeds) const {
   std::vector<Example> examples;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/split_mix.h"
 #include "images/image_window.h"
 
 namespace lockstep {
@@ -20,12 +21,7 @@ void check_side(const char* field, int value) {
 }
 
 // Number k of the seed's SplitMix64 sequence.
-uint64_t random_number(uint64_t seed, uint64_t k) {
-  uint64_t x = seed + (k + 1) * 0x9e3779b97f4a7c15U;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
-}
+uint64_t random_number(uint64_t seed, uint64_t k) { return base::split_mix(seed + k * base::kSplitMixStep); }
 
 int scale_to(uint64_t number, int count) {
   __extension__ using Wide = unsigned __int128;

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "base/split_mix.h"
 #include "images/file_error.h"
 #include "images/packed_images.h"
 
@@ -18,22 +19,14 @@ constexpr int kCells = 7;
 // Pattern and noise together stay within a byte.
 constexpr uint64_t kNoise = 96, kRange = 256 - kNoise;
 
-// Steele, Lea and Flood's SplitMix64.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
 class SyntheticImages final : public ImageSource {
  public:
   SyntheticImages(const SyntheticSet& set, Split split)
       : shape_{.channels = set.channels, .height = set.height, .width = set.width},
         num_classes_(set.num_classes),
         size_(split == Split::kTrain ? set.train_size : set.test_size),
-        pattern_key_(mix(set.seed)),
-        noise_key_(mix(pattern_key_ + (split == Split::kTrain ? 1 : 2))) {}
+        pattern_key_(base::split_mix(set.seed)),
+        noise_key_(base::split_mix(pattern_key_ + (split == Split::kTrain ? 1 : 2))) {}
 
   int64_t size() const override { return size_; }
   int64_t num_classes() const override { return num_classes_; }
@@ -44,10 +37,10 @@ class SyntheticImages final : public ImageSource {
   }
 
   ImageView image(int64_t index, std::vector<uint8_t>& scratch) const override {
-    const auto pattern = mix(pattern_key_ ^ static_cast<uint64_t>(label(index)));
+    const auto pattern = base::split_mix(pattern_key_ ^ static_cast<uint64_t>(label(index)));
     scratch.resize(static_cast<size_t>(shape_.bytes()));
     uint8_t* row = scratch.data();
-    uint64_t state = mix(noise_key_ ^ static_cast<uint64_t>(index));
+    uint64_t state = base::split_mix(noise_key_ ^ static_cast<uint64_t>(index));
     for (int channel = 0; channel < shape_.channels; ++channel) {
       for (int y = 0; y < shape_.height; ++y, row += shape_.width) {
         fill_row(row, cells(pattern, channel, y * kCells / shape_.height), state);
@@ -65,7 +58,7 @@ class SyntheticImages final : public ImageSource {
 
   // One row of a class's pattern.
   static Cells cells(uint64_t pattern, int channel, int row) {
-    const uint64_t bits = mix(pattern + static_cast<uint64_t>(channel * kCells + row));
+    const uint64_t bits = base::split_mix(pattern + static_cast<uint64_t>(channel * kCells + row));
     Cells result{};
     for (size_t i = 0; i < kCells; ++i) {
       result[i] = static_cast<uint8_t>((bits >> (8 * i) & 0xff) * kRange / 256);
@@ -76,7 +69,7 @@ class SyntheticImages final : public ImageSource {
   void fill_row(uint8_t* row, const Cells& cells, uint64_t& state) const {
     uint64_t bits = 0;
     for (int x = 0; x < shape_.width; ++x, bits >>= 8) {
-      if (x % 8 == 0) bits = state = mix(state);
+      if (x % 8 == 0) bits = state = base::split_mix(state);
       const uint64_t noise = (bits & 0xff) * kNoise / 256;
       row[x] = static_cast<uint8_t>(cells[static_cast<size_t>(x * kCells / shape_.width)] + noise);
     }

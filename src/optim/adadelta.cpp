@@ -36,22 +36,6 @@ void AdadeltaParamState::serialize(OutputArchive& archive) const {
   _TORCH_OPTIM_SERIALIZE_TORCH_ARG(acc_delta);
 }
 
-Adadelta::Adadelta(const std::vector<OptimizerParamGroup>& groups, const AdadeltaGroupOptions& defaults)
-    : Optimizer(groups, std::make_unique<AdadeltaGroupOptions>(defaults)) {}
-
-at::Tensor Adadelta::step(LossClosure closure) {
-  const torch::NoGradGuard no_grad;
-  at::Tensor loss;
-  if (closure != nullptr) {
-    const at::AutoGradMode with_grad(true);
-    loss = closure();
-  }
-  for (OptimizerParamGroup& group : param_groups_) step_group(group);
-  return loss;
-}
-
-// Python's order of operations. On the CPU its _foreach_ operations are those for one
-// tensor in a loop, on a GPU they are few kernels for all.
 void Adadelta::step_group(OptimizerParamGroup& group) {
   const auto& options = static_cast<const AdadeltaGroupOptions&>(group.options());
   std::vector<at::Tensor> parameters;
@@ -89,14 +73,6 @@ void Adadelta::step_group(OptimizerParamGroup& group) {
   at::_foreach_mul_(accumulated, options.rho());
   at::_foreach_addcmul_(accumulated, deltas, deltas, 1 - options.rho());
   at::_foreach_add_(parameters, deltas, -options.lr());
-}
-
-void Adadelta::save(OutputArchive& archive) const {
-  torch::optim::serialize<AdadeltaParamState, AdadeltaGroupOptions>(archive, *this);
-}
-
-void Adadelta::load(InputArchive& archive) {
-  torch::optim::serialize<AdadeltaParamState, AdadeltaGroupOptions>(archive, *this);
 }
 
 }  // namespace optim

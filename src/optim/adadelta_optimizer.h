@@ -3,6 +3,8 @@
 #include <lockstep/adadelta.h>
 #include <torch/torch.h>
 
+#include "optim/foreach_optimizer.h"
+
 namespace lockstep::optim {
 
 // The options of a parameter group, in the form of torch::optim.
@@ -31,17 +33,12 @@ struct AdadeltaParamState : torch::optim::OptimizerCloneableParamState<AdadeltaP
 };
 
 // See make_adadelta.
-class Adadelta final : public torch::optim::Optimizer {
+class Adadelta final : public ForeachOptimizer<AdadeltaParamState, AdadeltaGroupOptions> {
  public:
-  explicit Adadelta(const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                    const AdadeltaGroupOptions& defaults = AdadeltaGroupOptions());
-
-  at::Tensor step(LossClosure closure = nullptr) override;
-  void save(torch::serialize::OutputArchive& archive) const override;
-  void load(torch::serialize::InputArchive& archive) override;
+  using ForeachOptimizer::ForeachOptimizer;
 
  private:
-  void step_group(torch::optim::OptimizerParamGroup& group);
+  void step_group(torch::optim::OptimizerParamGroup& group) override;
 };
 
 }  // namespace lockstep::optim

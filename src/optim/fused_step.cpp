@@ -133,8 +133,6 @@ class FusedAdam : public Base {
  public:
   using Base::Base;
 
-  static bool can_do(const torch::optim::Optimizer&) { return true; }
-
   void launch(const at::Tensor& found_inf) override {
     const torch::NoGradGuard no_grad;
     launched_.clear();
@@ -223,23 +221,19 @@ class FusedAdam : public Base {
   std::vector<State*> launched_;        // by the last launch
 };
 
-template <typename Fused>
-std::unique_ptr<FusedStep> make_if_possible(torch::optim::Optimizer& optimizer) {
-  if (!Fused::can_do(optimizer)) return nullptr;
-  return std::make_unique<Fused>(optimizer);
-}
-
 }  // namespace
 
 std::unique_ptr<FusedStep> FusedStep::make(torch::optim::Optimizer& optimizer) {
   // Exactly these classes: what is derived from them may do something else.
   const std::type_info& type = typeid(optimizer);
-  if (type == typeid(torch::optim::SGD)) return make_if_possible<FusedSgd>(optimizer);
+  if (type == typeid(torch::optim::SGD) && FusedSgd::can_do(optimizer)) {
+    return std::make_unique<FusedSgd>(optimizer);
+  }
   if (type == typeid(torch::optim::Adam)) {
-    return make_if_possible<FusedAdam<AdamOptions, AdamParamState>>(optimizer);
+    return std::make_unique<FusedAdam<AdamOptions, AdamParamState>>(optimizer);
   }
   if (type == typeid(torch::optim::AdamW)) {
-    return make_if_possible<FusedAdam<AdamWOptions, AdamWParamState>>(optimizer);
+    return std::make_unique<FusedAdam<AdamWOptions, AdamWParamState>>(optimizer);
   }
   return nullptr;
 }

@@ -47,23 +47,6 @@ void append(Lists& lists, const at::Tensor& parameter, AdamParamState& state,
 
 }  // namespace
 
-PythonAdam::PythonAdam(const std::vector<OptimizerParamGroup>& groups,
-                       const torch::optim::AdamOptions& defaults)
-    : Optimizer(groups, std::make_unique<torch::optim::AdamOptions>(defaults)) {}
-
-at::Tensor PythonAdam::step(LossClosure closure) {
-  const torch::NoGradGuard no_grad;
-  at::Tensor loss;
-  if (closure != nullptr) {
-    const at::AutoGradMode with_grad(true);
-    loss = closure();
-  }
-  for (OptimizerParamGroup& group : param_groups_) step_group(group);
-  return loss;
-}
-
-// Python's order of operations. On the CPU its _foreach_ operations are those for one
-// tensor in a loop, on a GPU they are few kernels for all.
 void PythonAdam::step_group(OptimizerParamGroup& group) {
   const auto& options = static_cast<const torch::optim::AdamOptions&>(group.options());
   Lists lists;
@@ -86,14 +69,6 @@ void PythonAdam::step_group(OptimizerParamGroup& group) {
   at::_foreach_div_(denominators, lists.roots);
   at::_foreach_add_(denominators, options.eps());
   at::_foreach_addcdiv_(lists.parameters, lists.averages, denominators, lists.step_sizes);
-}
-
-void PythonAdam::save(torch::serialize::OutputArchive& archive) const {
-  torch::optim::serialize<AdamParamState, torch::optim::AdamOptions>(archive, *this);
-}
-
-void PythonAdam::load(torch::serialize::InputArchive& archive) {
-  torch::optim::serialize<AdamParamState, torch::optim::AdamOptions>(archive, *this);
 }
 
 }  // namespace optim

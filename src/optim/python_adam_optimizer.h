@@ -3,20 +3,17 @@
 #include <lockstep/python_adam.h>
 #include <torch/torch.h>
 
+#include "optim/foreach_optimizer.h"
+
 namespace lockstep::optim {
 
 // See make_python_adam. Options and state are those of torch::optim::Adam.
-class PythonAdam final : public torch::optim::Optimizer {
+class PythonAdam final : public ForeachOptimizer<torch::optim::AdamParamState, torch::optim::AdamOptions> {
  public:
-  explicit PythonAdam(const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                      const torch::optim::AdamOptions& defaults = {});
-
-  at::Tensor step(LossClosure closure = nullptr) override;
-  void save(torch::serialize::OutputArchive& archive) const override;
-  void load(torch::serialize::InputArchive& archive) override;
+  using ForeachOptimizer::ForeachOptimizer;
 
  private:
-  void step_group(torch::optim::OptimizerParamGroup& group);
+  void step_group(torch::optim::OptimizerParamGroup& group) override;
 };
 
 }  // namespace lockstep::optim

@@ -87,11 +87,7 @@ bool BatchSource::next(Batch& batch) {
     Batch* part = stream.epoch->next();
     if (part == nullptr) return false;
     ++stream.taken;
-    if (named_) {
-      batch.parts.push_back({stream.name, std::move(*part)});
-    } else {
-      batch = std::move(*part);
-    }
+    add_part(batch, named_, stream.name, *part);
   }
   ++position_;
   return true;
@@ -133,6 +129,14 @@ void BatchSource::load_state(const std::map<std::string, SamplerState>& states, 
     if (!options.endless) position_ = found->second.position / (options.batch_size * world_size_);
   }
   resuming_ = true;
+}
+
+void add_part(Batch& batch, bool named, const std::string& name, Batch& part) {
+  if (named) {
+    batch.parts.push_back({name, std::move(part)});
+  } else {
+    batch = std::move(part);
+  }
 }
 
 Batch to_device(const Batch& batch, c10::Device device, c10::ScalarType dtype) {

@@ -57,6 +57,10 @@ class BatchSource {
   bool resuming_ = false;
 };
 
+// What a loader gave, as the part of this name or, where loaders have no names, as the whole
+// batch. Moves it out.
+void add_part(Batch& batch, bool named, const std::string& name, Batch& part);
+
 // The batch on the device, floating-point tensors in this dtype.
 Batch to_device(const Batch& batch, c10::Device device, c10::ScalarType dtype);
 

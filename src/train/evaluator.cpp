@@ -32,11 +32,7 @@ class EvaluationBatches {
     for (Stream& stream : streams_) {
       Batch* part = stream.epoch.next();
       if (part == nullptr) return false;
-      if (named_) {
-        batch.parts.push_back({stream.name, std::move(*part)});
-      } else {
-        batch = std::move(*part);
-      }
+      add_part(batch, named_, stream.name, *part);
     }
     return true;
   }

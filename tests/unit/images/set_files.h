@@ -4,6 +4,7 @@
 
 #include <archive.h>
 #include <archive_entry.h>
+#include <gtest/gtest.h>
 #include <lockstep/image_files.h>
 #include <zlib.h>
 
@@ -117,6 +118,25 @@ inline std::string pixels_of(const ImageSource& source, int64_t index) {
   return {reinterpret_cast<const char*>(view.pixels), static_cast<size_t>(view.channels) *
                                                           static_cast<size_t>(view.height) *
                                                           static_cast<size_t>(view.width)};
+}
+
+// A set of `count` images of this shape, one after the other in `pixels`, with the labels 0,
+// 1, 2, 0, ...
+inline void expect_colour_set(const ImageSource& set, const ImageView& shape, const std::string& pixels,
+                              int64_t count) {
+  ASSERT_EQ(set.size(), count);
+  EXPECT_EQ(set.num_classes(), 3);
+  std::vector<uint8_t> scratch;
+  const ImageView view = set.image(0, scratch);
+  EXPECT_EQ(view.channels, shape.channels);
+  EXPECT_EQ(view.height, shape.height);
+  EXPECT_EQ(view.width, shape.width);
+  EXPECT_EQ(view.layout, shape.layout);
+  const size_t image_bytes = pixels.size() / static_cast<size_t>(count);
+  for (int64_t i = 0; i < count; ++i) {
+    EXPECT_EQ(set.label(i), i % 3);
+    EXPECT_EQ(pixels_of(set, i), pixels.substr(static_cast<size_t>(i) * image_bytes, image_bytes));
+  }
 }
 
 }  // namespace lockstep::test

@@ -21,18 +21,8 @@ class TensorFiles : public testing::Test {
     return folder_.path() / name;
   }
   void check(const ImageSource& set, ImageView::Layout layout) {
-    ASSERT_EQ(set.size(), kCount);
-    EXPECT_EQ(set.num_classes(), 3);
-    std::vector<uint8_t> scratch;
-    const ImageView view = set.image(0, scratch);
-    EXPECT_EQ(view.channels, 3);
-    EXPECT_EQ(view.height, kHeight);
-    EXPECT_EQ(view.width, kWidth);
-    EXPECT_EQ(view.layout, layout);
-    for (size_t i = 0; i < kCount; ++i) {
-      EXPECT_EQ(set.label(static_cast<int64_t>(i)), i % 3);
-      EXPECT_EQ(pixels_of(set, static_cast<int64_t>(i)), pixels_.substr(i * kImageBytes, kImageBytes));
-    }
+    expect_colour_set(set, {.channels = 3, .height = kHeight, .width = kWidth, .layout = layout}, pixels_,
+                      kCount);
   }
   std::string safetensors_error(const std::string& bytes) {
     return error_of([&] { open_safetensors(write("set.safetensors", bytes)); });
