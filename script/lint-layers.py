@@ -25,12 +25,13 @@ LAYERS = {
     "report": ("base", "config", "track"),
     "comm": CORE,
     "grad": (*CORE, "comm"),
-    "shard": (*CORE, "comm", "grad"),
     # These two know rank and world size as numbers only.
     "data": ("base", "config", "images"),
     "checkpoint": ("base", "config"),
     "interop": ("base", "config", "checkpoint"),
     "optim": (*CORE, "comm", "grad", "checkpoint"),
+    # ZeRO: parameters, gradients and optimizer states divided over the ranks.
+    "shard": (*CORE, "comm", "grad", "optim", "checkpoint"),
     "train": (*CORE, "track", "comm", "grad", "shard", "optim", "data", "checkpoint", "interop"),
     "models": ("base", "config", "grad", "interop", "train"),
     # What `lockstep train NAME` runs.

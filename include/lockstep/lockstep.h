@@ -32,6 +32,8 @@
 #include <lockstep/rank_map.h>
 #include <lockstep/reduce_on_plateau.h>
 #include <lockstep/sampler.h>
+#include <lockstep/sharded.h>
+#include <lockstep/sharded_model.h>
 #include <lockstep/tracker_set.h>
 #include <lockstep/train_config.h>
 #include <lockstep/trainer.h>

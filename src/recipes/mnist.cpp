@@ -108,10 +108,9 @@ class MnistTrainer : public Trainer {
   EpochSteps steps_;
 };
 
-void save_model(const World& world, const Model& model, const Variant& variant) {
-  if (!world.is_main()) return;
-  save_weights(*model.module(), variant.weights_file);
-  fmt::print("Weights: {}\n", variant.weights_file);
+void save_model(Trainer& trainer, const Variant& variant) {
+  trainer.save_weights(variant.weights_file);
+  trainer.print(fmt::format("Weights: {}", variant.weights_file));
 }
 
 void train(World& world, const Options& options, const Variant& variant) {
@@ -127,7 +126,7 @@ void train(World& world, const Options& options, const Variant& variant) {
   const auto optimizer = make_adadelta(model.module()->parameters(), {.lr = options.lr});
   MnistTrainer trainer(world, model, *optimizer, options, train, test);
   const FitResult result = trainer.fit(train, test);
-  if (options.save_model && result.stopped != "interrupted") save_model(world, model, variant);
+  if (options.save_model && result.stopped != "interrupted") save_model(trainer, variant);
   write_run_report(trainer);
 }
 

@@ -99,12 +99,11 @@ ImageTransform transform_of(const Options& options) {
 }
 
 // Named as the page names it.
-void save_model(const Trainer& trainer, const Options& options) {
-  if (!trainer.world().is_main()) return;
+void save_model(Trainer& trainer, const Options& options) {
   const std::string size = options.model == "base" ? "b" : options.model == "small" ? "s" : "ti";
   const auto file = std::filesystem::path(trainer.run_folder()) / fmt::format("vit_{}_16_imagenet.pth", size);
-  save_weights(*trainer.model().module(), file);
-  fmt::print("Weights: {}\n", file.string());
+  trainer.save_weights(file.string());
+  trainer.print(fmt::format("Weights: {}", file.string()));
 }
 
 void train(World& world, const Options& options) {

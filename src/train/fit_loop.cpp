@@ -46,6 +46,7 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
       state_{.model = trainer.model,
              .optimizer = trainer.optimizer,
              .gradient_free = trainer.gradient_free,
+             .sharded = trainer.step.parallel().sharded(),
              .scaler = trainer.step.scaler() ? &*trainer.step.scaler() : nullptr,
              .average = trainer.average ? &*trainer.average : nullptr,
              .data = data_,
