@@ -125,7 +125,7 @@ void Agent::note(const std::string& text) { say(fmt::format("[run] {}\n", text))
 
 void Agent::stalled(int generation, const Stall& stall) {
   if (ending_ || !workers_ || workers_->generation().number != generation) return;
-  consoles_.err.write(stall.report);
+  consoles_.err.write(fmt::format("[{}] {}", options_.component, stall.report));
   if (options_.on_stall == RunOptions::OnStall::kAbort) {
     membership_->leave(SIGABRT);
     return;

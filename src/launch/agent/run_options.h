@@ -36,7 +36,7 @@ struct MeetingOptions {
 // What `lockstep run` does, decided: every value checked, nothing left to guess. A program
 // that starts its own copies fills it in too (spawn.h).
 struct RunOptions {
-  std::string component = "run";  // who speaks in the report of the end
+  std::string component = "run";  // who speaks of the end and of hangs
   int min_nodes = 1;
   int max_nodes = 1;
   int local_world_size = 1;

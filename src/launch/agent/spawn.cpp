@@ -53,6 +53,9 @@ RunOptions options_of(const cluster::SpawnPlan& plan) {
   options.stop_signals = stop_signals();
   options.notify_signals = default_notify_signals();
 
+  // Of ranks on other nodes nothing is known here.
+  if (plan.num_nodes == 1) options.stall_timeout = seconds(30);
+
   options.local_world_size = plan.local_world_size;
   options.known_map = map_of(plan);
   const Rendezvous& meeting = plan.rendezvous;

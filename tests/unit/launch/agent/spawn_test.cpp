@@ -79,6 +79,14 @@ TEST(SpawnTest, RanksThatMeetInAFileGetNoAddress) {
   EXPECT_FALSE(environment.has("MASTER_PORT"));
 }
 
+TEST(SpawnTest, HangsAreReportedWhereAllRanksAreHere) {
+  const Placement here = decide_placement({.nprocs = 3}, {}, "vm");
+  EXPECT_EQ(options_of(*here.spawn).stall_timeout, std::chrono::seconds(30));
+  EXPECT_EQ(options_of(*here.spawn).on_stall, RunOptions::OnStall::kReport);
+  const Placement step = decide_placement({.nprocs = 6}, captured(cluster::kSlurmTaskPerNode), "vm");
+  EXPECT_EQ(options_of(*step.spawn).stall_timeout, std::chrono::seconds(0));
+}
+
 TEST(SpawnTest, ReplacesTheVariablesOfAnOuterTorchrun) {
   SpawnPlan plan;
   plan.world_size = 2;
