@@ -7,8 +7,9 @@ namespace lockstep::launcher {
 
 // This node's ranks of the plan as a job of `lockstep run`: copies of the running program
 // with the same arguments, which write to our own standard streams, meet where the plan
-// says and are not started again. On one node they are watched for hangs. Where all ranks are on this machine the store's port is
-// a free one whose socket rank 0 inherits, so it cannot be taken.
+// says and are not started again. On one node they are watched for hangs, and where the
+// plan names no place the store's port is a free one whose socket rank 0 inherits, so it
+// cannot be taken.
 RunOptions options_of(const cluster::SpawnPlan& plan);
 
 // Runs them by run_job(): the same exit status, report, signals and promises. Afterwards
