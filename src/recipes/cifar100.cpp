@@ -178,7 +178,7 @@ void train(World& world, const Options& options) {
     target = std::make_shared<StopAtTarget>("val_accuracy", options.target_accuracy, options.patience);
     config.callbacks.push_back(target);
   }
-  const JobShape shape = job_shape(world);
+  const JobShape shape = job_shape(gather_places(world));
   announce(world, options, shape);
   CifarTrainer trainer(world, model, optimizer, config, train, batch_size, time, target);
   const FitResult result = trainer.fit(train, test);
