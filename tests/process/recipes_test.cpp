@@ -9,6 +9,7 @@
 #include <fstream>
 #include <regex>
 #include <sstream>
+#include <thread>
 
 #include "support/process.h"
 #include "support/temporary_folder.h"
@@ -272,6 +273,57 @@ TEST_F(RecipesTest, CifarsThroughputIsOfTheImagesThatWereTrainedOn) {
   ASSERT_TRUE(std::regex_search(run.output, speed, std::regex("\nThroughput: ([0-9.]+) images/second")));
   const double images = std::stod(time[1]) * std::stod(speed[1]);
   EXPECT_NEAR(images, 4, 0.05) << "one batch of four over both ranks";
+}
+
+double number_after(const std::string& text, const std::string& words) {
+  std::smatch match;
+  const bool found = std::regex_search(text, match, std::regex(words + "([0-9.]+)"));
+  EXPECT_TRUE(found) << words << " is not in: " << text;
+  return found ? std::stod(match[1]) : 0;
+}
+
+TEST_F(RecipesTest, CifarsTimeAndThroughputAreThoseOfTheWholeRunThatWasInterrupted) {
+  constexpr int kImages = 48;  // twelve steps an epoch
+  const std::vector<std::string> words = {"cifar100",
+                                          "--data",
+                                          "synthetic",
+                                          "--max-samples",
+                                          std::to_string(kImages),
+                                          "--nprocs",
+                                          "2",
+                                          "--batch-size",
+                                          "4",
+                                          "--val-every",
+                                          "0",
+                                          "--patience",
+                                          "0",
+                                          "--run-dir",
+                                          run_folder(),
+                                          "--checkpoint-every-steps",
+                                          "2"};
+  Process first = start(with(words, {"--epochs", "1000"}));
+  // In the middle of the first epoch, where a process is not stopped for ten steps.
+  const auto deadline = std::chrono::steady_clock::now() + seconds(240);
+  while (!std::filesystem::exists(folder_.path() / "run/checkpoints/latest") &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  first.signal(SIGTERM);
+  const Outcome left = finish(first);
+  EXPECT_EQ(left.code, kExitPreempted) << left.errors;
+  EXPECT_THAT(left.output, Not(HasSubstr("Training Summary")));
+
+  const size_t done = page_lines(left.output, "^Epoch [0-9]+/1000 completed").size();
+  const Outcome again = train(with(words, {"--epochs", std::to_string(done + 1)}));
+  EXPECT_EQ(again.code, kExitSuccess) << again.errors;
+  EXPECT_THAT(again.output, HasSubstr(fmt::format("{} of {} epochs are done", done, done + 1)));
+  const double time = number_after(again.output, "Total training time: ");
+  const double speed = number_after(again.output, "\nThroughput: ");
+  EXPECT_NEAR(time * speed, static_cast<double>(kImages * (done + 1)), 0.1)
+      << "every image of every epoch, once";
+  const double epoch_time = number_after(again.output, "completed in ");
+  const double epoch_speed = number_after(again.output, "Epoch Throughput: ");
+  EXPECT_NEAR(epoch_time * epoch_speed, kImages, 0.1) << "of the whole epoch, not of its rest";
 }
 
 TEST_F(RecipesTest, ABatchThatTheRanksDoNotDivideIsRefusedWithTheNumbers) {
