@@ -1,5 +1,8 @@
 #include "launch/spawn.h"
 
+#include <lockstep/exit_status.h>
+
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -28,8 +31,16 @@ base::Environment worker_environment(const cluster::SpawnPlan& plan, int local_r
   return environment;
 }
 
-void report(const cluster::SpawnPlan& plan, const SupervisorOutcome& outcome) {
-  if (!outcome.first_failure) return;
+// Ranks that agree that what they were given is wrong have said so, once.
+bool all_refused(const std::vector<base::ChildProcess>& workers) {
+  return std::all_of(workers.begin(), workers.end(), [](const base::ChildProcess& worker) {
+    return !worker.exit_state().signaled && worker.exit_state().code == kExitUsage;
+  });
+}
+
+void report(const cluster::SpawnPlan& plan, const SupervisorOutcome& outcome,
+            const std::vector<base::ChildProcess>& workers) {
+  if (!outcome.first_failure || all_refused(workers)) return;
   const Failure& failure = *outcome.first_failure;
   base::log_error("launch", "rank {} failed first: {}, pid {}", plan.first_rank + failure.worker,
                   failure.state.to_string(), failure.pid);
@@ -60,7 +71,7 @@ int spawn_ranks(cluster::SpawnPlan plan, const SupervisorOptions& options) {
   // wait in our queue instead of being refused.
   store.fd.reset();
   const SupervisorOutcome outcome = supervise(workers, options);
-  report(plan, outcome);
+  report(plan, outcome, workers);
   return outcome.status;
 }
 

@@ -223,6 +223,16 @@ TEST_F(RecipesTest, MissingDataAreAnErrorThatListsWhereTheyWereLookedFor) {
   EXPECT_THAT(usual.errors, AllOf(HasSubstr("data"), HasSubstr("cifar-100-binary"), HasSubstr("--data")));
 }
 
+TEST_F(RecipesTest, WhatIsWrongWithTheDataIsSaidOnceForAllRanks) {
+  for (const std::string recipe : {"mnist", "cifar100", "vit"}) {
+    const Outcome run = train({recipe, "--data", "/nowhere/at-all", "--nprocs", "3", "--batch-size", "3"});
+    EXPECT_EQ(run.code, kExitUsage) << recipe;
+    EXPECT_THAT(run.errors, ContainsRegex("^\\[rank 0 [^]]*\\] \\[images\\] the training part of "));
+    EXPECT_THAT(run.errors, AllOf(Not(HasSubstr("rank 1")), Not(HasSubstr("rank 2")))) << recipe;
+    EXPECT_EQ(page_lines(run.errors, "training part").size(), 1u) << run.errors;
+  }
+}
+
 // The Wide ResNet is large for a test: few images, few steps.
 const std::vector<std::string> kSmallCifar = {
     "cifar100", "--data",   "synthetic", "--max-samples",     "8", "--batch-size", "4", "--max-batches",
