@@ -17,9 +17,7 @@ using Path = std::filesystem::path;
 
 // Where data is looked for when nobody says where.
 std::vector<Path> data_roots(const base::Environment& environment) {
-  std::vector<Path> roots;
-  if (const auto data = environment.get("LOCKSTEP_DATA"); data && !data->empty()) roots.emplace_back(*data);
-  roots.emplace_back("data");
+  std::vector<Path> roots = {"data"};
   if (const auto home = environment.get("HOME"); home && !home->empty()) {
     roots.push_back(Path(*home) / ".cache/lockstep");
     roots.push_back(Path(*home) / ".cache");
@@ -48,9 +46,12 @@ const char* name_of(Split split) { return split == Split::kTrain ? "training" : 
 
 }  // namespace
 
-ImageSet find(std::string_view name, const Path& data_path, Split split,
+ImageSet find(std::string_view name, const Path& named_path, Split split,
               const base::Environment& environment) {
   const KnownSet& set = known_set(name);
+  // The variable means what the option --data means, in programs without that option too.
+  const Path data_path =
+      named_path.empty() ? Path(environment.get("LOCKSTEP_DATA").value_or("")) : named_path;
   if (data_path == kSynthetic) return synthetic_images(set.synthetic, split);
   std::vector<Path> places;
   const bool is_named = !data_path.empty();

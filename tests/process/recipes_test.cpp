@@ -7,6 +7,7 @@
 #include <signal.h>
 
 #include <fstream>
+#include <optional>
 #include <regex>
 #include <sstream>
 #include <thread>
@@ -44,10 +45,11 @@ class RecipesTest : public testing::Test {
     return all;
   }
 
-  Process start(const std::vector<std::string>& words) const {
+  Process start(const std::vector<std::string>& words,
+                const std::optional<std::string>& data = std::nullopt) const {
     return Process(command(words), {{"LOCKSTEP_COMPUTE_SETUP", "cpu"},
                                     {"LOCKSTEP_PROGRESS", "none"},
-                                    {"LOCKSTEP_DATA", std::nullopt},
+                                    {"LOCKSTEP_DATA", data},
                                     {"HOME", folder_.path().string()},
                                     {"OMP_NUM_THREADS", std::nullopt}});
   }
@@ -221,6 +223,17 @@ TEST_F(RecipesTest, MissingDataAreAnErrorThatListsWhereTheyWereLookedFor) {
   const Outcome usual = train({"cifar100"});
   EXPECT_EQ(usual.code, kExitUsage);
   EXPECT_THAT(usual.errors, AllOf(HasSubstr("data"), HasSubstr("cifar-100-binary"), HasSubstr("--data")));
+}
+
+TEST_F(RecipesTest, TheVariableOfTheDataMeansWhatTheFlagMeans) {
+  const std::vector<std::string> words = {"mnist", "--max-samples", "64", "--dry-run", "--epochs", "1"};
+  Process made_up = start(words, "synthetic");
+  EXPECT_EQ(finish(made_up).code, kExitSuccess) << made_up.errors();
+  Process nowhere = start(words, "/nowhere/at-all");
+  EXPECT_EQ(finish(nowhere).code, kExitUsage);
+  EXPECT_THAT(nowhere.errors(), AllOf(HasSubstr("/nowhere/at-all"), Not(HasSubstr(".cache"))));
+  Process flag = start(with(words, {"--data", "synthetic"}), "/nowhere/at-all");
+  EXPECT_EQ(finish(flag).code, kExitSuccess) << flag.errors();
 }
 
 TEST_F(RecipesTest, WhatIsWrongWithTheDataIsSaidOnceForAllRanks) {
