@@ -54,8 +54,9 @@ ImageSet open_npy(const std::filesystem::path& images_path, const std::filesyste
 
 // A folder for each class with .jpg, .jpeg and .png pictures, in root itself or in
 // root/train, and root/val or else root/test. Classes are in the order of their names, and
-// those of the training part in both. Pictures are decoded when they are asked for, to red,
-// green and blue; their sizes may differ.
+// those of the training part in both. A part may also be Tiny ImageNet's: pictures in its
+// folder `images`, and val_annotations.txt beside it, which tells their classes line by line.
+// Pictures are decoded when they are asked for, to red, green and blue; their sizes may differ.
 ImageSet open_image_folder(const std::filesystem::path& root, Split split);
 
 // Images that are made when they are asked for, the same for a seed on any machine. Each

@@ -141,6 +141,17 @@ TEST_F(FindImageSet, Hdf5ByTheNameOfItsPart) {
   EXPECT_EQ(find("tiny-imagenet", root_ / "tiny-imagenet/train_other.h5")->size(), 2);
 }
 
+TEST_F(FindImageSet, TinyImagenetAsItIsPublished) {
+  const auto set = root_ / "home/.cache/tiny-imagenet-200";
+  write_bytes(set / "train/n01/images/n01_0.JPEG", jpeg(std::string(12, 'x'), 2, 2));
+  write_bytes(set / "val/images/val_0.JPEG", jpeg(std::string(12, 'x'), 2, 2));
+  write_bytes(set / "val/val_annotations.txt", "val_0.JPEG\tn01\t0\t0\t1\t1\n");
+  EXPECT_THAT(error("tiny-imagenet", ""), HasSubstr("tiny-imagenet-200.zip"));
+  write_bytes(set / "wnids.txt", "n01\n");
+  EXPECT_EQ(find("tiny-imagenet", "")->size(), 1);
+  EXPECT_EQ(find("tiny-imagenet", "", Split::kTest)->size(), 1);
+}
+
 TEST_F(FindImageSet, ADataPathMayBeOfAnyFormat) {
   write_bytes(root_ / "train/cat/1.png", png(std::string(12, 'x'), 2, 2));
   EXPECT_EQ(find("cifar100", root_)->class_names()[0], "cat");
