@@ -17,6 +17,7 @@
 #include "recipes/printed_lines.h"
 #include "recipes/recipes.h"
 #include "recipes/run_report.h"
+#include "train/main_rank.h"
 #include "train/train_options.h"
 
 namespace lockstep::recipes {
@@ -116,12 +117,17 @@ void save_model(Trainer& trainer, const Variant& variant) {
 void train(World& world, const Options& options, const Variant& variant) {
   const ImageTransform transform{.mean = {variant.mean}, .stddev = {variant.stddev}};
   const ImageDataOptions& images = options.images;
-  const ImageSet pictures = find_images(variant.name, images, Split::kTrain);
-  check_classes(*pictures, 10, "this recipe is for the set of its name");
-  const Loader train = image_loader(pictures, images, transform,
+  ImageSet train_set;
+  ImageSet test_set;
+  train::on_every_rank(world, [&] {
+    train_set = find_images(variant.name, images, Split::kTrain);
+    check_classes(*train_set, 10, "this recipe is for the set of its name");
+    test_set = find_images(variant.name, images, Split::kTest);
+  });
+  const Loader train = image_loader(train_set, images, transform,
                                     {.batch_size = *options.train.batch_size, .shuffle = true}, world);
-  const Loader test = image_loader(find_images(variant.name, images, Split::kTest), images, transform,
-                                   {.batch_size = options.test_batch_size}, world);
+  const Loader test =
+      image_loader(test_set, images, transform, {.batch_size = options.test_batch_size}, world);
   const Model model = models::princeton_cnn();
   const auto optimizer = make_adadelta(model.module()->parameters(), {.lr = options.lr});
   MnistTrainer trainer(world, model, *optimizer, options, train, test);

@@ -20,6 +20,7 @@
 #include "recipes/printed_lines.h"
 #include "recipes/recipes.h"
 #include "recipes/run_report.h"
+#include "train/main_rank.h"
 #include "train/train_options.h"
 
 namespace lockstep::recipes {
@@ -107,8 +108,11 @@ void save_model(Trainer& trainer, const Options& options) {
 }
 
 void train(World& world, const Options& options) {
-  const ImageSet images = find_images("tiny-imagenet", options.images, Split::kTrain);
-  check_classes(*images, options.classes, "give --classes");
+  ImageSet images;
+  train::on_every_rank(world, [&] {
+    images = find_images("tiny-imagenet", options.images, Split::kTrain);
+    check_classes(*images, options.classes, "give --classes");
+  });
   const ImageSplit split = split_images(images, options.train_fraction, options.train.seed);
   const int64_t batch_size = *options.train.batch_size;
   const Loader train = image_loader(split.train, options.images, transform_of(options),

@@ -60,6 +60,16 @@ Agent::~Agent() {
   loop_.forget(signals_.fd());
 }
 
+bool Agent::all_refused() const {
+  if (!workers_) return false;
+  for (int i = 0; i < workers_->generation().local_world_size(); ++i) {
+    if (!workers_->ended(i)) return false;
+    const base::ExitState& state = workers_->exit_state(i);
+    if (state.signaled || state.code != kExitUsage) return false;
+  }
+  return true;
+}
+
 std::string Agent::kept_logs() const { return keeps_logs(options_) ? logs_.path().string() : ""; }
 
 uint16_t Agent::reserve_store_port(int) {

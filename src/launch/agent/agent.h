@@ -30,6 +30,8 @@ class Agent final : public MembershipListener {
   void keep_lease();
   // How the job ended; set when the loop stops.
   const std::optional<JobOutcome>& outcome() const { return outcome_; }
+  // Whether every worker of this node ended with the status of a wrong use.
+  bool all_refused() const;
   // Where the log files are that stay, or "".
   std::string kept_logs() const;
 
