@@ -24,9 +24,11 @@ struct DeepSpeedConfig {
   enum class Dtype { kFp32, kFp16, kBf16 };
   enum class GradientOp { kMean, kSum };
   enum class OffloadDevice { kNone, kCpu, kNvme };
+  enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
   struct Optimizer {
     enum class Type { kNone, kAdam, kAdamW, kAdagrad, kLamb, kLion, kSgd, kRmsprop, kLbfgs };
+    enum class LineSearch { kStrongWolfe };
 
     Type type = Type::kNone;  // none: the program brings its own
     double lr = 1e-3;
@@ -53,7 +55,7 @@ struct DeepSpeedConfig {
     double tolerance_grad = 1e-7;
     double tolerance_change = 1e-9;
     int64_t history_size = 100;
-    std::optional<std::string> line_search_fn = {};  // strong_wolfe
+    std::optional<LineSearch> line_search_fn = {};
 
     bool exists() const { return type != Type::kNone; }
     // Decoupled weight decay: type AdamW, or Adam in AdamW mode.
@@ -65,6 +67,7 @@ struct DeepSpeedConfig {
   // Stepped once for each step of the optimizer that was not skipped.
   struct Scheduler {
     enum class Type { kNone, kWarmupLr, kWarmupDecayLr, kWarmupCosineLr, kLrRangeTest, kOneCycle };
+    enum class Warmup { kLog, kLinear };
 
     Type type = Type::kNone;
     // The three that warm up.
@@ -72,8 +75,8 @@ struct DeepSpeedConfig {
     double warmup_min_lr = 0;
     std::optional<double> warmup_max_lr = {};  // none: the optimizer's
     int64_t warmup_num_steps = 1000;           // at least 2 counts
-    bool warmup_is_linear = false;             // warmup_type: linear or log
-    double warmup_min_ratio = 0;               // of the optimizer's rate
+    Warmup warmup_type = Warmup::kLog;
+    double warmup_min_ratio = 0;  // of the optimizer's rate
     double cos_min_ratio = 1e-4;
     // LRRangeTest.
     double lr_range_test_min_lr = 1e-3;
@@ -106,7 +109,7 @@ struct DeepSpeedConfig {
     int64_t loss_scale_window = 1000;
     int64_t hysteresis = 2;
     bool consecutive_hysteresis = false;
-    double min_loss_scale = 1;
+    int64_t min_loss_scale = 1;
 
     bool has_dynamic_scale() const { return loss_scale == 0; }
   };
@@ -118,7 +121,7 @@ struct DeepSpeedConfig {
 
   struct TorchAutocast {
     bool enabled = false;
-    Dtype dtype = Dtype::kBf16;
+    std::optional<Dtype> dtype = {};  // none: fp16 on a GPU, bf16 on a CPU
   };
 
   struct DataTypes {
@@ -221,7 +224,7 @@ struct DeepSpeedConfig {
   bool dataloader_drop_last = false;
   bool zero_allow_untested_optimizer = true;  // false: those that DeepSpeed knows only
   bool zero_force_ds_cpu_optimizer = true;
-  std::optional<std::string> log_level = {};  // debug, info, warning, error
+  std::optional<LogLevel> log_level = {};
 
   Optimizer optimizer = {};
   Scheduler scheduler = {};
@@ -245,7 +248,8 @@ struct DeepSpeedConfig {
     std::string value;  // as JSON
   };
   std::vector<AutoValue> auto_values = {};
-  // Keys that the text has, "zero_optimization.stage", and where: "ds.json:3:5".
+  // Keys that the text has, "zero_optimization.stage", and where: "ds.json:3:5"; of the
+  // empty key the file's name. For messages: empty in a struct that was made in code.
   std::map<std::string, std::string, std::less<>> places = {};
 
   // All three: ConfigError "[config] file:line:column: ..." for what is no HJSON,
@@ -255,6 +259,10 @@ struct DeepSpeedConfig {
   static DeepSpeedConfig from_text(std::string_view text, std::string_view name);
   // A path, or the text in URL-safe base64, as DeepSpeed takes it.
   static DeepSpeedConfig from_argument(const std::string& path_or_base64);
+
+  // ConfigError: values that do not go together, as from_text() checks them; for a struct
+  // that was made in code.
+  void validate() const;
 
   // What the model computes in: fp16 or bf16 where one is enabled.
   Dtype dtype() const { return fp16.enabled ? Dtype::kFp16 : bf16.enabled ? Dtype::kBf16 : Dtype::kFp32; }

@@ -194,11 +194,10 @@ class Parser {
     while (!ends_plain()) cursor_.advance();
     const std::string_view word = cursor_.text_since(begin);
     if (read_word(node, word)) return;
-    const bool at_bracket = cursor_.peek() == '}' || cursor_.peek() == ']';
     while (!cursor_.at_line_end()) cursor_.advance();
     node.kind = Kind::kText;
     node.text = strip_space(cursor_.text_since(begin));
-    if (at_bracket) swallowed_ = begin;
+    if (node.text.find_first_of("}]") != std::string::npos) swallowed_ = begin;
   }
 
   bool ends_plain() const {

@@ -3,11 +3,11 @@
 
 #include <fmt/format.h>
 #include <lockstep/deepspeed_config.h>
-#include <lockstep/error.h>
 
 #include <algorithm>
 
 #include "base/check.h"
+#include "deepspeed/failure.h"
 
 namespace lockstep {
 namespace {
@@ -102,10 +102,7 @@ class BatchSum {
   }
 
   [[noreturn]] void fail(const char* key, const std::string& sentence) const {
-    const auto place = config_.places.find(key);
-    throw ConfigError("deepspeed", place == config_.places.end()
-                                       ? sentence
-                                       : fmt::format("{}: {}", place->second, sentence));
+    deepspeed::fail_at(config_, key, sentence);
   }
 
   const DeepSpeedConfig& config_;
