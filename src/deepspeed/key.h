@@ -82,10 +82,11 @@ class Section {
   }
 
   Section& fix(const std::string& name, std::vector<std::string> values, std::string why,
-               uint32_t types = ~0U) {
+               KeyRules rules = {}) {
     Key key = named(name, Key::Kind::kFixed, std::move(why));
     key.values = std::move(values);
-    key.types = types;
+    key.aliases = std::move(rules.aliases);
+    key.types = rules.types;
     keys_.push_back(std::move(key));
     return *this;
   }

@@ -41,7 +41,8 @@ void add_optimizer_keys(std::vector<Key>& keys) {
       .honour("bias_correction", &Optimizer::bias_correction, "of the moments",
               {.types = adams | of(Type::kLamb)})
       .honour("amsgrad", &Optimizer::amsgrad, "with torch_adam only", {.types = adams})
-      .fix("fp32_optimizer_states", {"true"}, "moments are fp32", adams | of(Type::kLion, Type::kAdagrad))
+      .fix("fp32_optimizer_states", {"true"}, "moments are fp32",
+           {.types = adams | of(Type::kLion, Type::kAdagrad)})
       .honour("momentum", &Optimizer::momentum, "of the update",
               {.range = kNotNegative, .types = of(Type::kSgd, Type::kRmsprop)})
       .honour("dampening", &Optimizer::dampening, "of the momentum", {.types = of(Type::kSgd)})
@@ -58,7 +59,7 @@ void add_optimizer_keys(std::vector<Key>& keys) {
               {.range = {.least = 0, .above = true}, .types = of(Type::kLamb)})
       .honour("min_coeff", &Optimizer::min_coeff, "least trust ratio",
               {.range = kNotNegative, .types = of(Type::kLamb)})
-      .fix("eps_inside_sqrt", {"false"}, "eps is added to the root", of(Type::kLamb))
+      .fix("eps_inside_sqrt", {"false"}, "eps is added to the root", {.types = of(Type::kLamb)})
       .honour("max_iter", &Optimizer::max_iter, "iterations of a step",
               {.range = kAtLeastOne, .types = of(Type::kLbfgs)})
       .honour("max_eval", &Optimizer::max_eval, "evaluations of a step; null: 1.25 for each iteration",

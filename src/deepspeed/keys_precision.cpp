@@ -14,12 +14,12 @@ void add_precision_keys(std::vector<Key>& keys) {
       .honour("initial_scale_power", &Fp16::initial_scale_power, "the first dynamic scale is 2 to this",
               {.range = {.least = 0, .most = 127}})
       .honour("loss_scale_window", &Fp16::loss_scale_window,
-              "steps without overflow before the scale doubles", {.range = {.least = 1}})
+              "steps without overflow before the scale doubles", {.range = {.least = 0}})
       .honour("hysteresis", &Fp16::hysteresis, "overflows before the scale halves", {.range = {.least = 1}})
       .honour("consecutive_hysteresis", &Fp16::consecutive_hysteresis,
               "a step without overflow fills it up again")
       .honour("min_loss_scale", &Fp16::min_loss_scale, "an overflow at this scale ends the training",
-              {.range = {.least = 1}})
+              {.range = {.least = 0}})
       .fix("fp16_master_weights_and_grads", {"false"}, "master weights are fp32");
 
   Section<C::Bf16>(

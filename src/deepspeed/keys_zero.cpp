@@ -65,7 +65,7 @@ void add_old_names(Section<Zero>& zero) {
 void add_fixed_keys(Section<Zero>& zero) {
   const char* quantised = "quantised communication changes the results";
   const char* mics = "a parameter's shards are spread over all ranks, not over groups of them";
-  const char* explicit_units = "units of stage 3 are the program's own: Sharded<Module>";
+  const char* explicit_units = "the program says which modules are units of stage 3";
   zero.fix("contiguous_gradients", {"true"}, "gradients are born in one flat buffer")
       .fix("reduce_scatter", {"true"}, "gradients go only to the rank that owns their shard")
       .fix("allgather_partitions", {"true"}, "shards are gathered, not broadcast one by one")
@@ -76,10 +76,12 @@ void add_fixed_keys(Section<Zero>& zero) {
       .fix("elastic_checkpoint", {"false", "true"}, "every checkpoint loads on any world size")
       .fix("legacy_stage1", {"false"}, "there is one stage 1")
       .fix("parameter_alignment", {"false"}, "the flat buffers decide about alignment")
-      .fix("stage3_module_granularity_threshold", {"0"}, explicit_units)
-      .fix("stage3_use_all_reduce_for_fetch_params", {"false"}, "parameters are all-gathered")
+      .fix("stage3_module_granularity_threshold", {"0"}, explicit_units,
+           {.aliases = {"module_granularity_threshold"}})
+      .fix("stage3_use_all_reduce_for_fetch_params", {"false"}, "parameters are all-gathered",
+           {.aliases = {"use_all_reduce_for_fetch_params"}})
       .fix("stage3_allgather_sequential", {"false"},
-           "a unit's parameters are one flat buffer, gathered at once")
+           "a unit's parameters are one flat buffer, gathered at once", {.aliases = {"allgather_sequential"}})
       .fix("memory_efficient_linear", {"true"},
            "backward gathers a unit's weights again instead of keeping them")
       .refuse("leaf_module", {}, explicit_units)

@@ -20,6 +20,14 @@ void check_precision(const C& c) {
     fail_at(c, "bf16.enabled",
             "fp16 and bf16 are both enabled: a model has one dtype, disable one of the two");
   }
+  if (c.fp16.enabled && c.fp16.has_dynamic_scale()) {
+    for (const auto& [name, value] : {std::pair("loss_scale_window", c.fp16.loss_scale_window),
+                                      {"min_loss_scale", c.fp16.min_loss_scale}}) {
+      if (value >= 1) continue;
+      fail_at(c, fmt::format("fp16.{}", name),
+              fmt::format("fp16.{} must be at least 1 where the loss scale is dynamic: {}", name, value));
+    }
+  }
   if (c.torch_autocast.enabled && c.dtype() != C::Dtype::kFp32) {
     fail_at(c, "torch_autocast.enabled",
             fmt::format("torch_autocast is for a model in fp32, and {} is enabled: disable one of the two",

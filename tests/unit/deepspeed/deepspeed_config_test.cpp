@@ -161,6 +161,7 @@ TEST(DeepSpeedConfigTest, ReadsEveryOptimizer) {
   EXPECT_EQ(lamb.optimizer.max_coeff, 0.3);
   EXPECT_FALSE(lamb.optimizer.bias_correction);
   EXPECT_FALSE(lamb.fp16.has_dynamic_scale());
+  EXPECT_EQ(lamb.fp16.min_loss_scale, 0) << "nobody reads it with a static scale";
   EXPECT_TRUE(lamb.fp16.auto_cast);
   const C lion = file("lion_no_braces");
   EXPECT_THAT(lion.optimizer.betas, testing::ElementsAre(0.95, 0.98));

@@ -107,10 +107,10 @@ const Malformed kValues[] = {
     {"{\"fp16\": {\"loss_scale\": true}}", "1:25: fp16.loss_scale must be a number of at least 0: true"},
     {"{\"fp16\": {\"loss_scale\": -1}}", "1:25: fp16.loss_scale must be a number of at least 0: -1"},
     {"{\"fp16\": {\"loss_scale\": 1e999}}", "1:25: fp16.loss_scale must be a number of at least 0: 1e999"},
-    {"{\"fp16\": {\"loss_scale_window\": 0}}",
-     "1:32: fp16.loss_scale_window must be a whole number of at least 1: 0"},
-    {"{\"fp16\": {\"min_loss_scale\": 0}}",
-     "1:29: fp16.min_loss_scale must be a whole number of at least 1: 0"},
+    {"{\"fp16\": {\"loss_scale_window\": -1}}",
+     "1:32: fp16.loss_scale_window must be a whole number of at least 0: -1"},
+    {"{\"fp16\": {\"min_loss_scale\": 0.5}}",
+     "1:29: fp16.min_loss_scale must be a whole number of at least 0: 0.5"},
     {"{\"fp16\": {\"initial_scale_power\": 200}}",
      "1:34: fp16.initial_scale_power must be a whole number from 0 to 127: 200"},
     {"{\"fp16\": {\"hysteresis\": 0}}", "1:25: fp16.hysteresis must be a whole number of at least 1: 0"},
@@ -331,6 +331,10 @@ const Malformed kRefused[] = {
 };
 
 const Malformed kTogether[] = {
+    {"{\"fp16\": {\"enabled\": true, \"loss_scale_window\": 0}}",
+     "1:28: fp16.loss_scale_window must be at least 1 where the loss scale is dynamic: 0"},
+    {"{\"fp16\": {\"enabled\": true, \"min_loss_scale\": 0}}",
+     "1:28: fp16.min_loss_scale must be at least 1 where the loss scale is dynamic: 0"},
     {"{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}",
      "1:38: fp16 and bf16 are both enabled: a model has one dtype, disable one of the two"},
     {"{\"bf16\": {\"enabled\": true}, \"torch_autocast\": {\"enabled\": true}}",
