@@ -313,8 +313,8 @@ const Malformed kRefused[] = {
      "the "
      "results"},
     {"{\"zero_optimization\": {\"leaf_module\": {\"classes\": [\"x\"]}}}",
-     "1:24: zero_optimization.leaf_module is not supported: units of stage 3 are the program's own: "
-     "Sharded<Module>"},
+     "1:24: zero_optimization.leaf_module is not supported: the program says which modules are units of "
+     "stage 3"},
     {"{\"aio\": {\"use_gds\": true}}",
      "1:21: aio.use_gds can only be false here, not true: GPUDirect Storage is not used"},
     {"{\"bf16\": {\"bf16_optimizer_states\": true}}",
