@@ -215,6 +215,7 @@ struct DeepSpeedConfig {
   bool managed_gradient_accumulation = true;  // false: every step() is an update
   double gradient_clipping = 1;               // 0: off
   GradientOp gradient_allreduce_op = GradientOp::kMean;
+  // Divide by all ranks before the sum; else by the factor before it, by the rest after it.
   bool prescale_gradients = false;
   double gradient_predivide_factor = 1;
   std::optional<Dtype> communication_data_type = {};  // none: by precision

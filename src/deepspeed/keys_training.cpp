@@ -22,7 +22,7 @@ void add_training_keys(std::vector<Key>& keys) {
       .honour("gradient_allreduce_op", &C::gradient_allreduce_op, "mean, or sum up to stage 2")
       .honour("prescale_gradients", &C::prescale_gradients, "divide before the sum instead of after it")
       .honour("gradient_predivide_factor", &C::gradient_predivide_factor,
-              "with prescale_gradients: divide by this before the sum, by the rest after it",
+              "divide by this before the sum, by the rest after it; not with prescale_gradients",
               {.range = {.least = 0, .above = true}})
       .honour("communication_data_type", &C::communication_data_type,
               "dtype of gradients between ranks; null: that of the gradients")

@@ -45,6 +45,21 @@ void check_precision(const C& c) {
   }
 }
 
+// Keys of which one makes the other do nothing.
+void check_gradient_scale(const C& c) {
+  const bool has_factor = c.gradient_predivide_factor != 1;
+  if (c.prescale_gradients && has_factor) {
+    fail_at(c, "gradient_predivide_factor",
+            "prescale_gradients divides by everything before the sum, which leaves nothing for "
+            "gradient_predivide_factor: set one of the two");
+  }
+  if (c.gradient_allreduce_op == C::GradientOp::kSum && (c.prescale_gradients || has_factor)) {
+    fail_at(c, "gradient_allreduce_op",
+            fmt::format("gradient_allreduce_op sum divides nothing, and {} is set: use mean, or remove it",
+                        has_factor ? "gradient_predivide_factor" : "prescale_gradients"));
+  }
+}
+
 void check_optimizer(const C& c) {
   const C::Optimizer& o = c.optimizer;
   const bool is_adam = o.type == Type::kAdam || o.type == Type::kAdamW;
@@ -192,6 +207,7 @@ void check_old_names(const C& c) {
 }  // namespace
 
 void DeepSpeedConfig::validate() const {
+  check_gradient_scale(*this);
   check_precision(*this);
   check_optimizer(*this);
   check_sharded_optimizer(*this);

@@ -122,7 +122,6 @@ TEST(DeepSpeedConfigTest, ReadsPlainDataParallelism) {
   EXPECT_TRUE(config.optimizer.nesterov);
   EXPECT_EQ(config.gradient_clipping, 0);
   EXPECT_EQ(config.gradient_allreduce_op, C::GradientOp::kSum);
-  EXPECT_EQ(config.gradient_predivide_factor, 2);
   EXPECT_EQ(config.communication_data_type, C::Dtype::kBf16);
   EXPECT_EQ(config.resolve_batch(2).train_batch_size, 1024);
 }
@@ -139,6 +138,8 @@ TEST(DeepSpeedConfigTest, ReadsMonitors) {
 }
 
 TEST(DeepSpeedConfigTest, ReadsEverySchedule) {
+  EXPECT_EQ(file("one_cycle").gradient_predivide_factor, 2);
+  EXPECT_TRUE(file("range_test").prescale_gradients);
   const C::Scheduler cycle = file("one_cycle").scheduler;
   EXPECT_EQ(cycle.type, C::Scheduler::Type::kOneCycle);
   EXPECT_EQ(cycle.cycle_second_step_size, std::nullopt);
