@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-CORE = ("base", "config", "cluster", "launch", "track", "images", "report")
+CORE = ("base", "config", "cluster", "launch", "track", "images", "report", "deepspeed")
 
 # Folder of src -> folders that it may include. An edge that is not here is an error.
 LAYERS = {
@@ -23,6 +23,8 @@ LAYERS = {
     "images": ("base", "config"),
     # Pages made of what runs have left in their folders.
     "report": ("base", "config", "track"),
+    # What DeepSpeed's configuration files say.
+    "deepspeed": ("base", "config"),
     "comm": CORE,
     "grad": (*CORE, "comm"),
     # These two know rank and world size as numbers only.

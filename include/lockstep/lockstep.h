@@ -10,6 +10,7 @@
 #include <lockstep/data_parallel.h>
 #include <lockstep/data_source.h>
 #include <lockstep/dataset.h>
+#include <lockstep/deepspeed_config.h>
 #include <lockstep/device_image_dataset.h>
 #include <lockstep/error.h>
 #include <lockstep/grad_scaler.h>
