@@ -60,7 +60,7 @@ Agent::~Agent() {
   loop_.forget(signals_.fd());
 }
 
-bool Agent::all_refused() const {
+bool Agent::every_worker_refused() const {
   if (!workers_) return false;
   for (int i = 0; i < workers_->generation().local_world_size(); ++i) {
     if (!workers_->ended(i)) return false;
@@ -222,6 +222,7 @@ void Agent::end_workers(int signal) {
 
 void Agent::finish(const JobOutcome& outcome) {
   outcome_ = outcome;
+  all_refused_ = every_worker_refused();
   // Where workers still run the job is out of reach: nobody must go on alone.
   loop_.cancel(kill_timer_);
   loop_.cancel(progress_timer_);

@@ -31,7 +31,7 @@ class Agent final : public MembershipListener {
   // How the job ended; set when the loop stops.
   const std::optional<JobOutcome>& outcome() const { return outcome_; }
   // Whether every worker of this node ended with the status of a wrong use.
-  bool all_refused() const;
+  bool all_refused() const { return all_refused_; }
   // Where the log files are that stay, or "".
   std::string kept_logs() const;
 
@@ -45,6 +45,7 @@ class Agent final : public MembershipListener {
  private:
   void on_worker_exit(int local_rank);
   JobFailure explain_failure(int local_rank) const;
+  bool every_worker_refused() const;
   void on_signals();
   void on_stop_signal(int signal);
   void tell_progress();
@@ -76,6 +77,7 @@ class Agent final : public MembershipListener {
   std::optional<base::EventLoop::Clock::time_point> last_renewal_;
   std::vector<std::unique_ptr<StackDump>> stacks_;
   std::optional<JobOutcome> outcome_;
+  bool all_refused_ = false;
 };
 
 }  // namespace lockstep::launcher
