@@ -5,7 +5,7 @@
 //   build/bin/bench/zero_cpu_adam mixed THREADS         bfloat16 gradients, unscaled, and a bfloat16 copy
 //   build/bin/bench/zero_cpu_adam fused-mixed THREADS   the same with LibTorch: convert, unscale, step,
 //   convert build/bin/bench/zero_cpu_adam bandwidth THREADS     GB/s that our kernel reads and writes,
-//   float32 build/bin/bench/zero_cpu_adam stream THREADS        GB/s of the faster of copy and triad
+//   float32 build/bin/bench/zero_cpu_adam stream THREADS        GB/s of the fastest of copy, triad and update
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/_fused_adam.h>
@@ -29,7 +29,7 @@ using lockstep::optim::FlatMemory;
 using lockstep::optim::FlatType;
 
 constexpr int64_t kElements = 100'000'000;
-constexpr int kRepeats = 5;
+constexpr int kRepeats = 9;
 
 // Of this thread, which does all the work where there is one: what other processes do
 // meanwhile does not count. Several threads are measured by the clock on the wall.
@@ -93,30 +93,42 @@ struct Adam {
   }
 };
 
+void triad(float* __restrict a, const float* __restrict b, const float* __restrict c, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) a[i] = b[i] + 3 * c[i];
+}
+
+// What Adam does, without its arithmetic.
+void update(float* __restrict a, float* __restrict b, float* __restrict c, const float* __restrict d,
+            int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    a[i] += 3 * d[i];
+    b[i] += d[i];
+    c[i] += 2 * d[i];
+  }
+}
+
 double stream_gb_per_s(bool one_thread) {
-  const at::Tensor a = at::zeros({kElements});
-  const at::Tensor b = at::ones({kElements});
-  const at::Tensor c = at::ones({kElements});
-  const auto parallel = [](const std::function<void(int64_t, int64_t)>& part) {
-    at::parallel_for(0, kElements, 1 << 16, part);
+  std::vector<at::Tensor> arrays;
+  for (int i = 0; i < 4; ++i) arrays.push_back(at::full({kElements}, static_cast<float>(i)));
+  const auto array = [&](size_t number, int64_t first) { return arrays[number].data_ptr<float>() + first; };
+  const auto gb_per_s = [&](const char* name, int moved, const std::function<void(int64_t, int64_t)>& part) {
+    const double seconds = seconds_of(one_thread, [&] {
+      at::parallel_for(0, kElements, 1 << 16, [&](int64_t begin, int64_t end) { part(begin, end - begin); });
+    });
+    const double result = moved * kElements * sizeof(float) * 1e-9 / seconds;
+    std::fprintf(stderr, "%s %.2f GB/s\n", name, result);
+    return result;
   };
-  constexpr double kArrayGb = kElements * sizeof(float) * 1e-9;
-  const double copy_s = seconds_of(one_thread, [&] {
-    parallel([&](int64_t begin, int64_t end) {
-      std::memcpy(a.data_ptr<float>() + begin, b.data_ptr<float>() + begin,
-                  static_cast<size_t>(end - begin) * sizeof(float));
-    });
+  const double copied = gb_per_s("copy", 2, [&](int64_t first, int64_t n) {
+    std::memcpy(array(0, first), array(1, first), static_cast<size_t>(n) * sizeof(float));
   });
-  const double triad_s = seconds_of(one_thread, [&] {
-    parallel([&](int64_t begin, int64_t end) {
-      float* __restrict to = a.data_ptr<float>();
-      const float* __restrict x = b.data_ptr<float>();
-      const float* __restrict y = c.data_ptr<float>();
-      for (int64_t i = begin; i < end; ++i) to[i] = x[i] + 3 * y[i];
-    });
+  const double added = gb_per_s("triad", 3, [&](int64_t first, int64_t n) {
+    triad(array(0, first), array(1, first), array(2, first), n);
   });
-  std::fprintf(stderr, "copy %.2f GB/s, triad %.2f GB/s\n", 2 * kArrayGb / copy_s, 3 * kArrayGb / triad_s);
-  return std::max(2 * kArrayGb / copy_s, 3 * kArrayGb / triad_s);
+  const double updated = gb_per_s("update", 7, [&](int64_t first, int64_t n) {
+    update(array(0, first), array(1, first), array(2, first), array(3, first), n);
+  });
+  return std::max({copied, added, updated});
 }
 
 double measure(const std::string& what, bool one_thread) {
