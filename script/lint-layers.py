@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-CORE = ("base", "config", "cluster", "launch", "track", "images", "report")
+CORE = ("base", "config", "cluster", "launch", "track", "images", "report", "deepspeed")
 
 # Folder of src -> folders that it may include. An edge that is not here is an error.
 LAYERS = {
@@ -23,14 +23,17 @@ LAYERS = {
     "images": ("base", "config"),
     # Pages made of what runs have left in their folders.
     "report": ("base", "config", "track"),
+    # What DeepSpeed's configuration files say.
+    "deepspeed": ("base", "config"),
     "comm": CORE,
     "grad": (*CORE, "comm"),
-    "shard": (*CORE, "comm", "grad"),
     # These two know rank and world size as numbers only.
     "data": ("base", "config", "images"),
     "checkpoint": ("base", "config"),
     "interop": ("base", "config", "checkpoint"),
     "optim": (*CORE, "comm", "grad", "checkpoint"),
+    # ZeRO: parameters, gradients and optimizer states divided over the ranks.
+    "shard": (*CORE, "comm", "grad", "optim", "checkpoint"),
     "train": (*CORE, "track", "comm", "grad", "shard", "optim", "data", "checkpoint", "interop"),
     "models": ("base", "config", "grad", "interop", "train"),
     # What `lockstep train NAME` runs.

@@ -18,6 +18,10 @@ class Module;
 
 namespace lockstep {
 
+namespace grad {
+struct BucketRules;
+}
+
 // What a gradient hook gets: one full bucket of this rank's gradients.
 struct GradientBucket {
   size_t index = 0;  // buckets are handed out in this order, the same on all ranks
@@ -109,6 +113,9 @@ class GradientSync {
   // which parameter on which rank and how), or an option makes no sense.
   GradientSync(std::shared_ptr<torch::nn::Module> module, Communicator communicator,
                DataParallelOptions options = {});
+  // For the library's own layers: with buckets made by rules.
+  GradientSync(std::shared_ptr<torch::nn::Module> module, Communicator communicator,
+               DataParallelOptions options, const grad::BucketRules& rules);
   ~GradientSync();
   GradientSync(const GradientSync&) = delete;
   GradientSync& operator=(const GradientSync&) = delete;

@@ -54,8 +54,9 @@ ImageSet open_npy(const std::filesystem::path& images_path, const std::filesyste
 
 // A folder for each class with .jpg, .jpeg and .png pictures, in root itself or in
 // root/train, and root/val or else root/test. Classes are in the order of their names, and
-// those of the training part in both. Pictures are decoded when they are asked for, to red,
-// green and blue; their sizes may differ.
+// those of the training part in both. A part may also be Tiny ImageNet's: pictures in its
+// folder `images`, and val_annotations.txt beside it, which tells their classes line by line.
+// Pictures are decoded when they are asked for, to red, green and blue; their sizes may differ.
 ImageSet open_image_folder(const std::filesystem::path& root, Split split);
 
 // Images that are made when they are asked for, the same for a seed on any machine. Each
@@ -76,11 +77,12 @@ ImageSet open_images(const std::filesystem::path& path, Split split);
 
 // A set by its name: mnist, fashion-mnist, cifar10, cifar100, tiny-imagenet.
 //
-// With a data path the set must be there: the path itself or a usual folder below it, or
-// any set that open_images takes. The path "synthetic" gives synthetic images of the set's
-// shape, classes and sizes.
-// Without one it is looked for under $LOCKSTEP_DATA, ./data, ~/.cache/lockstep and
-// ~/.cache; fashion-mnist last of all in Debian's package dataset-fashion-mnist.
+// With a data path the set must be there, and is looked for nowhere else: the path itself or
+// a usual folder below it, or any set that open_images takes. The path "synthetic" gives
+// synthetic images of the set's shape, classes and sizes. An empty path is that of the
+// variable LOCKSTEP_DATA, where it is set.
+// Without either it is looked for under ./data, ~/.cache/lockstep and ~/.cache;
+// fashion-mnist last of all in Debian's package dataset-fashion-mnist.
 // ConfigError lists the places that were looked at, and says how to get the set.
 inline constexpr char kSynthetic[] = "synthetic";
 ImageSet find_image_set(std::string_view name, const std::filesystem::path& data_path, Split split);

@@ -12,6 +12,7 @@
 #include <lockstep/data_parallel.h>
 #include <lockstep/data_source.h>
 #include <lockstep/dataset.h>
+#include <lockstep/deepspeed_config.h>
 #include <lockstep/deepspeed_schedules.h>
 #include <lockstep/device_image_dataset.h>
 #include <lockstep/error.h>
@@ -37,6 +38,8 @@
 #include <lockstep/rank_map.h>
 #include <lockstep/reduce_on_plateau.h>
 #include <lockstep/sampler.h>
+#include <lockstep/sharded.h>
+#include <lockstep/sharded_model.h>
 #include <lockstep/tracker_set.h>
 #include <lockstep/train_config.h>
 #include <lockstep/trainer.h>

@@ -26,8 +26,9 @@ struct ProgramOption {
 //   const ProgramOptions own = {{"lr", lr, "learning rate"}, {"data", data, "folder of the data"}};
 //   return launch(argc, argv, defaults, own, [&](World& world, const TrainConfig& config) { ... });
 //
-// They come from where those of TrainConfig come from, and what they are set to is among
-// the run's hyperparameters. A name that TrainConfig has takes its place.
+// They come from where those of TrainConfig come from: the flag, else the variable
+// LOCKSTEP_<NAME>, else the file. What they are set to is among the run's hyperparameters. A
+// name that TrainConfig has takes its place.
 using ProgramOptions = std::vector<ProgramOption>;
 
 }  // namespace lockstep

@@ -79,6 +79,11 @@ struct TrainConfig {
   // On GPUs: the first steps try the algorithms of each convolution and keep the fastest.
   // Another run may keep others, which round differently. Not with deterministic.
   bool cudnn_benchmark = false;
+  // What is divided over the ranks (ZeRO): 0 nothing, 1 the optimizer's state, 2 and
+  // gradients, 3 and parameters. See ShardedModel.
+  int zero_stage = 0;
+  // With zero_stage 3: parameters of fewer elements stay whole on every rank.
+  int64_t zero_persistence_threshold = 100'000;
   // Parameters may go without gradient in a step. See DataParallelOptions.
   bool find_unused_parameters = false;
 

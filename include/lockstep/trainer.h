@@ -101,6 +101,13 @@ class Trainer {
   // rank.
   at::Tensor predict(const Loader& loader);
 
+  // While the result lives all parameters can be read, those of a divided model too
+  // (config.zero_stage 3). Every rank calls it.
+  [[nodiscard]] std::shared_ptr<void> gather_parameters();
+  // Rank 0 writes the weights, as lockstep::save_weights() does. Every rank calls it: a
+  // divided model is put together for it.
+  void save_weights(const std::string& file);
+
   // Replaces the step: what happens between a batch and changed weights.
   void set_optimize_step(OptimizeStep step);
   // Called at preemption, beside the checkpoint, and instead of one where checkpoints

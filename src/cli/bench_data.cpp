@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
-#include <thread>
 
+#include "cluster/topology.h"
 #include "train/allocator.h"
 
 namespace lockstep::cli {
@@ -133,9 +133,12 @@ std::vector<Workload> workloads_of(const Options& options) {
   return workloads;
 }
 
+// What the affinity mask and the control group leave of the machine.
+int own_cpus() { return cluster::usable_cpus(cluster::affinity_cpus().size(), cluster::cpu_quota()); }
+
 // 1, 2, 4, ... and all.
 std::vector<int> default_threads() {
-  const int all = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int all = own_cpus();
   std::vector<int> threads;
   for (int n = 1; n < all; n *= 2) threads.push_back(n);
   threads.push_back(all);
@@ -183,7 +186,7 @@ void print_table(const std::vector<Workload>& workloads, const std::vector<Row>&
 }
 
 void print_json(const std::vector<Row>& rows) {
-  nlohmann::json result = {{"cores", std::thread::hardware_concurrency()}, {"rows", nlohmann::json::array()}};
+  nlohmann::json result = {{"cores", own_cpus()}, {"rows", nlohmann::json::array()}};
   for (const Row& row : rows) {
     result["rows"].push_back({{"images", row.workload},
                               {"threads", row.threads},
@@ -223,7 +226,9 @@ void add_bench_data(CLI::App& bench, int* status) {
       ->check(CLI::IsMember({"cifar", "imagenet"}))
       ->capture_default_str();
   command->add_option("--data", options->data, "a folder or file of images instead");
-  command->add_option("--threads", options->threads, "default: 1, 2, 4, ... and one a core")
+  command
+      ->add_option("--threads", options->threads,
+                   "default: 1, 2, 4, ... and one for each CPU that this process may use")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096));
   command

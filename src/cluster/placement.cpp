@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "base/check.h"
 #include "cluster/evidence.h"
 #include "cluster/init_method.h"
 #include "cluster/meeting.h"
@@ -116,30 +115,6 @@ Placement decide_placement(const PlacementRequest& request, const base::Environm
   if (from_mpi) return place_in_mpi_world(evidence);
   if (has_rank) return place_by_rank_variables(evidence);
   return place_single(evidence);
-}
-
-base::Environment environment_of_rank(const SpawnPlan& plan, int local_rank) {
-  base::check_lt(local_rank, plan.local_world_size, "local rank of a spawned process");
-  const int rank = plan.first_rank + local_rank;
-  base::Environment result{
-      {"LOCKSTEP_LAUNCHER", "lockstep"},
-      {"RANK", std::to_string(rank)},
-      {"WORLD_SIZE", std::to_string(plan.world_size)},
-      {"LOCAL_RANK", std::to_string(local_rank)},
-      {"LOCAL_WORLD_SIZE", std::to_string(plan.local_world_size)},
-      {"GROUP_RANK", std::to_string(plan.node_rank)},
-      {"GROUP_WORLD_SIZE", std::to_string(plan.num_nodes)},
-      {"TORCHELASTIC_RUN_ID", plan.job_id.empty() ? "none" : plan.job_id},
-      {"TORCHELASTIC_RESTART_COUNT", "0"},
-      {"TORCHELASTIC_USE_AGENT_STORE", plan.rendezvous.agent_hosts_store ? "True" : "False"}};
-  if (plan.rendezvous.kind == Rendezvous::Kind::kTcp) {
-    result.set("MASTER_ADDR", plan.rendezvous.address);
-    result.set("MASTER_PORT", std::to_string(plan.rendezvous.port));
-    if (rank == 0 && plan.rendezvous.listen_fd >= 0) {
-      result.set("LOCKSTEP_STORE_FD", std::to_string(plan.rendezvous.listen_fd));
-    }
-  }
-  return result;
 }
 
 }  // namespace lockstep::cluster

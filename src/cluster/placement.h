@@ -53,9 +53,4 @@ struct Placement {
 Placement decide_placement(const PlacementRequest& request, const base::Environment& environment,
                            const std::string& host);
 
-// The variables that make a started process the given rank of the plan: decided
-// again by decide_placement with the same request, they give that rank. Where the
-// plan's rendezvous is kNone the caller adds MASTER_ADDR and MASTER_PORT.
-base::Environment environment_of_rank(const SpawnPlan& plan, int local_rank);
-
 }  // namespace lockstep::cluster

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -26,14 +27,15 @@ void append(OpenBucket& bucket, size_t index, const BucketItem& item) {
 }
 
 // Decides the places inside a bucket that gets no more items.
-BucketLayout arrange(BucketLayout layout, const std::vector<BucketItem>& items) {
+BucketLayout arrange(BucketLayout layout, const std::vector<BucketItem>& items, int64_t numel_multiple) {
   std::stable_partition(layout.slots.begin(), layout.slots.end(), [&](const BucketSlot& slot) {
     return bytes_of(items[slot.item]) % kSlotAlignmentBytes == 0;
   });
   for (BucketSlot& slot : layout.slots) {
-    slot.offset = layout.numel;
-    layout.numel += items[slot.item].numel;
+    slot.offset = layout.payload;
+    layout.payload += items[slot.item].numel;
   }
+  layout.numel = (layout.payload + numel_multiple - 1) / numel_multiple * numel_multiple;
   return layout;
 }
 
@@ -49,26 +51,29 @@ size_t earliest_item(const BucketLayout& layout) {
 std::vector<BucketLayout> plan_buckets(const std::vector<BucketItem>& items, const BucketLimits& limits) {
   base::check_lt(0, limits.first_bytes, "limit of the first bucket");
   base::check_lt(0, limits.bytes, "limit of a bucket");
+  base::check_lt(0, limits.numel_multiple, "divisor of a bucket's length");
 
-  using Kind = std::pair<c10::ScalarType, std::pair<c10::DeviceType, c10::DeviceIndex>>;
+  using Kind = std::tuple<c10::ScalarType, c10::DeviceType, c10::DeviceIndex, int>;
   std::map<Kind, OpenBucket> open;
   std::vector<BucketLayout> plan;
   for (size_t i = items.size(); i-- > 0;) {
     const BucketItem& item = items[i];
-    const Kind kind{item.dtype, {item.device.type(), item.device.index()}};
+    const Kind kind{item.dtype, item.device.type(), item.device.index(), item.family};
     auto [it, is_new] = open.try_emplace(kind);
     OpenBucket& bucket = it->second;
     if (is_new) bucket.limit_bytes = limits.first_bytes;
     bucket.layout.dtype = item.dtype;
     bucket.layout.device = item.device;
+    bucket.layout.family = item.family;
     append(bucket, i, item);
     if (bucket.payload_bytes >= bucket.limit_bytes) {
-      plan.push_back(arrange(std::move(bucket.layout), items));
+      plan.push_back(arrange(std::move(bucket.layout), items, limits.numel_multiple));
       bucket = OpenBucket{.layout = {}, .payload_bytes = 0, .limit_bytes = limits.bytes};
     }
   }
   for (auto& [kind, bucket] : open) {
-    if (!bucket.layout.slots.empty()) plan.push_back(arrange(std::move(bucket.layout), items));
+    if (bucket.layout.slots.empty()) continue;
+    plan.push_back(arrange(std::move(bucket.layout), items, limits.numel_multiple));
   }
   // A bucket is full when its earliest registered parameter has its gradient.
   std::sort(plan.begin(), plan.end(),

@@ -107,11 +107,13 @@ struct GradientSync::Impl {
   int no_sync_depth = 0;
   bool buffers_may_differ = false;
 
-  void make_reducer(const DataParallelOptions& options, const grad::BucketLimits& limits);
+  void make_reducer(const DataParallelOptions& options, const grad::BucketLimits& limits,
+                    const grad::BucketRules& rules);
   void require_unchanged() const;
 };
 
-void GradientSync::Impl::make_reducer(const DataParallelOptions& options, const grad::BucketLimits& limits) {
+void GradientSync::Impl::make_reducer(const DataParallelOptions& options, const grad::BucketLimits& limits,
+                                      const grad::BucketRules& rules) {
   std::vector<grad::NamedParameter> trained;
   for (const auto& parameter : parameters) {
     if (parameter.requires_grad) trained.push_back({parameter.name, parameter.tensor});
@@ -120,6 +122,7 @@ void GradientSync::Impl::make_reducer(const DataParallelOptions& options, const 
       std::move(trained), communicator,
       grad::ReducerOptions{
           .limits = limits,
+          .rules = rules,
           .find_unused_parameters = options.find_unused_parameters,
           .static_graph = options.static_graph,
           .hook = options.hook ? options.hook : grad::make_compression_hook(options.compression)});
@@ -147,6 +150,10 @@ void GradientSync::Impl::require_unchanged() const {
 
 GradientSync::GradientSync(std::shared_ptr<torch::nn::Module> module, Communicator communicator,
                            DataParallelOptions options)
+    : GradientSync(std::move(module), std::move(communicator), std::move(options), {}) {}
+
+GradientSync::GradientSync(std::shared_ptr<torch::nn::Module> module, Communicator communicator,
+                           DataParallelOptions options, const grad::BucketRules& rules)
     : impl_(std::make_unique<Impl>()) {
   const grad::BucketLimits limits = limits_of(options);
   if (options.hook && options.compression != GradientCompression::kNone) {
@@ -170,7 +177,7 @@ GradientSync::GradientSync(std::shared_ptr<torch::nn::Module> module, Communicat
   } else {
     impl_->buffers_may_differ = true;
   }
-  impl_->make_reducer(options, limits);
+  impl_->make_reducer(options, limits, rules);
 }
 
 GradientSync::~GradientSync() = default;
@@ -233,12 +240,7 @@ std::vector<GradientSync::BucketStats> GradientSync::buckets() const {
   return stats;
 }
 
-int64_t GradientSync::gradient_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& bucket : impl_->reducer->buckets())
-    bytes += static_cast<int64_t>(bucket.buffer.flat.nbytes());
-  return bytes;
-}
+int64_t GradientSync::gradient_bytes() const { return impl_->reducer->bucket_bytes(); }
 
 const Communicator& GradientSync::communicator() const { return impl_->communicator; }
 

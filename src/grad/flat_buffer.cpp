@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "grad/lent_memory.h"
+
 namespace lockstep::grad {
 
 namespace {
@@ -15,18 +17,33 @@ at::Tensor share_storage(const at::Tensor& flat, const at::Tensor& like, int64_t
   return part.set_(flat.storage(), flat.storage_offset() + offset, like.sizes(), strides);
 }
 
+FlatBuffer with_views(at::Tensor flat, const BucketLayout& layout,
+                      const std::vector<at::Tensor>& parameters) {
+  FlatBuffer buffer{std::move(flat), {}};
+  buffer.views.reserve(layout.slots.size());
+  for (const BucketSlot& slot : layout.slots) {
+    buffer.views.push_back(share_storage(buffer.flat, parameters[slot.item], slot.offset));
+  }
+  return buffer;
+}
+
 }  // namespace
 
 FlatBuffer make_flat_buffer(const BucketLayout& layout, const std::vector<at::Tensor>& parameters,
                             const Communicator& communicator) {
   const at::NoGradGuard no_grad;
-  FlatBuffer buffer;
-  buffer.flat = communicator.allocate(layout.numel, parameters[layout.slots.front().item]);
-  clear(buffer.flat);
-  buffer.views.reserve(layout.slots.size());
-  for (const BucketSlot& slot : layout.slots) {
-    buffer.views.push_back(share_storage(buffer.flat, parameters[slot.item], slot.offset));
-  }
+  at::Tensor flat = communicator.allocate(layout.numel, parameters[layout.slots.front().item]);
+  clear(flat);
+  return with_views(std::move(flat), layout, parameters);
+}
+
+FlatBuffer make_hollow_buffer(const BucketLayout& layout, const std::vector<at::Tensor>& parameters) {
+  const at::NoGradGuard no_grad;
+  // Views must fit into their storage when they are made; nobody touches this memory.
+  FlatBuffer buffer = with_views(
+      at::empty({layout.numel}, parameters[layout.slots.front().item].options().requires_grad(false)), layout,
+      parameters);
+  LentMemory::hollow(buffer.flat);
   return buffer;
 }
 

@@ -22,6 +22,9 @@ struct FlatBuffer {
 FlatBuffer make_flat_buffer(const BucketLayout& layout, const std::vector<at::Tensor>& parameters,
                             const Communicator& communicator);
 
+// The same without memory, for LentMemory.
+FlatBuffer make_hollow_buffer(const BucketLayout& layout, const std::vector<at::Tensor>& parameters);
+
 // Fills with negative zero, the exact identity of addition: 0.0 + -0.0 would lose
 // the sign and with it the bit-for-bit equality with a gradient that was not added
 // to anything.

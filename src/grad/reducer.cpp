@@ -43,16 +43,16 @@ class Reducer::Hook final : public torch::autograd::FunctionPostHook {
 };
 
 Reducer::Reducer(std::vector<NamedParameter> parameters, Communicator communicator, ReducerOptions options)
-    : communicator_(std::move(communicator)), options_(std::move(options)) {
+    : communicator_(std::move(communicator)), options_(std::move(options)), memory_(communicator_) {
   const at::NoGradGuard no_grad;
   slots_.resize(parameters.size());
-  add_buckets(parameters, options_.limits);
+  add_buckets(parameters);
   for (size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].parameter = parameters[i].tensor;
     slots_[i].name = std::move(parameters[i].name);
     adopt_gradient(slots_[i]);
   }
-  if (tolerates_unused() && !slots_.empty()) {
+  if (exchanges_usage() && !slots_.empty()) {
     usage_ = communicator_.allocate(static_cast<int64_t>(slots_.size()),
                                     at::empty({0}, slots_.front().parameter.options().dtype(at::kInt)));
   }
@@ -63,7 +63,7 @@ Reducer::~Reducer() {
   for (const Slot& slot : slots_) slot.accumulator->del_post_hook(slot.hook_key);
 }
 
-void Reducer::add_buckets(const std::vector<NamedParameter>& parameters, const BucketLimits& limits) {
+void Reducer::add_buckets(const std::vector<NamedParameter>& parameters) {
   std::vector<BucketItem> items;
   std::vector<at::Tensor> tensors;
   for (const NamedParameter& parameter : parameters) {
@@ -71,9 +71,12 @@ void Reducer::add_buckets(const std::vector<NamedParameter>& parameters, const B
     items.push_back({tensor.numel(), tensor.scalar_type(), tensor.device()});
     tensors.push_back(tensor);
   }
-  for (const BucketLayout& layout : plan_buckets(items, limits)) {
+  for (const BucketLayout& layout :
+       options_.rules.plan.empty() ? plan_buckets(items, options_.limits) : options_.rules.plan) {
     Bucket& bucket = buckets_.emplace_back();
-    bucket.buffer = make_flat_buffer(layout, tensors, communicator_);
+    bucket.buffer = options_.rules.transient ? make_hollow_buffer(layout, tensors)
+                                             : make_flat_buffer(layout, tensors, communicator_);
+    bucket.payload = layout.payload;
     for (size_t i = 0; i < layout.slots.size(); ++i) {
       const size_t index = layout.slots[i].item;
       slots_[index].bucket = buckets_.size() - 1;
@@ -86,6 +89,10 @@ void Reducer::add_buckets(const std::vector<NamedParameter>& parameters, const B
 
 void Reducer::adopt_gradient(Slot& slot) {
   at::Tensor& gradient = slot.parameter.mutable_grad();
+  if (options_.rules.transient) {
+    gradient.reset();
+    return;
+  }
   if (gradient.defined()) {
     slot.last_used = clock_;
     slot.view.copy_(gradient);
@@ -111,7 +118,21 @@ void Reducer::zero_grad() {
   const std::lock_guard lock(mutex_);
   abandon_backward();
   for (Slot& slot : slots_) slot.parameter.mutable_grad().reset();
+  for (Bucket& bucket : buckets_) close(bucket);
   last_cleared_ = ++clock_;
+}
+
+void Reducer::open(Bucket& bucket) {
+  const at::Tensor& flat = bucket.buffer.flat;
+  if (!options_.rules.transient || LentMemory::has_memory(flat)) return;
+  memory_.lend(flat);
+  if (bucket.payload < flat.numel()) flat.narrow(0, bucket.payload, flat.numel() - bucket.payload).zero_();
+}
+
+void Reducer::close(Bucket& bucket) {
+  if (!options_.rules.transient) return;
+  for (const size_t index : bucket.slots) slots_[index].parameter.mutable_grad().reset();
+  memory_.take_back(bucket.buffer.flat);
 }
 
 bool Reducer::has_contribution(const Slot& slot) const {
@@ -120,7 +141,16 @@ bool Reducer::has_contribution(const Slot& slot) const {
 
 bool Reducer::tolerates_unused() const { return options_.find_unused_parameters || options_.static_graph; }
 
-bool Reducer::exchanges_usage() const { return tolerates_unused() && !learned_; }
+// Transient gradients are gone before ranks could tell each other who used what: unused
+// parameters count as zero there.
+bool Reducer::exchanges_usage() const { return tolerates_unused() && !learned_ && !options_.rules.transient; }
+
+int64_t Reducer::bucket_bytes() const {
+  if (options_.rules.transient) return memory_.bytes();
+  int64_t bytes = 0;
+  for (const Bucket& bucket : buckets_) bytes += static_cast<int64_t>(bucket.buffer.flat.nbytes());
+  return bytes;
+}
 
 // -- while backward runs
 
@@ -148,6 +178,7 @@ void Reducer::move_into_bucket(Slot& slot) {
   at::Tensor& gradient = slot.parameter.mutable_grad();
   if (gradient.is_same(slot.view)) return;
   const at::NoGradGuard no_grad;
+  open(buckets_[slot.bucket]);
   if (!gradient.defined()) {
     slot.view.zero_();
   } else if (is_plain_copy(gradient, slot.view)) {
@@ -182,6 +213,7 @@ void Reducer::begin_backward(int backward) {
   ready_ = 0;
   next_launch_ = 0;
   next_poke_ = 0;
+  next_wait_ = 0;
   in_backward_ = true;
   torch::autograd::Engine::get_default_engine().queue_callback([this] { finish_backward(); });
 }
@@ -209,6 +241,8 @@ void Reducer::mark_ready(Slot& slot) {
 
 void Reducer::launch_full_buckets() {
   while (next_launch_ < buckets_.size() && buckets_[next_launch_].missing == 0) launch(next_launch_++);
+  if (!options_.rules.transient) return;
+  while (next_launch_ - next_wait_ > kTransientInFlight) wait_for(buckets_[next_wait_++]);
 }
 
 void Reducer::launch(size_t index) {
@@ -240,7 +274,7 @@ void Reducer::finish_backward() {
   if (exchange) usage = start_usage_exchange();
   wait_for_buckets();
   if (exchange) learn_usage(std::move(usage));
-  if (tolerates_unused()) settle_unused();
+  if (tolerates_unused() && !options_.rules.transient) settle_unused();
   last_reduced_ = ++clock_;
   in_backward_ = false;
 }
@@ -252,7 +286,8 @@ void Reducer::account_for_missing() {
   for (Slot& slot : slots_) {
     if (slot.last_backward == backward_ || !slot.expected) continue;
     const bool may_miss = exchanges_usage() || has_contribution(slot) ||
-                          (options_.find_unused_parameters && !options_.static_graph);
+                          (options_.find_unused_parameters && !options_.static_graph) ||
+                          (options_.rules.transient && tolerates_unused());
     if (!may_miss) {
       lost.push_back(slot.name);
     } else {
@@ -274,6 +309,7 @@ void Reducer::account_for_missing() {
 void Reducer::clear_unless_contributed(Slot& slot) {
   if (slot.last_used < last_cleared_ || !slot.parameter.grad().defined()) {
     const at::NoGradGuard no_grad;
+    open(buckets_[slot.bucket]);
     slot.view.zero_();
   } else {
     move_into_bucket(slot);
@@ -314,13 +350,16 @@ void Reducer::settle_unused() {
 
 void Reducer::wait_for_buckets() {
   const auto start = std::chrono::steady_clock::now();
-  for (size_t i = 0; i < next_launch_; ++i) {
-    PendingReduction& reduction = buckets_[i].reduction;
-    reduction.work.wait();
-    if (reduction.finish) reduction.finish();
-    reduction = {};
-  }
+  while (next_wait_ < next_launch_) wait_for(buckets_[next_wait_++]);
   waited_ += std::chrono::steady_clock::now() - start;
+}
+
+void Reducer::wait_for(Bucket& bucket) {
+  PendingReduction reduction = std::move(bucket.reduction);
+  bucket.reduction = {};
+  reduction.work.wait();
+  if (reduction.finish) reduction.finish();
+  close(bucket);
 }
 
 }  // namespace lockstep::grad

@@ -14,6 +14,7 @@
 
 #include "grad/bucket_plan.h"
 #include "grad/flat_buffer.h"
+#include "grad/lent_memory.h"
 
 namespace torch::autograd {
 struct Node;
@@ -21,12 +22,25 @@ struct Node;
 
 namespace lockstep::grad {
 
+// How buckets are made where limits do not say it all: for sharding.
+struct BucketRules {
+  // In place of a plan by the limits; items are the parameters. Empty: by the limits.
+  std::vector<BucketLayout> plan = {};
+  // Buckets have memory from their first gradient to the end of their reduction only, and
+  // gradients are undefined after it: the hook leaves the result elsewhere.
+  bool transient = false;
+};
+
 struct ReducerOptions {
   BucketLimits limits;
+  BucketRules rules = {};
   bool find_unused_parameters = false;
   bool static_graph = false;
-  GradientHook hook;  // empty: mean over the ranks
+  GradientHook hook = {};  // empty: mean over the ranks
 };
+
+// Transient buckets that are being reduced at a time: one on its way while the next fills.
+inline constexpr size_t kTransientInFlight = 2;
 
 struct NamedParameter {
   std::string name;
@@ -70,6 +84,7 @@ class Reducer {
 
   struct Bucket {
     FlatBuffer buffer;
+    int64_t payload = 0;  // elements that are somebody's
     std::vector<std::string> names;
     std::vector<size_t> slots;  // indices of parameters
     // This backward:
@@ -77,6 +92,8 @@ class Reducer {
     PendingReduction reduction;
   };
   const std::vector<Bucket>& buckets() const { return buckets_; }
+  // All memory of buckets, of transient ones that which is lent or kept for them.
+  int64_t bucket_bytes() const;
 
  private:
   class Hook;
@@ -97,12 +114,14 @@ class Reducer {
     uintptr_t hook_key = 0;
   };
 
-  void add_buckets(const std::vector<NamedParameter>& parameters, const BucketLimits& limits);
+  void add_buckets(const std::vector<NamedParameter>& parameters);
   void adopt_gradient(Slot& slot);
   void add_hook(size_t index);
 
   void on_gradient(size_t index, const at::Tensor& incoming);
   void move_into_bucket(Slot& slot);
+  void open(Bucket& bucket);
+  void close(Bucket& bucket);
   void abandon_backward();
   void begin_backward(int backward);
   void mark_ready(Slot& slot);
@@ -119,6 +138,7 @@ class Reducer {
   void learn_usage(Work usage);
   void settle_unused();
   void wait_for_buckets();
+  void wait_for(Bucket& bucket);
 
   // Whether a gradient arrived since the last reduction or zero_grad().
   bool has_contribution(const Slot& slot) const;
@@ -132,6 +152,7 @@ class Reducer {
   std::mutex mutex_;  // guards all below
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;
+  LentMemory memory_;  // of transient buckets
 
   // Ticks at every reduction and zero_grad(), so that "since" is a comparison.
   int64_t clock_ = 0;
@@ -143,6 +164,7 @@ class Reducer {
   size_t ready_ = 0;        // slots whose hook ran in it
   size_t next_launch_ = 0;  // buckets before it are started
   size_t next_poke_ = 0;    // buckets before it are done
+  size_t next_wait_ = 0;    // buckets before it are reduced and finished
   bool learned_ = false;    // static_graph: the first step is over
   std::chrono::nanoseconds waited_{0};
   at::Tensor usage_;  // 1 for each parameter that got a gradient

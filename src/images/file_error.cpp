@@ -10,6 +10,10 @@ void fail_at(const std::filesystem::path& path, int64_t offset, std::string_view
   throw ConfigError(kComponent, fmt::format("'{}' is broken at byte {}: {}", path.string(), offset, reason));
 }
 
+void fail_at_line(const std::filesystem::path& path, int64_t line, std::string_view reason) {
+  throw ConfigError(kComponent, fmt::format("'{}' is broken at line {}: {}", path.string(), line, reason));
+}
+
 void fail_picture(const std::filesystem::path& path, size_t file_bytes, std::string_view reason) {
   throw ConfigError(kComponent, fmt::format("the picture '{}' of {} bytes cannot be decoded: {}",
                                             path.string(), file_bytes, reason));

@@ -17,9 +17,7 @@ using Path = std::filesystem::path;
 
 // Where data is looked for when nobody says where.
 std::vector<Path> data_roots(const base::Environment& environment) {
-  std::vector<Path> roots;
-  if (const auto data = environment.get("LOCKSTEP_DATA"); data && !data->empty()) roots.emplace_back(*data);
-  roots.emplace_back("data");
+  std::vector<Path> roots = {"data"};
   if (const auto home = environment.get("HOME"); home && !home->empty()) {
     roots.push_back(Path(*home) / ".cache/lockstep");
     roots.push_back(Path(*home) / ".cache");
@@ -51,10 +49,12 @@ const char* name_of(Split split) { return split == Split::kTrain ? "training" : 
 ImageSet find(std::string_view name, const Path& data_path, Split split,
               const base::Environment& environment) {
   const KnownSet& set = known_set(name);
-  if (data_path == kSynthetic) return synthetic_images(set.synthetic, split);
+  // The variable means what the option --data means, in programs without that option too.
+  const Path path = data_path.empty() ? Path(environment.get("LOCKSTEP_DATA").value_or("")) : data_path;
+  if (path == kSynthetic) return synthetic_images(set.synthetic, split);
   std::vector<Path> places;
-  const bool is_named = !data_path.empty();
-  for (const Path& root : is_named ? std::vector<Path>{data_path} : data_roots(environment)) {
+  const bool is_named = !path.empty();
+  for (const Path& root : is_named ? std::vector<Path>{path} : data_roots(environment)) {
     for (const std::string& place : set.places) places.push_back(place.empty() ? root : root / place);
   }
   if (!is_named) places.insert(places.end(), set.installed.begin(), set.installed.end());
@@ -62,7 +62,7 @@ ImageSet find(std::string_view name, const Path& data_path, Split split,
     if (ImageSet found = set.probe(place, split)) return found;
   }
   if (is_named) {
-    if (ImageSet found = probe_any(data_path, split)) return found;
+    if (ImageSet found = probe_any(path, split)) return found;
   }
   throw ConfigError(kComponent, fmt::format("the {} part of {} is at none of these places; {}:{}",
                                             name_of(split), name, set.advice, lines_of(places)));

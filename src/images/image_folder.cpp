@@ -5,9 +5,9 @@
 #include <lockstep/image_files.h>
 
 #include <algorithm>
-#include <cctype>
 
 #include "base/check.h"
+#include "images/annotations.h"
 #include "images/file_error.h"
 #include "images/packed_images.h"
 #include "images/picture.h"
@@ -53,13 +53,6 @@ class FolderImages final : public ImageSource {
   std::vector<Picture> pictures_;
   std::vector<std::string> classes_;
 };
-
-bool is_picture(const Path& path) {
-  std::string suffix = path.extension().string();
-  std::transform(suffix.begin(), suffix.end(), suffix.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return suffix == ".jpg" || suffix == ".jpeg" || suffix == ".png";
-}
 
 [[noreturn]] void fail_folder(const Path& path, const std::string& reason) {
   throw ConfigError(kComponent, fmt::format("cannot read the folder '{}': {}", path.string(), reason));
@@ -141,6 +134,20 @@ std::vector<Picture> collect(const Path& folder, const std::vector<std::string>&
   return pictures;
 }
 
+std::vector<Picture> collect(const Annotations& annotations, const std::vector<std::string>& classes) {
+  std::vector<Picture> pictures;
+  for (const Annotations::Line& line : annotations.lines) {
+    const auto found = std::lower_bound(classes.begin(), classes.end(), line.class_name);
+    if (found == classes.end() || *found != line.class_name) {
+      fail_at_line(annotations.path, line.number,
+                   fmt::format("'{}' is a class that the training part does not have", line.class_name));
+    }
+    pictures.push_back(
+        {(Path(kAnnotatedPictures) / line.file).string(), static_cast<int32_t>(found - classes.begin())});
+  }
+  return pictures;
+}
+
 }  // namespace
 
 ImageSet probe_image_folder(const Path& root, Split split) {
@@ -151,9 +158,14 @@ ImageSet probe_image_folder(const Path& root, Split split) {
   const bool is_one_part = train.empty() && part_folder(root, Split::kTest).empty();
   if (is_one_part && split == Split::kTrain) train = folder = root;
   if (folder.empty()) return nullptr;
-  const std::vector<std::string> classes = classes_of(train.empty() ? folder : train);
+  const std::optional<Annotations> annotations = read_annotations(folder);
+  const bool has_classes = !train.empty() && train != folder;
+  const std::vector<std::string> classes = has_classes   ? classes_of(train)
+                                           : annotations ? annotations->classes()
+                                                         : classes_of(folder);
   if (classes.empty()) return nullptr;
-  std::vector<Picture> pictures = collect(folder, classes, split);
+  std::vector<Picture> pictures =
+      annotations ? collect(*annotations, classes) : collect(folder, classes, split);
   if (pictures.empty()) return nullptr;
   return std::make_shared<FolderImages>(folder, std::move(pictures), classes);
 }

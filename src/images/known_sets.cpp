@@ -1,6 +1,7 @@
 #include "images/known_sets.h"
 
 #include "images/format_probe.h"
+#include "images/image_folder.h"
 
 namespace lockstep::images {
 namespace {
@@ -70,15 +71,25 @@ KnownSet cifar100() {
               "https://www.cs.toronto.edu/~kriz/cifar.html into ./data, or name it with --data"};
 }
 
+// The set as it is published has a list of its classes; any other folder of pictures must be
+// named to be taken for it.
+ImageSet probe_tiny_imagenet(const Path& place, Split split) {
+  if (ImageSet set = probe_hdf5(place, split)) return set;
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(place / "wnids.txt", ignored) ? probe_image_folder(place, split)
+                                                                        : nullptr;
+}
+
 KnownSet tiny_imagenet() {
-  return {.name = "tiny-imagenet",
-          .places = {"tiny-imagenet", "tiny-imagenet-200", "tiny_imagenet", ""},
-          .installed = {},
-          .probe = probe_hdf5,
-          .synthetic = {.height = 64, .width = 64, .num_classes = 200, .train_size = 100'000},
-          .advice =
-              "put an HDF5 file with the datasets images and labels into ./data/tiny-imagenet, or name "
-              "it or a folder of pictures with --data"};
+  return {
+      .name = "tiny-imagenet",
+      .places = {"tiny-imagenet", "tiny-imagenet-200", "tiny_imagenet", ""},
+      .installed = {},
+      .probe = probe_tiny_imagenet,
+      .synthetic = {.height = 64, .width = 64, .num_classes = 200, .train_size = 100'000},
+      .advice =
+          "put an HDF5 file with the datasets images and labels into ./data/tiny-imagenet, or the "
+          "unpacked tiny-imagenet-200.zip into ./data, or name a file or a folder of pictures with --data"};
 }
 
 }  // namespace

@@ -27,7 +27,8 @@ struct Generation {
   int restart_count = 0;  // failures survived so far, of the whole job
   int node_rank = 0;      // of the launcher that this is told to
   std::vector<NodeInfo> nodes;
-  // Where rank 0's store listens: reserved on node 0 for this generation.
+  // Where rank 0's store listens: reserved on node 0 for this generation. "": the ranks
+  // meet elsewhere.
   std::string master_addr;
   uint16_t master_port = 0;
 

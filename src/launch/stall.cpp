@@ -122,7 +122,7 @@ std::optional<Stall> find_stall(const std::vector<RankView>& ranks, std::chrono:
       waiting.push_back(&view);
     }
   }
-  stall.report = fmt::format("[run] no rank has moved for {} s:\n", timeout.count() / 1000) +
+  stall.report = fmt::format("no rank has moved for {} s:\n", timeout.count() / 1000) +
                  describe(waiting, missing, several_hosts);
   return stall;
 }

@@ -18,6 +18,7 @@
 #include "recipes/recipes.h"
 #include "recipes/run_report.h"
 #include "recipes/training_time.h"
+#include "train/main_rank.h"
 #include "train/train_options.h"
 
 namespace lockstep::recipes {
@@ -150,16 +151,21 @@ void announce(const World& world, const Options& options, const JobShape& shape)
 }
 
 void train(World& world, const Options& options) {
-  const int64_t batch_size = rank_batch_size(options, world);
   const bool on_gpu = world.device().is_cuda();
   const bool channels_last = is_yes(options.channels_last, on_gpu);
   const ImageDataOptions& images = options.images;
-  const ImageSet pictures = find_images("cifar100", images, Split::kTrain);
-  check_classes(*pictures, 100, "this recipe is for the set of its name");
-  const Loader train = image_loader(pictures, images, transform_of(/*train=*/true, channels_last),
+  int64_t batch_size = 0;
+  ImageSet train_set;
+  ImageSet test_set;
+  train::on_every_rank(world, [&] {
+    batch_size = rank_batch_size(options, world);
+    train_set = find_images("cifar100", images, Split::kTrain);
+    check_classes(*train_set, 100, "this recipe is for the set of its name");
+    test_set = find_images("cifar100", images, Split::kTest);
+  });
+  const Loader train = image_loader(train_set, images, transform_of(/*train=*/true, channels_last),
                                     {.batch_size = batch_size, .shuffle = true, .drop_last = true}, world);
-  const Loader test = image_loader(find_images("cifar100", images, Split::kTest), images,
-                                   transform_of(/*train=*/false, channels_last),
+  const Loader test = image_loader(test_set, images, transform_of(/*train=*/false, channels_last),
                                    {.batch_size = options.test_batch_size}, world);
   const Model model = models::wide_resnet();
   if (channels_last) use_channels_last(*model.module());
@@ -178,7 +184,7 @@ void train(World& world, const Options& options) {
     target = std::make_shared<StopAtTarget>("val_accuracy", options.target_accuracy, options.patience);
     config.callbacks.push_back(target);
   }
-  const JobShape shape = job_shape(world);
+  const JobShape shape = job_shape(gather_places(world));
   announce(world, options, shape);
   CifarTrainer trainer(world, model, optimizer, config, train, batch_size, time, target);
   const FitResult result = trainer.fit(train, test);

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include "recipes/job_shape.h"
 #include "track/gpu_monitor.h"
 
 namespace lockstep::recipes {
@@ -24,8 +25,15 @@ GpuLog::GpuLog() {
   const auto monitor = std::make_shared<std::unique_ptr<track::GpuMonitor>>();
   start = std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainStart}, [monitor](Trainer& trainer) {
     const World& world = trainer.world();
-    if (!world.device().is_cuda() || world.local_rank() != 0) return;
-    *monitor = std::make_unique<track::GpuMonitor>(log_file(trainer));
+    if (!world.device().is_cuda()) return;
+    const auto begin = [&] {
+      *monitor = std::make_unique<track::GpuMonitor>(log_file(trainer), own_place(world).gpu_uuid);
+    };
+    // A node's file gets its heading from one rank, before the others meet it.
+    const bool is_leader = world.local_rank() == 0;
+    if (is_leader) begin();
+    const std::vector<RankPlace> places = gather_places(world);
+    if (!is_leader && is_first_on_gpu(places, world.rank())) begin();
   });
   stop = std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainEnd},
                                     [monitor](Trainer&) { monitor->reset(); });

@@ -8,9 +8,10 @@ class Callback;
 
 namespace lockstep::recipes {
 
-// Logs how busy the GPUs of each node are while a training runs: the first rank of a node
-// that trains on GPUs writes gpu.csv in the run folder (see track/gpu_monitor.h); on
-// further nodes gpu_node1.csv and so on. Two callbacks: it starts and it stops.
+// Logs how busy the job's GPUs are while a training runs: the first rank on a GPU adds its
+// lines to gpu.csv in the run folder (see track/gpu_monitor.h), on further nodes to
+// gpu_node1.csv and so on. A rank may see no GPU but its own, so each one asks for that.
+// Two callbacks: it starts and it stops.
 struct GpuLog {
   GpuLog();
 

@@ -56,10 +56,7 @@ void check_classes(const ImageSource& images, int64_t outputs, const char* advic
 }
 
 void ImageDataOptions::add_to(config::OptionTable& table) {
-  // LOCKSTEP_DATA is one of the usual places: a folder for all sets.
-  table
-      .add("data", data, "folder or file of the data, or 'synthetic'; left out: the usual places",
-           {.has_variable = false})
+  table.add("data", data, "folder or file of the data, or 'synthetic'; left out: the usual places")
       .add("max_samples", max_samples, "images of each part of the data at most", {.minimum = 1})
       .add("device_data", device_data, "keep the images on the device; auto: up to 2 GiB on GPUs",
            {.choices = {"auto", "yes", "no"}})

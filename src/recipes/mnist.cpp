@@ -17,6 +17,7 @@
 #include "recipes/printed_lines.h"
 #include "recipes/recipes.h"
 #include "recipes/run_report.h"
+#include "train/main_rank.h"
 #include "train/train_options.h"
 
 namespace lockstep::recipes {
@@ -108,26 +109,30 @@ class MnistTrainer : public Trainer {
   EpochSteps steps_;
 };
 
-void save_model(const World& world, const Model& model, const Variant& variant) {
-  if (!world.is_main()) return;
-  save_weights(*model.module(), variant.weights_file);
-  fmt::print("Weights: {}\n", variant.weights_file);
+void save_model(Trainer& trainer, const Variant& variant) {
+  trainer.save_weights(variant.weights_file);
+  trainer.print(fmt::format("Weights: {}", variant.weights_file));
 }
 
 void train(World& world, const Options& options, const Variant& variant) {
   const ImageTransform transform{.mean = {variant.mean}, .stddev = {variant.stddev}};
   const ImageDataOptions& images = options.images;
-  const ImageSet pictures = find_images(variant.name, images, Split::kTrain);
-  check_classes(*pictures, 10, "this recipe is for the set of its name");
-  const Loader train = image_loader(pictures, images, transform,
+  ImageSet train_set;
+  ImageSet test_set;
+  train::on_every_rank(world, [&] {
+    train_set = find_images(variant.name, images, Split::kTrain);
+    check_classes(*train_set, 10, "this recipe is for the set of its name");
+    test_set = find_images(variant.name, images, Split::kTest);
+  });
+  const Loader train = image_loader(train_set, images, transform,
                                     {.batch_size = *options.train.batch_size, .shuffle = true}, world);
-  const Loader test = image_loader(find_images(variant.name, images, Split::kTest), images, transform,
-                                   {.batch_size = options.test_batch_size}, world);
+  const Loader test =
+      image_loader(test_set, images, transform, {.batch_size = options.test_batch_size}, world);
   const Model model = models::princeton_cnn();
   const auto optimizer = make_adadelta(model.module()->parameters(), {.lr = options.lr});
   MnistTrainer trainer(world, model, *optimizer, options, train, test);
   const FitResult result = trainer.fit(train, test);
-  if (options.save_model && result.stopped != "interrupted") save_model(world, model, variant);
+  if (options.save_model && result.stopped != "interrupted") save_model(trainer, variant);
   write_run_report(trainer);
 }
 

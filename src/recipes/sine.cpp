@@ -46,6 +46,7 @@ int run_sine(int argc, const char* const* argv) {
   double lr = 0.01;
   std::string data = "synthetic";
   config::OptionTable own("");
+  // LOCKSTEP_DATA is about images; here there is nothing to choose.
   own.add("lr", lr, "learning rate of SGD")
       .add("data", data, "the samples are computed", {.choices = {"synthetic"}, .has_variable = false});
   train::parse_options("Fits sin(2 pi x) with a network of one hidden layer.", own, config, argc, argv);

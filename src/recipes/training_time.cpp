@@ -4,31 +4,51 @@
 
 namespace lockstep::recipes {
 
+TrainingTime::Part& TrainingTime::Part::operator+=(const Part& other) {
+  seconds += other.seconds;
+  images += other.images;
+  return *this;
+}
+
 void TrainingTime::begin(const EpochSteps& steps) {
   steps_ = &steps;
   start_ = Clock::now();
 }
 
+TrainingTime::Part TrainingTime::running() const {
+  if (steps_ == nullptr) return {};
+  Part part = before_;
+  part += {std::chrono::duration<double>(Clock::now() - start_).count(), steps_->samples_taken()};
+  return part;
+}
+
 void TrainingTime::run(Trainer& trainer) {
-  epoch_seconds_ = std::chrono::duration<double>(Clock::now() - start_).count();
-  epoch_images_ = steps_->samples_taken();
-  seconds_ += epoch_seconds_;
-  images_ += epoch_images_;
+  epoch_ = running();
+  total_ += epoch_;
+  before_ = {};
+  steps_ = nullptr;
 }
 
 std::string TrainingTime::state() const {
-  return nlohmann::json{{"seconds", seconds_}, {"images", images_}}.dump();
+  const Part part = running();
+  return nlohmann::json{{"seconds", total_.seconds},
+                        {"images", total_.images},
+                        {"epoch_seconds", part.seconds},
+                        {"epoch_images", part.images}}
+      .dump();
 }
 
 void TrainingTime::load_state(const std::string& text) {
   const nlohmann::json state = nlohmann::json::parse(text);
-  seconds_ = state.at("seconds");
-  images_ = state.at("images");
+  total_ = {state.at("seconds"), state.at("images")};
+  // Checkpoints of older versions have no part of an epoch.
+  before_ = {state.value("epoch_seconds", 0.0), state.value("epoch_images", int64_t{0})};
 }
 
 void TrainingTime::reset() {
-  seconds_ = 0;
-  images_ = 0;
+  steps_ = nullptr;
+  before_ = {};
+  total_ = {};
 }
 
 }  // namespace lockstep::recipes

@@ -20,6 +20,7 @@
 #include "recipes/printed_lines.h"
 #include "recipes/recipes.h"
 #include "recipes/run_report.h"
+#include "train/main_rank.h"
 #include "train/train_options.h"
 
 namespace lockstep::recipes {
@@ -99,17 +100,19 @@ ImageTransform transform_of(const Options& options) {
 }
 
 // Named as the page names it.
-void save_model(const Trainer& trainer, const Options& options) {
-  if (!trainer.world().is_main()) return;
+void save_model(Trainer& trainer, const Options& options) {
   const std::string size = options.model == "base" ? "b" : options.model == "small" ? "s" : "ti";
   const auto file = std::filesystem::path(trainer.run_folder()) / fmt::format("vit_{}_16_imagenet.pth", size);
-  save_weights(*trainer.model().module(), file);
-  fmt::print("Weights: {}\n", file.string());
+  trainer.save_weights(file.string());
+  trainer.print(fmt::format("Weights: {}", file.string()));
 }
 
 void train(World& world, const Options& options) {
-  const ImageSet images = find_images("tiny-imagenet", options.images, Split::kTrain);
-  check_classes(*images, options.classes, "give --classes");
+  ImageSet images;
+  train::on_every_rank(world, [&] {
+    images = find_images("tiny-imagenet", options.images, Split::kTrain);
+    check_classes(*images, options.classes, "give --classes");
+  });
   const ImageSplit split = split_images(images, options.train_fraction, options.train.seed);
   const int64_t batch_size = *options.train.batch_size;
   const Loader train = image_loader(split.train, options.images, transform_of(options),

@@ -1,10 +1,11 @@
 #include "track/gpu_monitor.h"
 
+#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
 #include "base/log.h"
@@ -13,15 +14,6 @@ namespace lockstep::track {
 namespace {
 
 constexpr uint64_t kMebibyte = 1 << 20;
-
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using File = std::unique_ptr<std::FILE, CloseFile>;
-
-bool write_all(std::FILE* file, const std::string& text) {
-  return std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
-}
 
 }  // namespace
 
@@ -41,11 +33,23 @@ std::string gpu_csv_line(const GpuSample& sample, std::chrono::system_clock::tim
                      sample.total_bytes / kMebibyte, sample.used_bytes / kMebibyte);
 }
 
-GpuMonitor::GpuMonitor(std::filesystem::path file, Period period) : file_(std::move(file)), period_(period) {
+GpuMonitor::GpuMonitor(std::filesystem::path file, std::string gpu_uuid, Period period)
+    : file_(std::move(file)), gpu_uuid_(std::move(gpu_uuid)), period_(period) {
   std::string reason;
   nvml_ = Nvml::load(reason);
+  if (nvml_ != nullptr && !nvml_->sees(gpu_uuid_)) {
+    reason = "NVML does not know it";
+    nvml_.reset();
+  }
   if (nvml_ == nullptr) {
-    base::log_warning("track", "GPUs are not monitored, '{}' is not written: {}", file_.string(), reason);
+    base::log_warning("track", "the GPU {} is not monitored in '{}': {}", gpu_uuid_, file_.string(), reason);
+    return;
+  }
+  std::error_code ignored;
+  const bool is_new = !std::filesystem::exists(file_, ignored);
+  descriptor_.reset(::open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (!descriptor_ || (is_new && !write(gpu_csv_heading()))) {
+    warn_about_file();
     return;
   }
   thread_ = std::thread([this] { run(); });
@@ -60,25 +64,28 @@ GpuMonitor::~GpuMonitor() {
   if (thread_.joinable()) thread_.join();
 }
 
+// At once and at the end of the file, whoever else writes to it.
+bool GpuMonitor::write(const std::string& line) const {
+  const std::string text = line + '\n';
+  return ::write(descriptor_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+}
+
+void GpuMonitor::warn_about_file() const {
+  base::log_warning("track", "the GPU {} is not monitored, '{}' cannot be written: {}", gpu_uuid_,
+                    file_.string(), std::strerror(errno));
+}
+
 void GpuMonitor::run() {
-  std::error_code ignored;
-  const bool is_new = !std::filesystem::exists(file_, ignored);
-  const File file(std::fopen(file_.c_str(), "ae"));
-  bool is_good = file && (!is_new || write_all(file.get(), gpu_csv_heading() + "\n"));
   std::unique_lock lock(mutex_);
-  while (is_good && !stop_) {
+  while (!stop_) {
     lock.unlock();
-    std::string lines;
-    for (const GpuSample& sample : nvml_->sample()) {
-      lines += gpu_csv_line(sample, std::chrono::system_clock::now()) + "\n";
+    const std::optional<GpuSample> sample = nvml_->sample(gpu_uuid_);
+    if (sample && !write(gpu_csv_line(*sample, std::chrono::system_clock::now()))) {
+      warn_about_file();
+      return;
     }
-    is_good = write_all(file.get(), lines);
     lock.lock();
     wake_.wait_for(lock, period_, [this] { return stop_; });
-  }
-  if (!is_good) {
-    base::log_warning("track", "GPUs are no longer monitored, '{}' cannot be written: {}", file_.string(),
-                      std::strerror(errno));
   }
 }
 

@@ -28,8 +28,8 @@ struct Nvml::Library {
   void* handle = nullptr;
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
-  int (*count)(unsigned*) = nullptr;
-  int (*device)(unsigned, Device*) = nullptr;
+  int (*device)(const char*, Device*) = nullptr;
+  int (*minor_number)(Device, unsigned*) = nullptr;
   int (*name)(Device, char*, unsigned) = nullptr;
   int (*utilization)(Device, Utilization*) = nullptr;
   int (*memory)(Device, Memory*) = nullptr;
@@ -51,7 +51,7 @@ struct Nvml::Library {
 
   bool find_all() {
     return find(init, "nvmlInit_v2") && find(shutdown, "nvmlShutdown") &&
-           find(count, "nvmlDeviceGetCount_v2") && find(device, "nvmlDeviceGetHandleByIndex_v2") &&
+           find(device, "nvmlDeviceGetHandleByUUID") && find(minor_number, "nvmlDeviceGetMinorNumber") &&
            find(name, "nvmlDeviceGetName") && find(utilization, "nvmlDeviceGetUtilizationRates") &&
            find(memory, "nvmlDeviceGetMemoryInfo_v2");
   }
@@ -79,28 +79,31 @@ std::unique_ptr<Nvml> Nvml::load(std::string& reason) {
   return std::unique_ptr<Nvml>(new Nvml(std::move(library)));
 }
 
-std::vector<GpuSample> Nvml::sample() const {
-  std::vector<GpuSample> samples;
-  unsigned count = 0;
-  if (library_->count(&count) != kSuccess) return samples;
-  for (unsigned index = 0; index < count; ++index) {
-    Device device = nullptr;
-    char name[kNameBytes] = {};
-    Utilization utilization{};
-    Memory memory{};
-    memory.version = kMemoryVersion;
-    if (library_->device(index, &device) != kSuccess) continue;
-    if (library_->name(device, name, kNameBytes) != kSuccess) continue;
-    if (library_->utilization(device, &utilization) != kSuccess) continue;
-    if (library_->memory(device, &memory) != kSuccess) continue;
-    samples.push_back({.index = index,
-                       .name = name,
-                       .gpu_percent = utilization.gpu,
-                       .memory_percent = utilization.memory,
-                       .total_bytes = memory.total,
-                       .used_bytes = memory.used});
-  }
-  return samples;
+void* Nvml::find(const std::string& uuid) const {
+  Device device = nullptr;
+  return library_->device(uuid.c_str(), &device) == kSuccess ? device : nullptr;
+}
+
+bool Nvml::sees(const std::string& uuid) const { return find(uuid) != nullptr; }
+
+std::optional<GpuSample> Nvml::sample(const std::string& uuid) const {
+  const Device device = find(uuid);
+  if (device == nullptr) return std::nullopt;
+  unsigned index = 0;
+  char name[kNameBytes] = {};
+  Utilization utilization{};
+  Memory memory{};
+  memory.version = kMemoryVersion;
+  if (library_->minor_number(device, &index) != kSuccess) return std::nullopt;
+  if (library_->name(device, name, kNameBytes) != kSuccess) return std::nullopt;
+  if (library_->utilization(device, &utilization) != kSuccess) return std::nullopt;
+  if (library_->memory(device, &memory) != kSuccess) return std::nullopt;
+  return GpuSample{.index = index,
+                   .name = name,
+                   .gpu_percent = utilization.gpu,
+                   .memory_percent = utilization.memory,
+                   .total_bytes = memory.total,
+                   .used_bytes = memory.used};
 }
 
 }  // namespace lockstep::track

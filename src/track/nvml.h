@@ -2,14 +2,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
-#include <vector>
 
 namespace lockstep::track {
 
 // What NVIDIA's management library says of a GPU at one moment.
 struct GpuSample {
-  unsigned index = 0;  // among the GPUs of the machine, as nvidia-smi counts them
+  // N of /dev/nvidiaN. NVML's own index counts the GPUs that a process may see: in a
+  // container or a task of Slurm with one GPU it is always 0.
+  unsigned index = 0;
   std::string name;
   unsigned gpu_percent = 0;     // share of the last period in which a kernel ran
   unsigned memory_percent = 0;  // share in which memory was read or written
@@ -27,11 +29,15 @@ class Nvml {
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
-  // One sample of each GPU of the machine; a GPU that does not answer is left out.
-  std::vector<GpuSample> sample() const;
+  // Whether the GPU of this UUID, "GPU-9a8b5d69-...", may be seen by this process.
+  bool sees(const std::string& uuid) const;
+  // Nothing where the GPU does not answer.
+  std::optional<GpuSample> sample(const std::string& uuid) const;
 
  private:
   struct Library;
+
+  void* find(const std::string& uuid) const;
 
   explicit Nvml(std::unique_ptr<Library> library);
 

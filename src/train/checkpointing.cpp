@@ -4,6 +4,8 @@
 #include <lockstep/error.h>
 #include <lockstep/world.h>
 
+#include <numeric>
+
 #include "base/log.h"
 #include "checkpoint/async_writer.h"
 #include "checkpoint/catalog.h"
@@ -11,6 +13,7 @@
 #include "checkpoint/store.h"
 #include "interop/weights_file.h"
 #include "train/main_rank.h"
+#include "train/save_together.h"
 #include "train/state_snapshot.h"
 
 namespace lockstep::train {
@@ -45,10 +48,19 @@ std::string began_from(const fs::path& path) {
 }  // namespace
 
 struct Checkpointing::Writer {
+  // For a whole model, on rank 0.
   Writer(const fs::path& folder, const TrainConfig& config)
-      : store(folder, store_options(config)), async(store) {}
+      : store(std::make_unique<checkpoint::Store>(folder, store_options(config))), async(*store) {}
+  // For a divided one, on all ranks; the store is rank 0's.
+  Writer(std::unique_ptr<Writer> of_main_rank, Communicator own_group)
+      : store(of_main_rank ? std::move(of_main_rank->store) : nullptr),
+        group(std::move(own_group)),
+        async([this](const checkpoint::Snapshot& snapshot) {
+          return save_together(group, store.get(), snapshot);
+        }) {}
 
-  checkpoint::Store store;
+  std::unique_ptr<checkpoint::Store> store;
+  Communicator group;  // of the writers alone: they speak while the training does
   checkpoint::AsyncWriter async;
 };
 
@@ -59,6 +71,10 @@ Checkpointing::Checkpointing(const World& world, const TrainConfig& config, fs::
     writer_ = std::make_unique<Writer>(folder_, config_);
     return std::string();
   });
+  if (config.zero_stage == 0) return;
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  writer_ = std::make_unique<Writer>(std::move(writer_), *world.communicator().subgroup(ranks));
 }
 
 Checkpointing::~Checkpointing() = default;
@@ -75,6 +91,7 @@ bool Checkpointing::due_after_epoch(int64_t epoch) const {
 
 void Checkpointing::note_failure(const std::exception& error) {
   ++failures_;
+  if (!world_.is_main()) return;  // says the same
   base::log_warning("train", "a checkpoint was not saved, the one before stays; training goes on: {}",
                     error.what());
 }

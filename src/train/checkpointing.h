@@ -15,8 +15,9 @@ namespace lockstep::train {
 
 struct TrainState;
 
-// The checkpoints of one run: when to save, saving by rank 0 beside the training, and
-// going on from one. All ranks make the same calls.
+// The checkpoints of one run: when to save, saving beside the training, by rank 0 or, where
+// the model is divided, by every rank for its parts, and going on from one. All ranks make
+// the same calls.
 class Checkpointing {
  public:
   // Takes the folder's lock on rank 0 where checkpoints are on. ConfigError on all
@@ -57,7 +58,7 @@ class Checkpointing {
   const TrainConfig& config_;
   const std::filesystem::path folder_;
   const bool enabled_;
-  std::unique_ptr<Writer> writer_;  // on rank 0, where enabled
+  std::unique_ptr<Writer> writer_;  // where enabled: on rank 0, or on all
   int64_t last_step_ = -1;
   int64_t failures_ = 0;
 };

@@ -8,6 +8,7 @@
 
 #include "train/autocast.h"
 #include "train/batch_source.h"
+#include "train/device_copy.h"
 #include "train/evaluation_mode.h"
 
 namespace lockstep::train {
@@ -59,8 +60,9 @@ Evaluation evaluate(const DataSource& data, const World& world, const Model& mod
   const EvaluationMode mode(model);
   const torch::NoGradGuard no_grad;
   MetricSums sums(config.log_setup == "auto");
+  DeviceCopy copy_to_device(world.device(), dtype);
   for (Batch batch; batches.next(batch);) {
-    const Batch moved = to_device(batch, world.device(), dtype);
+    const Batch moved = copy_to_device(batch);
     hooks.start(moved);
     const LossResult result = forward(moved);
     sums.add(result, moved.size());
@@ -82,15 +84,16 @@ at::Tensor predict(const Loader& whole, const World& world, const Model& model, 
   const torch::NoGradGuard no_grad;
   const Autocast autocast(config.precision, world.device().type());
   std::vector<at::Tensor> outputs;
+  DeviceCopy copy_to_device(world.device(), dtype);
   for (const Batch& batch : loader.epoch(0)) {
-    outputs.push_back(model(to_device(batch, world.device(), dtype).data()));
+    outputs.push_back(model(copy_to_device(batch).data()));
   }
   // A rank without samples must still know what the others' look like: it runs the model
   // on one sample and gives none of it.
   if (outputs.empty()) {
     Loader one = whole.with_batch_size(1).shard(0, 1, ShardKind::kEvaluation);
     for (const Batch& batch : one.epoch(0)) {
-      outputs.push_back(model(to_device(batch, world.device(), dtype).data()).narrow(0, 0, 0));
+      outputs.push_back(model(copy_to_device(batch).data()).narrow(0, 0, 0));
       break;
     }
   }

@@ -40,12 +40,14 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
       validation_(validation),
       folder_(world_, config_),
       data_(train, data_rank(trainer), data_ranks(trainer), config_),
+      copy_to_device_(world_.device(), trainer.dtype),
       checkpoints_(world_, config_, folder_.checkpoints()),
       bar_(config_.verbose ? config_.progress : "none", world_.is_main()),
       sums_(config_.log_setup == "auto"),
       state_{.model = trainer.model,
              .optimizer = trainer.optimizer,
              .gradient_free = trainer.gradient_free,
+             .sharded = trainer.step.parallel().sharded(),
              .scaler = trainer.step.scaler() ? &*trainer.step.scaler() : nullptr,
              .average = trainer.average ? &*trainer.average : nullptr,
              .data = data_,
@@ -141,7 +143,7 @@ bool FitLoop::train_step() {
   int64_t samples = 0;
   while (static_cast<int64_t>(batches_.size()) < config_.accumulate_steps && data_.next(batch)) {
     samples += batch.size();
-    batches_.push_back(to_device(batch, world_.device(), trainer_.dtype));
+    batches_.push_back(copy_to_device_(batch));
   }
   if (batches_.empty()) return false;
   trainer_.begin(Stage::kTrainBatchStart, trainer_.result.step + 1, batches_.front());

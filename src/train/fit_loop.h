@@ -10,6 +10,7 @@
 
 #include "train/batch_source.h"
 #include "train/checkpointing.h"
+#include "train/device_copy.h"
 #include "train/metric_sums.h"
 #include "train/progress_bar.h"
 #include "train/run_folder.h"
@@ -67,6 +68,7 @@ class FitLoop {
   const DataSource validation_;
   RunFolder folder_;
   BatchSource data_;
+  DeviceCopy copy_to_device_;
   Checkpointing checkpoints_;
   std::optional<TrackerSet> trackers_;  // on rank 0
   std::optional<Preemption> preemption_;

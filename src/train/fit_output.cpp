@@ -84,7 +84,7 @@ std::map<std::string, double> FitLoop::shown_metrics(bool own) const {
 void FitLoop::write_metrics() {
   if (!world_.is_main()) return;
   const StepClock::Split split = trainer_.clock.take();
-  const std::chrono::nanoseconds waited = trainer_.step.gradients().exposed_wait();
+  const std::chrono::nanoseconds waited = trainer_.step.parallel().exposed_wait();
   const double exposed_s = std::chrono::duration<double>(waited - waited_before_).count();
   waited_before_ = waited;
   if (config_.write_every == 0 || trainer_.epochs_done % config_.write_every != 0) return;
@@ -171,18 +171,20 @@ void FitLoop::print_summary(const FitResult& result, double seconds) const {
 }
 
 void FitLoop::finish_trackers() {
-  if (!world_.is_main()) return;
-  if (!config_.hyperparams.empty())
+  if (world_.is_main() && !config_.hyperparams.empty())
     trackers_->write_hyperparameters(config_.hyperparams, trainer_.result.metrics);
   if (config_.log_model) {
     const auto file = folder_.path() / "model.safetensors";
     try {
-      save_weights(*trainer_.model.module(), file);
-      trackers_->log_artifact(file);
+      trainer_.self.save_weights(file.string());
+      if (world_.is_main()) trackers_->log_artifact(file);
+    } catch (const CommError&) {
+      throw;
     } catch (const std::exception& error) {
       base::log_warning("train", "the model was not handed to the trackers: {}", error.what());
     }
   }
+  if (!world_.is_main()) return;
   trackers_->close(RunStatus::kFinished);
   trainer_.trackers = nullptr;
 }

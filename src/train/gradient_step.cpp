@@ -12,12 +12,6 @@
 namespace lockstep::train {
 namespace {
 
-DataParallelOptions sync_options(const TrainConfig& config) {
-  DataParallelOptions options;
-  options.find_unused_parameters = config.find_unused_parameters;
-  return options;
-}
-
 // Optimizers that evaluate the loss as often as they like.
 bool needs_closure(const torch::optim::Optimizer& optimizer) {
   const std::string name = optimizer_class(optimizer);
@@ -42,14 +36,14 @@ void add_weighted(LossResult& total, const LossResult& part, double weight) {
 
 }  // namespace
 
-GradientStep::GradientStep(const World& world, const Model& model, const Loss& loss,
-                           const TrainConfig& config, StepClock& clock)
+GradientStep::GradientStep(const World& world, const Model& model, torch::optim::Optimizer* optimizer,
+                           const Loss& loss, const TrainConfig& config, StepClock& clock)
     : world_(world),
       model_(model),
       loss_(loss),
       config_(config),
       clock_(clock),
-      gradients_(model.module(), world.communicator(), sync_options(config)) {
+      parallel_(ParallelModel::make(world, model, optimizer, config)) {
   if (config.precision == "fp16") scaler_.emplace();
 }
 
@@ -84,13 +78,13 @@ void GradientStep::backward(const LossResult& result, double weight) {
 
 LossResult GradientStep::evaluate(const std::vector<Batch>& batches) {
   const auto samples = static_cast<double>(count_samples(batches));
-  gradients_.zero_grad();
+  parallel_->zero_grad();
   LossResult total{at::Tensor()};
   for (size_t i = 0; i < batches.size(); ++i) {
     std::optional<GradientSync::NoSync> accumulate;
-    if (i + 1 < batches.size()) accumulate.emplace(gradients_.no_sync());
+    if (i + 1 < batches.size()) accumulate.emplace(parallel_->no_sync());
     clock_.enter(base::Phase::kForward);
-    gradients_.prepare_forward();
+    parallel_->prepare_forward();
     LossResult result = forward(batches[i]);
     clock_.enter(base::Phase::kBackward);
     if (batches.size() == 1) {
@@ -110,19 +104,19 @@ LossResult GradientStep::evaluate(const std::vector<Batch>& batches) {
 
 void GradientStep::finish_gradients() {
   if (fused_) {
-    if (scaler_) found_inf_ = scaler_->unscale_on_device(gradients_.flat_gradients(), world_.communicator());
+    if (scaler_) found_inf_ = scaler_->unscale_on_device(parallel_->flat_gradients(), world_.communicator());
     finite_ = true;  // or the kernels change nothing
   } else {
-    finite_ = !scaler_ || scaler_->unscale(gradients_.flat_gradients(), world_.communicator());
+    finite_ = !scaler_ || scaler_->unscale(parallel_->flat_gradients(), world_.communicator());
   }
   if (!finite_) return;
   const torch::NoGradGuard no_grad;
   if (config_.clip_grad_value > 0) {
-    for (const at::Tensor& flat : gradients_.flat_gradients()) {
+    for (const at::Tensor& flat : parallel_->flat_gradients()) {
       flat.clamp_(-config_.clip_grad_value, config_.clip_grad_value);
     }
   }
-  if (config_.clip_grad_norm > 0) gradients_.clip_grad_norm(config_.clip_grad_norm);
+  if (config_.clip_grad_norm > 0) parallel_->clip_grad_norm(config_.clip_grad_norm);
 }
 
 void GradientStep::refuse_scaler() const {
@@ -131,6 +125,14 @@ void GradientStep::refuse_scaler() const {
       "train",
       "precision fp16 may have to leave out a step, which neither an optimizer that evaluates the "
       "loss itself (LBFGS) nor a step of one's own can: use bf16 or fp32");
+}
+
+void GradientStep::refuse_division() const {
+  if (config_.zero_stage == 0) return;
+  throw ConfigError("train",
+                    fmt::format("a step of one's own works on whole gradients, which no rank has with "
+                                "zero_stage {}: set it to 0",
+                                config_.zero_stage));
 }
 
 LossResult GradientStep::run_with_closure(const std::vector<Batch>& batches,
@@ -156,16 +158,19 @@ void GradientStep::meet(torch::optim::Optimizer& optimizer) {
   recorded_.reset();
   // An average of weights must know whether there was a step.
   const bool host_must_know = scaler_ && config_.ema_decay > 0;
-  if (config_.fused_optimizer && !world_.device().is_cpu() && !custom_ && !host_must_know) {
+  const bool is_whole = config_.zero_stage == 0;
+  if (config_.fused_optimizer && !world_.device().is_cpu() && !custom_ && !host_must_know && is_whole) {
     fused_ = optim::FusedStep::make(optimizer);
   }
   if (!config_.cuda_graph) return;
   if (!fused_) {
-    throw ConfigError("train",
-                      fmt::format("cuda_graph needs a GPU, fused_optimizer, and SGD, Adam or AdamW without "
-                                  "dampening, without a step of one's own, and without ema_decay under fp16: "
-                                  "the device is {}, the optimizer {}",
-                                  world_.device().str(), optimizer_class(optimizer)));
+    throw ConfigError(
+        "train",
+        fmt::format("cuda_graph needs a GPU, fused_optimizer, and SGD, Adam or AdamW without "
+                    "dampening, without a step of one's own, without zero_stage, and without ema_decay under "
+                    "fp16: "
+                    "the device is {}, the optimizer {}",
+                    world_.device().str(), optimizer_class(optimizer)));
   }
   if (world_.size() > 1 && world_.communicator().backend() != "nccl") {
     throw ConfigError(
@@ -208,6 +213,7 @@ LossResult GradientStep::run(const std::vector<Batch>& batches, torch::optim::Op
   stepped_ = true;
   if (custom_) {
     refuse_scaler();
+    refuse_division();
     const std::function<LossResult()> closure = [&] { return evaluate(batches); };
     return custom_({batches, model_, optimizer, closure});
   }
@@ -216,7 +222,7 @@ LossResult GradientStep::run(const std::vector<Batch>& batches, torch::optim::Op
   if (needs_closure_) return run_with_closure(batches, optimizer);
   LossResult result = evaluate(batches);
   stepped_ = finite_;
-  if (finite_) optimizer.step();
+  if (finite_) parallel_->update(optimizer);
   if (scaler_) scaler_->update();
   return result;
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <lockstep/data_parallel.h>
 #include <lockstep/grad_scaler.h>
 #include <lockstep/trainer.h>
 
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "optim/fused_step.h"
+#include "train/parallel_model.h"
 #include "train/recorded_step.h"
 #include "train/step_clock.h"
 
@@ -19,8 +19,8 @@ namespace lockstep::train {
 class GradientStep {
  public:
   // All must outlive it.
-  GradientStep(const World& world, const Model& model, const Loss& loss, const TrainConfig& config,
-               StepClock& clock);
+  GradientStep(const World& world, const Model& model, torch::optim::Optimizer* optimizer, const Loss& loss,
+               const TrainConfig& config, StepClock& clock);
 
   // Returns the mean over the batches, weighted by their samples. Batches are on the
   // device. ConfigError: the forward does not take the batch, says which one.
@@ -37,7 +37,7 @@ class GradientStep {
   // Forward alone, in the configured precision.
   LossResult forward(const Batch& batch) const;
 
-  GradientSync& gradients() { return gradients_; }
+  ParallelModel& parallel() { return *parallel_; }
   // Where precision is fp16.
   std::optional<GradScaler>& scaler() { return scaler_; }
   // Whether the last run() changed the weights; false where fp16 overflowed, and the host
@@ -52,6 +52,7 @@ class GradientStep {
   LossResult run_fused(const std::vector<Batch>& batches);
   void meet(torch::optim::Optimizer& optimizer);
   void refuse_scaler() const;
+  void refuse_division() const;
   LossResult run_with_closure(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer);
 
   const World& world_;
@@ -59,7 +60,7 @@ class GradientStep {
   const Loss& loss_;
   const TrainConfig& config_;
   StepClock& clock_;
-  GradientSync gradients_;
+  const std::unique_ptr<ParallelModel> parallel_;
   std::optional<GradScaler> scaler_;
   OptimizeStep custom_;
   const torch::optim::Optimizer* known_optimizer_ = nullptr;

@@ -7,7 +7,7 @@
 #include "base/progress.h"
 #include "cluster/placement.h"
 #include "cluster/topology.h"
-#include "launch/spawn.h"
+#include "launch/agent/spawn.h"
 #include "train/join.h"
 
 namespace lockstep {

@@ -1,8 +1,10 @@
 #include "train/main_rank.h"
 
-#include <lockstep/error.h>
 #include <lockstep/world.h>
 #include <torch/torch.h>
+
+#include <exception>
+#include <vector>
 
 namespace lockstep::train {
 namespace {
@@ -18,11 +20,12 @@ std::string answer_of(const std::function<std::string()>& work) {
   }
 }
 
-// "[component] sentence", or any other text.
+// From "[component] sentence", or any other text.
+template <typename Kind>
 [[noreturn]] void throw_again(const std::string& text) {
   const size_t end = text.find("] ");
-  if (!text.starts_with('[') || end == std::string::npos) throw ConfigError("train", text);
-  throw ConfigError(text.substr(1, end - 1), text.substr(end + 2));
+  if (!text.starts_with('[') || end == std::string::npos) throw Kind("train", text);
+  throw Kind(text.substr(1, end - 1), text.substr(end + 2));
 }
 
 }  // namespace
@@ -30,8 +33,27 @@ std::string answer_of(const std::function<std::string()>& work) {
 std::string on_main_rank(const World& world, const std::function<std::string()>& work) {
   const std::string answer =
       world.communicator().broadcast_bytes(world.is_main() ? answer_of(work) : std::string(), 0);
-  if (answer.at(0) == kFailed) throw_again(answer.substr(1));
-  return answer.substr(1);
+  if (answer.at(0) != kFailed) return answer.substr(1);
+  if (world.is_main()) throw_again<ConfigError>(answer.substr(1));
+  throw_again<SaidElsewhere>(answer.substr(1));
+}
+
+void on_every_rank(const World& world, const std::function<void()>& work) {
+  std::exception_ptr failure;
+  std::string own(1, kDone);
+  try {
+    work();
+  } catch (const ConfigError& error) {
+    failure = std::current_exception();
+    own = kFailed + std::string(error.what());
+  }
+  const std::vector<std::string> all = world.communicator().all_gather_bytes(own);
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const std::string& answer = all[static_cast<size_t>(rank)];
+    if (answer.at(0) != kFailed) continue;
+    if (rank == world.rank()) std::rethrow_exception(failure);
+    throw_again<SaidElsewhere>(answer.substr(1));
+  }
 }
 
 bool any_rank(const World& world, bool flag) {

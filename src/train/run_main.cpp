@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "launch/error_file.h"
+#include "train/main_rank.h"
 
 #include <c10/util/Exception.h>
 
@@ -23,15 +24,19 @@ void leave_error_file(const std::string& message) {
   launcher::write_error_file(path, {.message = message, .timestamp_s = seconds});
 }
 
-int report(const std::string& message, int status) {
-  const std::string line = base::log_prefix() + message + "\n";
-  std::fwrite(line.data(), 1, line.size(), stderr);
+int leave(const std::string& message, int status) {
   try {
     leave_error_file(message);
   } catch (const std::exception& error) {
     base::log_warning("launch", "the error file was not written: {}", error.what());
   }
   return status;
+}
+
+int report(const std::string& message, int status) {
+  const std::string line = base::log_prefix() + message + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  return leave(message, status);
 }
 
 }  // namespace
@@ -42,6 +47,8 @@ int run_main(const std::function<int()>& body) noexcept {
   } catch (const HelpRequested& help) {
     std::fputs(help.what(), stdout);
     return kExitSuccess;
+  } catch (const train::SaidElsewhere& error) {
+    return leave(error.what(), kExitUsage);
   } catch (const ConfigError& error) {
     return report(error.what(), kExitUsage);
   } catch (const Preempted& preempted) {

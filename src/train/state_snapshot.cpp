@@ -13,6 +13,8 @@
 #include "interop/weights_file.h"
 #include "train/bytes_tensor.h"
 #include "train/random_state.h"
+#include "train/sharded_snapshot.h"
+#include "train/snapshot_names.h"
 
 namespace lockstep::train {
 namespace {
@@ -21,23 +23,22 @@ using checkpoint::Reader;
 using checkpoint::Snapshot;
 using checkpoint::TensorPiece;
 
-// What is not the model's own.
-constexpr std::string_view kOther = "lockstep/";
-
-std::string under(std::string_view part, std::string_view name) {
-  return fmt::format("{}{}/{}", kOther, part, name);
-}
-
 NamedTensors parameters_of(const Model& model) { return named_parameters(*model.module()); }
+
+void add_weights(Snapshot& snapshot, const torch::nn::Module& module) {
+  for (const auto& [name, tensor] : interop::weights_of(module)) {
+    snapshot.pieces.push_back(TensorPiece::whole(std::string(interop::kModelPrefix) + name, tensor));
+  }
+}
 
 void add(Snapshot& snapshot, std::string_view part, const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
-    snapshot.pieces.push_back(TensorPiece::whole(under(part, name), tensor));
+    snapshot.pieces.push_back(TensorPiece::whole(name_under(part, name), tensor));
   }
 }
 
 NamedTensors read_part(const Reader& reader, std::string_view part) {
-  const std::string prefix = under(part, "");
+  const std::string prefix = name_under(part, "");
   NamedTensors tensors;
   std::vector<checkpoint::Target> targets;
   for (const std::string& name : reader.names()) {
@@ -105,26 +106,18 @@ nlohmann::json numbers(const std::map<std::string, double>& values) {
 
 // Compared by names, shapes and dtypes before anything is read; then read to where it
 // belongs.
-void restore_model(const Reader& reader, const Model& model) {
-  NamedTensors saved;
-  std::map<const void*, std::string> name_in_file;
-  for (const std::string& name : reader.names()) {
-    if (!name.starts_with(interop::kModelPrefix)) continue;
-    const checkpoint::TensorEntry& entry = reader.entry(name);
-    // Never read nor written: address space alone.
-    saved.emplace_back(name.substr(interop::kModelPrefix.size()), torch::empty(entry.shape, entry.dtype));
-    name_in_file[saved.back().second.unsafeGetTensorImpl()] = name;
+void restore_model(const Reader& reader, const TrainState& state) {
+  const torch::nn::Module& module = *state.model.module();
+  if (state.sharded != nullptr) {
+    restore_weight_parts(reader, module, *state.sharded);
+    return;
   }
-  const interop::WeightMatch match = interop::match_weights(interop::weights_of(*model.module()), saved);
-  const std::string differences = match.differences();
-  if (!differences.empty()) {
-    throw ConfigError("train", fmt::format("the checkpoint '{}' is of another model:\n{}",
-                                           reader.folder().string(), differences));
-  }
+  const SavedWeights saved = saved_weights(reader);
+  const interop::WeightMatch match = match_saved(reader, interop::weights_of(module), saved);
   const torch::NoGradGuard no_grad;
   std::vector<checkpoint::Target> targets;
   for (const auto& pair : match.pairs) {
-    targets.push_back({.name = name_in_file.at(pair.from.unsafeGetTensorImpl()), .out = pair.to});
+    targets.push_back({.name = saved.name_in_file.at(pair.from.unsafeGetTensorImpl()), .out = pair.to});
   }
   reader.read(targets);
 }
@@ -135,6 +128,10 @@ void restore_optimizer(const Reader& reader, const nlohmann::json& metadata, Tra
       throw ConfigError("train", fmt::format("the checkpoint '{}' holds no optimizer with gradients",
                                              reader.folder().string()));
     }
+    if (state.sharded != nullptr) {
+      restore_optimizer_parts(reader, *state.sharded);
+      return;
+    }
     load_optimizer_state(*state.optimizer, parameters_of(state.model),
                          {read_part(reader, "optimizer"), metadata.at("optimizer").dump()});
   } else {
@@ -144,7 +141,7 @@ void restore_optimizer(const Reader& reader, const nlohmann::json& metadata, Tra
 
 void restore_random_streams(const Reader& reader, const TrainState& state, const World& world,
                             uint64_t seed) {
-  const std::string own = under("random", std::to_string(world.rank()));
+  const std::string own = name_under("random", std::to_string(world.rank()));
   if (reader.manifest().world_size == world.size() && reader.has(own)) {
     set_random_state(tensor_bytes(reader.read(own)), world.device());
   } else {
@@ -162,12 +159,13 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
   const std::vector<std::string> streams =
       world.communicator().all_gather_bytes(random_state(world.device()));
   nlohmann::json epoch_sums = state.sums.totals(world.communicator());
-  if (!world.is_main()) return snapshot;  // rank 0 writes for all
+  if (state.sharded != nullptr) add_parts(snapshot, *state.model.module(), *state.sharded, world.is_main());
+  if (!world.is_main()) return snapshot;  // rank 0 has what is not divided
   nlohmann::json& metadata = snapshot.metadata;
-  for (const auto& [name, tensor] : interop::weights_of(*state.model.module())) {
-    snapshot.pieces.push_back(TensorPiece::whole(std::string(interop::kModelPrefix) + name, tensor));
-  }
-  if (state.optimizer != nullptr) {
+  if (state.sharded == nullptr) add_weights(snapshot, *state.model.module());
+  if (state.sharded != nullptr) {
+    // Is there already.
+  } else if (state.optimizer != nullptr) {
     const OptimizerState optimizer = optimizer_state(*state.optimizer, parameters_of(state.model));
     add(snapshot, "optimizer", optimizer.tensors);
     metadata["optimizer"] = nlohmann::json::parse(optimizer.values);
@@ -178,7 +176,7 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
   if (state.average != nullptr) add(snapshot, "average", state.average->state());
   for (size_t rank = 0; rank < streams.size(); ++rank) {
     snapshot.pieces.push_back(
-        TensorPiece::whole(under("random", std::to_string(rank)), bytes_tensor(streams[rank])));
+        TensorPiece::whole(name_under("random", std::to_string(rank)), bytes_tensor(streams[rank])));
   }
   metadata["data"] = data_position(state.data);
   metadata["epoch_sums"] = std::move(epoch_sums);
@@ -194,7 +192,7 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
 
 void restore_snapshot(const Reader& reader, TrainState& state, const World& world, uint64_t seed) {
   const nlohmann::json& metadata = reader.metadata();
-  restore_model(reader, state.model);
+  restore_model(reader, state);
   // Weights alone, imported from elsewhere: a start, not a continuation.
   if (!metadata.contains("epochs_done")) {
     base::log_info("train", "'{}' holds weights alone: training starts with them", reader.folder().string());

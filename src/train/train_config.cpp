@@ -39,6 +39,10 @@ void add_training_options(config::OptionTable& table, TrainConfig& config) {
       .add("fused_optimizer", config.fused_optimizer, "on GPUs: all parameters in a few kernels")
       .add("cuda_graph", config.cuda_graph, "on GPUs: record the step once, then replay it")
       .add("cudnn_benchmark", config.cudnn_benchmark, "on GPUs: try the algorithms of convolutions first")
+      .add("zero_stage", config.zero_stage, "divided over the ranks: 1 optimizer, 2 gradients, 3 parameters",
+           {.minimum = 0, .maximum = 3})
+      .add("zero_persistence_threshold", config.zero_persistence_threshold,
+           "elements below which zero_stage 3 keeps a parameter whole", {.minimum = 0})
       .add("find_unused_parameters", config.find_unused_parameters,
            "parameters may go without gradient in a step")
       .add("val_every", config.val_every, "epochs between two validations; 0: none", {.minimum = 0})
@@ -92,6 +96,11 @@ void check_together(const TrainConfig& config) {
   }
   if (config.deterministic && config.cudnn_benchmark) {
     throw ConfigError("config", "deterministic and cudnn_benchmark contradict each other: set one");
+  }
+  if (config.zero_stage == 3 && config.ema_decay > 0) {
+    throw ConfigError("config",
+                      "ema_decay averages whole parameters, which no rank has with zero_stage 3: use "
+                      "zero_stage 2");
   }
   if (config.ema_decay >= 1) throw ConfigError("config", "ema_decay must be less than 1: 1");
   if (config.checkpoint_best_only && config.val_every == 0) {

@@ -21,7 +21,8 @@ class Optimizer;
 
 namespace lockstep {
 class GradientFreeOptimizer;
-}
+class ShardedModel;
+}  // namespace lockstep
 
 namespace lockstep::train {
 
@@ -31,6 +32,7 @@ struct TrainState {
   const Model& model;
   torch::optim::Optimizer* optimizer = nullptr;  // one of the two
   GradientFreeOptimizer* gradient_free = nullptr;
+  ShardedModel* sharded = nullptr;   // where the model is divided over the ranks
   GradScaler* scaler = nullptr;      // where there is one
   WeightAverage* average = nullptr;  // where there is one
   BatchSource& data;

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/gradient_free.h>
+#include <lockstep/sharded_model.h>
+#include <lockstep/weights.h>
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -61,7 +63,7 @@ Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::O
       loss(std::move(loss_)),
       optimizer(optimizer_),
       gradient_free(gradient_free_),
-      step(world, model, loss, config, clock) {
+      step(world, model, optimizer, loss, config, clock) {
   if (!loss) throw ConfigError("train", "a trainer needs a loss: mse, cross_entropy, nll or a function");
   if (optimizer != nullptr) move_optimizer_state(*optimizer);
   if (config.deterministic) use_deterministic_algorithms();
@@ -126,7 +128,7 @@ Evaluation Trainer::Impl::evaluate(const DataSource& data, const std::string& ph
   hooks.start = [&](const Batch& batch) { begin(batch_start, ++batches, batch); };
   hooks.end = [&](const LossResult& outcome) { end(batch_end, batches, outcome); };
   // Rank 0's buffers are everybody's: evaluations must not depend on who runs them.
-  step.gradients().sync_buffers();
+  step.parallel().prepare_evaluation();
   std::optional<WeightAverage::Swap> averaged;
   if (average) averaged.emplace(average->swap_in());
   const auto forward = [this](const Batch& batch) { return step.forward(batch); };
@@ -165,10 +167,21 @@ Evaluation Trainer::test(const DataSource& data) {
 }
 
 at::Tensor Trainer::predict(const Loader& loader) {
-  impl_->step.gradients().sync_buffers();
+  impl_->step.parallel().prepare_evaluation();
   std::optional<WeightAverage::Swap> averaged;
   if (impl_->average) averaged.emplace(impl_->average->swap_in());
   return train::predict(loader, impl_->world, impl_->model, impl_->dtype, impl_->config);
+}
+
+std::shared_ptr<void> Trainer::gather_parameters() {
+  ShardedModel* sharded = impl_->step.parallel().sharded();
+  if (sharded == nullptr) return nullptr;
+  return std::make_shared<ShardedModel::Gathered>(sharded->gather_parameters());
+}
+
+void Trainer::save_weights(const std::string& file) {
+  const std::shared_ptr<void> whole = gather_parameters();
+  if (impl_->world.is_main()) lockstep::save_weights(*impl_->model.module(), file);
 }
 
 void Trainer::set_optimize_step(OptimizeStep step) { impl_->step.set_custom(std::move(step)); }

@@ -9,12 +9,14 @@ import subprocess
 
 import pytest
 
-TALK = 'echo "out of $RANK"; echo "err of $RANK" >&2; exit "$STATUS"'
+# Rank 1 waits: were it to fail at once, rank 0 could be ended before it has said anything.
+TALK = ('echo "out of $RANK"; echo "err of $RANK" >&2; '
+        'if [ "$RANK" = 0 ]; then touch "$SAID"; else until [ -e "$SAID" ]; do sleep 0.01; done; fi; exit "$STATUS"')
 
 
-def command(*flags, status=0):
+def command(folder, *flags, status=0):
     binary = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]) / "lockstep"
-    return [str(binary), "run", "-n", "2", *flags, "env", f"STATUS={status}", "sh", "-c", TALK]
+    return [str(binary), "run", "-n", "2", *flags, "env", f"STATUS={status}", f"SAID={folder}/said", "sh", "-c", TALK]
 
 
 def environment(**changes):
@@ -48,8 +50,8 @@ def last_picture(shown):
     return lines
 
 
-def test_terminal_has_colours_and_a_status_line():
-    shown, status = on_terminal(command("--max-restarts", "1"))
+def test_terminal_has_colours_and_a_status_line(tmp_path):
+    shown, status = on_terminal(command(tmp_path, "--max-restarts", "1"))
     assert status == 0
     assert "\x1b[36m[default0]:\x1b[0mout of 0\n" in shown
     assert "\x1b[32m[default1]:\x1b[0merr of 1\n" in shown
@@ -59,33 +61,33 @@ def test_terminal_has_colours_and_a_status_line():
                                "[default1]:out of 1"], "nothing of the status line stays"
 
 
-def test_failure_is_red_on_a_terminal():
-    shown, status = on_terminal(command(status=3))
+def test_failure_is_red_on_a_terminal(tmp_path):
+    shown, status = on_terminal(command(tmp_path, status=3))
     assert status == 3
     assert re.search(r"\x1b\[1;31m\[run\] rank \d .* failed first: exit code 3\x1b\[0m\n", shown)
 
 
 @pytest.mark.parametrize("changes", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["NO_COLOR", "dumb"])
-def test_terminal_without_colours_gets_no_escape_codes(changes):
-    shown, status = on_terminal(command(status=3), **changes)
+def test_terminal_without_colours_gets_no_escape_codes(tmp_path, changes):
+    shown, status = on_terminal(command(tmp_path, status=3), **changes)
     assert status == 3
     assert "[default0]:out of 0\n" in shown and "failed first" in shown
     assert "\x1b" not in shown and "\r" not in shown
 
 
-def test_quiet_has_no_status_line():
-    shown, _ = on_terminal(command("--quiet"))
+def test_quiet_has_no_status_line(tmp_path):
+    shown, _ = on_terminal(command(tmp_path, "--quiet"))
     assert "[run]" not in shown and "\x1b[K" not in shown
 
 
-def test_single_rank_has_the_terminal_for_itself():
+def test_single_rank_has_the_terminal_for_itself(tmp_path):
     """Its bytes arrive as they are."""
-    shown, _ = on_terminal([*command()[:2], "printf", "50%%\r100%%"])
+    shown, _ = on_terminal([*command(tmp_path)[:2], "printf", "50%%\r100%%"])
     assert shown == "50%\r100%"
 
 
-def test_pipe_gets_plain_text():
-    done = subprocess.run(command(status=3), text=True, capture_output=True, env=environment())
+def test_pipe_gets_plain_text(tmp_path):
+    done = subprocess.run(command(tmp_path, status=3), text=True, capture_output=True, env=environment())
     assert done.returncode == 3
     assert "\x1b" not in done.stdout + done.stderr and "\r" not in done.stdout + done.stderr
     assert "[default0]:out of 0\n" in done.stdout

@@ -10,10 +10,11 @@ from optim_program import OptimTrace
 
 
 def pytest_configure(config):
-    # A shell starts what it puts into the background with these ignored, and launchers
-    # differ in what they make of that: both begin like in the foreground.
+    # A shell starts what it puts into the background, and nohup all it starts, with these
+    # ignored, and launchers differ in what they make of that: both begin like in the foreground.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

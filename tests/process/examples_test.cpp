@@ -119,6 +119,27 @@ TEST_F(ExamplesTest, MnistLearnsFromFiles) {
   EXPECT_THAT(mnist.output(), HasSubstr("Trained 3 epochs (15 steps) on 2 ranks"));
 }
 
+TEST_F(ExamplesTest, TheVariableOfTheDataMeansWhatTheFlagMeans) {
+  write_idx_set(folder_, "train", 64);
+  write_idx_set(folder_, "t10k", 10);
+  const auto mnist = [&](const std::string& variable, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {program_path("mnist"), "--compute_setup", "cpu", "--epochs", "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words, {{"LOCKSTEP_DATA", variable}});
+  };
+  const Process by_variable = mnist(folder_.string(), {});
+  EXPECT_EQ(code_, 0) << by_variable.errors();
+  EXPECT_THAT(by_variable.output(), HasSubstr("Trained 1 epochs (1 steps)"));
+  std::ifstream config(run_folder_of(by_variable.output()) / "config.json");
+  EXPECT_EQ(nlohmann::json::parse(config).at("hyperparams").at("data"), folder_.string());
+  const Process by_flag = mnist("/nowhere/at-all", {"--data", folder_.string()});
+  EXPECT_EQ(code_, 0) << by_flag.errors();
+  const Process nowhere = mnist("/nowhere/at-all", {});
+  EXPECT_EQ(code_, 2);
+  EXPECT_THAT(nowhere.errors(), HasSubstr("/nowhere/at-all/MNIST/raw"));
+  EXPECT_THAT(nowhere.errors(), testing::Not(HasSubstr(".cache"))) << "it is the only place";
+}
+
 TEST_F(ExamplesTest, CifarTrainsOnMadeUpImages) {
   const Process cifar =
       run({program_path("cifar100"), "--nprocs", "2", "--compute_setup", "cpu", "--data", "synthetic",

@@ -67,8 +67,8 @@ TEST_P(RankDeathTest, SurvivorsNameTheDeadRankAndAllEnd) {
                 HasSubstr("rank " + std::to_string(rank) + " lost " + std::to_string(victim) + "\n"))
         << job.errors();
   }
-  EXPECT_THAT(job.errors(),
-              HasSubstr("rank " + std::to_string(victim) + " failed first: signal 9 (SIGKILL)"));
+  EXPECT_THAT(job.errors(), testing::ContainsRegex("\\[launch\\] rank " + std::to_string(victim) +
+                                                   " \\(.*\\) failed first: signal 9 \\(SIGKILL\\)"));
   const std::vector<pid_t> pids = pids_of(job.output());
   EXPECT_EQ(pids.size(), static_cast<size_t>(kRanks));
   for (const pid_t pid : pids) EXPECT_TRUE(ends_within(pid, seconds(5))) << pid;

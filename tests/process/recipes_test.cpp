@@ -7,8 +7,10 @@
 #include <signal.h>
 
 #include <fstream>
+#include <optional>
 #include <regex>
 #include <sstream>
+#include <thread>
 
 #include "support/process.h"
 #include "support/temporary_folder.h"
@@ -43,10 +45,11 @@ class RecipesTest : public testing::Test {
     return all;
   }
 
-  Process start(const std::vector<std::string>& words) const {
+  Process start(const std::vector<std::string>& words,
+                const std::optional<std::string>& data = std::nullopt) const {
     return Process(command(words), {{"LOCKSTEP_COMPUTE_SETUP", "cpu"},
                                     {"LOCKSTEP_PROGRESS", "none"},
-                                    {"LOCKSTEP_DATA", std::nullopt},
+                                    {"LOCKSTEP_DATA", data},
                                     {"HOME", folder_.path().string()},
                                     {"OMP_NUM_THREADS", std::nullopt}});
   }
@@ -222,6 +225,27 @@ TEST_F(RecipesTest, MissingDataAreAnErrorThatListsWhereTheyWereLookedFor) {
   EXPECT_THAT(usual.errors, AllOf(HasSubstr("data"), HasSubstr("cifar-100-binary"), HasSubstr("--data")));
 }
 
+TEST_F(RecipesTest, TheVariableOfTheDataMeansWhatTheFlagMeans) {
+  const std::vector<std::string> words = {"mnist", "--max-samples", "64", "--dry-run", "--epochs", "1"};
+  Process made_up = start(words, "synthetic");
+  EXPECT_EQ(finish(made_up).code, kExitSuccess) << made_up.errors();
+  Process nowhere = start(words, "/nowhere/at-all");
+  EXPECT_EQ(finish(nowhere).code, kExitUsage);
+  EXPECT_THAT(nowhere.errors(), AllOf(HasSubstr("/nowhere/at-all"), Not(HasSubstr(".cache"))));
+  Process flag = start(with(words, {"--data", "synthetic"}), "/nowhere/at-all");
+  EXPECT_EQ(finish(flag).code, kExitSuccess) << flag.errors();
+}
+
+TEST_F(RecipesTest, WhatIsWrongWithTheDataIsSaidOnceForAllRanks) {
+  for (const std::string recipe : {"mnist", "cifar100", "vit"}) {
+    const Outcome run = train({recipe, "--data", "/nowhere/at-all", "--nprocs", "3", "--batch-size", "3"});
+    EXPECT_EQ(run.code, kExitUsage) << recipe;
+    EXPECT_THAT(run.errors, ContainsRegex("^\\[rank 0 [^]]*\\] \\[images\\] the training part of "));
+    EXPECT_THAT(run.errors, AllOf(Not(HasSubstr("rank 1")), Not(HasSubstr("rank 2")))) << recipe;
+    EXPECT_EQ(page_lines(run.errors, "training part").size(), 1u) << run.errors;
+  }
+}
+
 // The Wide ResNet is large for a test: few images, few steps.
 const std::vector<std::string> kSmallCifar = {
     "cifar100", "--data",   "synthetic", "--max-samples",     "8", "--batch-size", "4", "--max-batches",
@@ -272,6 +296,57 @@ TEST_F(RecipesTest, CifarsThroughputIsOfTheImagesThatWereTrainedOn) {
   ASSERT_TRUE(std::regex_search(run.output, speed, std::regex("\nThroughput: ([0-9.]+) images/second")));
   const double images = std::stod(time[1]) * std::stod(speed[1]);
   EXPECT_NEAR(images, 4, 0.05) << "one batch of four over both ranks";
+}
+
+double number_after(const std::string& text, const std::string& words) {
+  std::smatch match;
+  const bool found = std::regex_search(text, match, std::regex(words + "([0-9.]+)"));
+  EXPECT_TRUE(found) << words << " is not in: " << text;
+  return found ? std::stod(match[1]) : 0;
+}
+
+TEST_F(RecipesTest, CifarsTimeAndThroughputAreThoseOfTheWholeRunThatWasInterrupted) {
+  constexpr int kImages = 48;  // twelve steps an epoch
+  const std::vector<std::string> words = {"cifar100",
+                                          "--data",
+                                          "synthetic",
+                                          "--max-samples",
+                                          std::to_string(kImages),
+                                          "--nprocs",
+                                          "2",
+                                          "--batch-size",
+                                          "4",
+                                          "--val-every",
+                                          "0",
+                                          "--patience",
+                                          "0",
+                                          "--run-dir",
+                                          run_folder(),
+                                          "--checkpoint-every-steps",
+                                          "2"};
+  Process first = start(with(words, {"--epochs", "1000"}));
+  // In the middle of the first epoch, where a process is not stopped for ten steps.
+  const auto deadline = std::chrono::steady_clock::now() + seconds(240);
+  while (!std::filesystem::exists(folder_.path() / "run/checkpoints/latest") &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  first.signal(SIGTERM);
+  const Outcome left = finish(first);
+  EXPECT_EQ(left.code, kExitPreempted) << left.errors;
+  EXPECT_THAT(left.output, Not(HasSubstr("Training Summary")));
+
+  const size_t done = page_lines(left.output, "^Epoch [0-9]+/1000 completed").size();
+  const Outcome again = train(with(words, {"--epochs", std::to_string(done + 1)}));
+  EXPECT_EQ(again.code, kExitSuccess) << again.errors;
+  EXPECT_THAT(again.output, HasSubstr(fmt::format("{} of {} epochs are done", done, done + 1)));
+  const double time = number_after(again.output, "Total training time: ");
+  const double speed = number_after(again.output, "\nThroughput: ");
+  EXPECT_NEAR(time * speed, static_cast<double>(kImages * (done + 1)), 0.1)
+      << "every image of every epoch, once";
+  const double epoch_time = number_after(again.output, "completed in ");
+  const double epoch_speed = number_after(again.output, "Epoch Throughput: ");
+  EXPECT_NEAR(epoch_time * epoch_speed, kImages, 0.1) << "of the whole epoch, not of its rest";
 }
 
 TEST_F(RecipesTest, ABatchThatTheRanksDoNotDivideIsRefusedWithTheNumbers) {

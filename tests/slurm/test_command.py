@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from conftest import NODES
-from test_placement import rank_lines, together
+from test_placement import rank_lines, ranks, together
 
 # Style: the launcher that its ranks report, and how many processes it starts of a
 # program that knows nothing of Lockstep, on two nodes with two ranks each.
@@ -41,6 +41,18 @@ def test_script_runs(slurm, style):
     job = done.stdout.splitlines()[0]
     assert f"lockstep: job {job} on 127.0.0.[11-12], started again 0 times" in done.stdout
     assert (slurm.folder / f"ranks-{job}.out").exists()
+
+
+def test_two_jobs_on_one_node_at_once(slurm, style):
+    """Neither meets at the other's port."""
+    body = f"{together(slurm, 2)}\nexec {' '.join(map(str, ranks(slurm)))}"
+    command = ["slurm", "--style", style, "--ntasks-per-node", "2", "--time", "5", "--output",
+               slurm.folder / "log-%j.out", "--submit", "--", "bash", "-c", body]
+    jobs = [slurm.lockstep(*command, env={**os.environ, "SBATCH_NODELIST": NODES[0]}).stdout.strip() for _ in range(2)]
+    launcher, _ = STYLES[style]
+    for job in jobs:
+        slurm.wait_for(job, "COMPLETED")
+        assert rank_lines(slurm.log(job)) == [(0, 2, 0, launcher), (1, 2, 1, launcher)]
 
 
 def test_sbatch_accepts_the_script(slurm, style):

@@ -2,6 +2,9 @@
 
 import os
 import re
+import shutil
+
+import pytest
 
 from conftest import NODES, wait_until
 
@@ -26,6 +29,16 @@ def test_one_task_per_node_starts_the_rest(slurm):
     """perceptrain's way: through lockstep::launch."""
     done = slurm.run("srun", "--nodes=2", "--ntasks-per-node=1", *ranks(slurm), "--nprocs", "4")
     assert [line[:3] for line in rank_lines(done.stdout)] == [(0, 4, 0), (1, 4, 1), (2, 4, 0), (3, 4, 1)]
+
+
+@pytest.mark.parametrize("tasks, launcher, name", [(2, [], "slurm"), (1, ["lockstep", "run", "-n", "2"], "lockstep")],
+                         ids=["task-per-rank", "launcher-per-node"])
+def test_no_command_of_slurm_is_needed_inside_a_step(slurm, tasks, launcher, name):
+    """Containers have no scontrol."""
+    command = [slurm.bin / launcher[0], *launcher[1:]] if launcher else []
+    done = slurm.run(shutil.which("srun"), "--nodes=2", f"--ntasks-per-node={tasks}", *command, *ranks(slurm),
+                     env={**os.environ, "PATH": str(slurm.folder)})
+    assert rank_lines(done.stdout) == [(0, 4, 0, name), (1, 4, 1, name), (2, 4, 0, name), (3, 4, 1, name)]
 
 
 def test_training_over_two_nodes(slurm):

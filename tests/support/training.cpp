@@ -62,6 +62,7 @@ Training::Outcome Training::run() const {
     const Loader data(dataset(), loader);
     Outcome& outcome = all[static_cast<size_t>(rank)];
     outcome.result = fit ? fit(trainer, data) : trainer.fit(data);
+    const auto whole = trainer.gather_parameters();
     for (const torch::Tensor& parameter : model->parameters()) {
       outcome.weights.push_back(parameter.detach().clone());
     }

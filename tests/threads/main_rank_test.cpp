@@ -41,5 +41,42 @@ TEST(OnMainRankTest, AllRanksGetTheAnswerOrTheErrorAsItWasSaid) {
   });
 }
 
+// "said", "silent" or "went on".
+std::string outcome_of(const std::function<void()>& body) {
+  try {
+    body();
+    return "went on";
+  } catch (const SaidElsewhere& error) {
+    return std::string("silent ") + error.what();
+  } catch (const ConfigError& error) {
+    return std::string("said ") + error.what();
+  }
+}
+
+TEST(OnMainRankTest, OneRankSpeaks) {
+  run_worlds(3, [](const World& world) {
+    const std::string outcome = outcome_of(
+        [&] { on_main_rank(world, []() -> std::string { throw ConfigError("file", "no space: 0"); }); });
+    EXPECT_EQ(outcome, (world.is_main() ? "said " : "silent ") + std::string("[file] no space: 0"));
+  });
+}
+
+TEST(OnEveryRankTest, TheFirstRankThatFailsSpeaksAndAllEnd) {
+  run_worlds(3, [](const World& world) {
+    int calls = 0;
+    EXPECT_EQ(outcome_of([&] { on_every_rank(world, [&] { ++calls; }); }), "went on");
+    EXPECT_EQ(calls, 1);
+    const auto failing_from = [&](int first) {
+      return outcome_of([&] {
+        on_every_rank(world, [&] {
+          if (world.rank() >= first) throw ConfigError("images", "none: " + std::to_string(world.rank()));
+        });
+      });
+    };
+    EXPECT_EQ(failing_from(0), (world.rank() == 0 ? "said " : "silent ") + std::string("[images] none: 0"));
+    EXPECT_EQ(failing_from(1), (world.rank() == 1 ? "said " : "silent ") + std::string("[images] none: 1"));
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::train

@@ -60,11 +60,25 @@ Agent::~Agent() {
   loop_.forget(signals_.fd());
 }
 
+bool Agent::all_refused() const {
+  if (!workers_) return false;
+  for (int i = 0; i < workers_->generation().local_world_size(); ++i) {
+    if (!workers_->ended(i)) return false;
+    const base::ExitState& state = workers_->exit_state(i);
+    if (state.signaled || state.code != kExitUsage) return false;
+  }
+  return true;
+}
+
 std::string Agent::kept_logs() const { return keeps_logs(options_) ? logs_.path().string() : ""; }
 
 uint16_t Agent::reserve_store_port(int) {
   store_port_.reset();
-  store_port_.emplace(options_.store_port);
+  if (options_.hand_store_over) {
+    store_port_ = StorePort::to_hand_over(options_.store_addr);
+  } else {
+    store_port_.emplace(options_.store_port);
+  }
   return store_port_->number();
 }
 
@@ -80,8 +94,10 @@ void Agent::start(const Generation& generation) {
     say_threads(generation.local_world_size());
   }
   unsaid_reason_.clear();
-  workers_ = std::make_unique<WorkerGroup>(loop_, keeper_, consoles_, logs_, options_, generation,
+  workers_ = std::make_unique<WorkerGroup>(Workplace{loop_, keeper_, consoles_, logs_, options_}, generation,
+                                           store_port_ ? store_port_->heir_fd() : -1,
                                            [this](int local_rank) { on_worker_exit(local_rank); });
+  if (store_port_) store_port_->release();
   loop_.cancel(progress_timer_);
   if (options_.stall_timeout.count() > 0) tell_progress();
 }
@@ -119,7 +135,7 @@ void Agent::note(const std::string& text) { say(fmt::format("[run] {}\n", text))
 
 void Agent::stalled(int generation, const Stall& stall) {
   if (ending_ || !workers_ || workers_->generation().number != generation) return;
-  consoles_.err.write(stall.report);
+  consoles_.err.write(fmt::format("[{}] {}", options_.component, stall.report));
   if (options_.on_stall == RunOptions::OnStall::kAbort) {
     membership_->leave(SIGABRT);
     return;
@@ -147,7 +163,11 @@ void Agent::on_worker_exit(int local_rank) {
     failure_told_ = true;
     membership_->worker_failed(explain_failure(local_rank));
     // Not waiting for the job's word: nobody runs on after this.
-    end_workers(SIGTERM);
+    if (options_.failure_grace.count() == 0) {
+      end_workers(SIGTERM);
+    } else if (!ending_) {
+      kill_timer_ = loop_.after(options_.failure_grace, [this] { end_workers(SIGTERM); });
+    }
   }
   if (workers_->running() > 0) return;
   loop_.cancel(kill_timer_);
@@ -187,12 +207,14 @@ void Agent::stop(int generation, const std::string& reason) {
   }
   if (!reason.empty()) say(fmt::format("[run] stopping the workers: {}\n", reason));
   stopping_ = true;
-  end_workers(SIGTERM);
+  // After a failure of our own their end is on its way.
+  if (!failure_told_) end_workers(SIGTERM);
 }
 
 void Agent::end_workers(int signal) {
   if (!ending_) {
     ending_ = true;
+    loop_.cancel(kill_timer_);
     kill_timer_ = loop_.after(options_.shutdown_timeout, [this] { workers_->send_signal(SIGKILL); });
     workers_->send_signal(signal);
   }

@@ -30,6 +30,8 @@ class Agent final : public MembershipListener {
   void keep_lease();
   // How the job ended; set when the loop stops.
   const std::optional<JobOutcome>& outcome() const { return outcome_; }
+  // Whether every worker of this node ended with the status of a wrong use.
+  bool all_refused() const;
   // Where the log files are that stay, or "".
   std::string kept_logs() const;
 
@@ -47,7 +49,7 @@ class Agent final : public MembershipListener {
   void on_stop_signal(int signal);
   void tell_progress();
   void show_status();
-  // SIGTERM now, SIGKILL when the grace is over.
+  // This signal now, SIGKILL when the grace is over.
   void end_workers(int signal);
   void say(const std::string& line);
   void say_threads(int ranks);
@@ -65,8 +67,8 @@ class Agent final : public MembershipListener {
   bool ending_ = false;    // the workers were told to end
   bool failure_told_ = false;
   int stop_signal_ = 0;
-  std::string unsaid_reason_;  // why the last generation stopped, where nobody was told
-  base::EventLoop::Timer kill_timer_;
+  std::string unsaid_reason_;          // why the last generation stopped, where nobody was told
+  base::EventLoop::Timer kill_timer_;  // of the workers' end: SIGTERM, then SIGKILL
   base::EventLoop::Timer progress_timer_;
   base::EventLoop::Timer lease_timer_;
   base::EventLoop::Timer status_timer_;

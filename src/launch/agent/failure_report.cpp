@@ -52,11 +52,11 @@ void append_details(std::string& report, const JobFailure& failure) {
 
 }  // namespace
 
-std::string format_outcome(const JobOutcome& outcome) {
+std::string format_outcome(const std::string& component, const JobOutcome& outcome) {
   if (outcome.kind == JobOutcome::Kind::kSuccess) return "";
-  if (!outcome.failure) return fmt::format("[run] {}\n", outcome.reason);
+  if (!outcome.failure) return fmt::format("[{}] {}\n", component, outcome.reason);
   const JobFailure& failure = *outcome.failure;
-  std::string report = fmt::format("[run] {} failed first: {}\n", who(failure), what(failure));
+  std::string report = fmt::format("[{}] {} failed first: {}\n", component, who(failure), what(failure));
   append_details(report, failure);
   // Of a failed worker the reason would say the same once more.
   if (outcome.kind != JobOutcome::Kind::kWorkerFailed) report += fmt::format("  {}\n", outcome.reason);

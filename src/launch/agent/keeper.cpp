@@ -54,6 +54,9 @@ std::string read_text(int fd, int64_t size) {
 // wants.
 [[noreturn]] void keep(int fd) {
   ::setpgid(0, 0);
+  // A socket or pipe of a program would look open as long as we live.
+  ::close_range(STDERR_FILENO + 1, static_cast<unsigned>(fd) - 1, 0);
+  ::close_range(static_cast<unsigned>(fd) + 1, ~0U, 0);
   ::prctl(PR_SET_NAME, "lockstep-keeper");
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
   std::set<pid_t> groups;

@@ -15,8 +15,9 @@ namespace lockstep::launcher {
 // workers have started in sessions of their own.
 class Keeper {
  public:
-  // Forks; REQUIRES that this process has one thread. Throws ConfigError when that is
-  // impossible.
+  // Forks without executing anything: it holds no descriptor of this process but the
+  // standard ones, and takes no lock that one of its threads could have held but malloc's,
+  // which survives. Throws ConfigError when that is impossible.
   Keeper();
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;

@@ -19,8 +19,16 @@ namespace fs = std::filesystem;
 namespace {
 
 [[noreturn]] void fail(const fs::path& path, const std::string& reason) {
-  throw ConfigError("run", fmt::format("cannot make the log folder '{}': {}; choose another with --log-dir",
+  throw ConfigError("run", fmt::format("cannot make the log folder '{}': {}; choose another with --log-dir, "
+                                       "or for temporary ones with TMPDIR",
                                        path.string(), reason));
+}
+
+fs::path temporary_folder() {
+  std::error_code error;
+  fs::path path = fs::temp_directory_path(error);
+  if (error) fail("$TMPDIR", error.message());
+  return path;
 }
 
 fs::path make_random(const fs::path& base, const std::string& stem) {
@@ -67,7 +75,7 @@ fs::path make_locked(const fs::path& base, base::UniqueFd& lock) {
 // The kernel gives up a lock when its process ends, however that happens.
 void remove_stale_folders() {
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(fs::temp_directory_path(), ignored)) {
+  for (const auto& entry : fs::directory_iterator(temporary_folder(), ignored)) {
     if (!entry.path().filename().string().starts_with(fmt::format("{}_", kTemporaryStem))) continue;
     if (const base::UniqueFd lock = lock_folder(entry.path())) fs::remove_all(entry.path(), ignored);
   }
@@ -89,9 +97,9 @@ LogFolder::LogFolder(const std::string& base, const std::string& run_id, bool ke
   if (base.empty() || unwanted) {
     remove_stale_folders();
     if (keep && !unwanted) {
-      root = make_random(fs::temp_directory_path(), "lockstep");
+      root = make_random(temporary_folder(), "lockstep");
     } else {
-      root = remove_ = make_locked(fs::temp_directory_path(), lock_);
+      root = remove_ = make_locked(temporary_folder(), lock_);
     }
   } else {
     make(root);

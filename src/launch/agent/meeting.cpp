@@ -78,6 +78,9 @@ std::unique_ptr<Membership> join_open(base::EventLoop& loop, const RunOptions& o
 
 std::unique_ptr<Membership> join_job(base::EventLoop& loop, const RunOptions& options,
                                      MembershipListener& listener) {
+  if (options.known_map) {
+    return join_known(loop, *options.known_map, rendezvous_options(options), listener);
+  }
   const MeetingOptions& meeting = options.meeting;
   if (meeting.kind == MeetingOptions::Kind::kAlone) {
     return join_alone(loop, node_info(options), rendezvous_options(options), listener);

@@ -43,7 +43,9 @@ int report(const Agent& agent, const RunOptions& options, Console& err) {
     err.write(fmt::format("[run] log files: {}\n", logs));
   }
   if (!agent.outcome()) return kExitInternal;
-  const std::string outcome = format_outcome(*agent.outcome());
+  // Copies of one program that agree that what they were given is wrong have said so.
+  const bool is_said = options.pass_streams && agent.all_refused();
+  const std::string outcome = is_said ? "" : format_outcome(options.component, *agent.outcome());
   const size_t line = outcome.find('\n');
   err.write(err.is_decorated() && !outcome.empty()
                 ? fmt::format("\x1b[1;31m{}\x1b[0m{}", outcome.substr(0, line), outcome.substr(line))

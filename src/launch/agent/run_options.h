@@ -10,6 +10,7 @@
 #include "base/environment.h"
 #include "launch/agent/stream_choice.h"
 #include "launch/agent/worker_command.h"
+#include "launch/job.h"
 
 namespace lockstep::launcher {
 
@@ -32,8 +33,10 @@ struct MeetingOptions {
   std::chrono::milliseconds last_call_timeout{std::chrono::seconds(30)};
 };
 
-// What `lockstep run` does, decided: every value checked, nothing left to guess.
+// What `lockstep run` does, decided: every value checked, nothing left to guess. A program
+// that starts its own copies fills it in too (spawn.h).
 struct RunOptions {
+  std::string component = "run";  // who speaks of the end and of hangs
   int min_nodes = 1;
   int max_nodes = 1;
   int local_world_size = 1;
@@ -43,6 +46,12 @@ struct RunOptions {
   // Of rank 0's store on one node; 0: a free port. On several nodes always a free one.
   std::string store_addr = "127.0.0.1";
   uint16_t store_port = 0;
+  // Rank 0 is a Lockstep program and gets a socket that listens already, so that ranks
+  // faster than it are not refused.
+  bool hand_store_over = false;
+  // The map of a job whose nodes need not meet to know it; number and restart_count are 0.
+  // With a master_addr and no master_port this node has all ranks and picks the port.
+  std::optional<Generation> known_map;
 
   WorkerCommand command;
   std::string role;
@@ -50,6 +59,8 @@ struct RunOptions {
   bool virtual_local_rank = false;
 
   int max_restarts = 0;
+  // From a failure to SIGTERM: the others may notice it themselves and say so.
+  std::chrono::milliseconds failure_grace{0};
   std::chrono::milliseconds shutdown_timeout{0};
   std::chrono::milliseconds stall_timeout{0};  // 0: nobody looks
   enum class OnStall { kReport, kRestart, kAbort };
@@ -57,6 +68,7 @@ struct RunOptions {
   std::vector<int> stop_signals;
   std::vector<int> notify_signals;
 
+  bool pass_streams = false;  // workers write to our own standard output and error
   std::string log_dir;
   StreamChoice redirects;
   StreamChoice tee;

@@ -31,4 +31,8 @@ StorePort::StorePort(uint16_t port) {
   number_ = ntohs(address.sin_port);
 }
 
+StorePort StorePort::to_hand_over(const std::string& address) {
+  return StorePort(base::listen_on_free_port(address));
+}
+
 }  // namespace lockstep::launcher

@@ -48,8 +48,10 @@ base::Environment worker_environment(const base::Environment& ours, const RunOpt
   environment.set("ROLE_NAME", options.role);
   set("ROLE_RANK", generation.role_first_rank() + local_rank);
   set("ROLE_WORLD_SIZE", generation.role_world_size());
-  environment.set("MASTER_ADDR", generation.master_addr);
-  set("MASTER_PORT", generation.master_port);
+  if (!generation.master_addr.empty()) {
+    environment.set("MASTER_ADDR", generation.master_addr);
+    set("MASTER_PORT", generation.master_port);
+  }
   set("TORCHELASTIC_RESTART_COUNT", generation.restart_count);
   set("TORCHELASTIC_MAX_RESTARTS", options.max_restarts);
   environment.set("TORCHELASTIC_RUN_ID", options.run_id);

@@ -58,22 +58,24 @@ int64_t now_us() {
 
 }  // namespace
 
-WorkerGroup::WorkerGroup(base::EventLoop& loop, Keeper& keeper, Consoles consoles, LogFolder& logs,
-                         const RunOptions& options, const Generation& generation, OnExit on_exit)
-    : loop_(loop),
-      keeper_(keeper),
-      consoles_(consoles),
-      logs_(logs),
-      options_(options),
+WorkerGroup::WorkerGroup(const Workplace& workplace, const Generation& generation, int store_fd,
+                         OnExit on_exit)
+    : loop_(workplace.loop),
+      keeper_(workplace.keeper),
+      consoles_(workplace.consoles),
+      logs_(workplace.logs),
+      options_(workplace.options),
       generation_(generation),
       on_exit_(std::move(on_exit)),
       environment_(base::Environment::of_process()),
       memory_kills_before_(count_memory_kills()),
-      cpus_(bound_cpus(options, generation_.local_world_size(), environment_)),
+      cpus_(bound_cpus(options_, generation_.local_world_size(), environment_)),
       mark_("TORCHELASTIC_ERROR_FILE=" + logs_.attempt(generation_.number).string() + "/") {
   keeper_.begin(mark_);
   logs_.make_attempt(generation_.number, generation_.local_world_size());
-  for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) start(local_rank);
+  for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) {
+    start(local_rank, store_fd);
+  }
   for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) watch(local_rank);
 }
 
@@ -89,6 +91,7 @@ WorkerGroup::~WorkerGroup() {
 }
 
 WorkerGroup::Connection WorkerGroup::connect(int local_rank, bool is_out) {
+  if (options_.pass_streams) return {};
   const auto wants = [&](const StreamChoice& choice) {
     const Streams streams = choice.of(local_rank);
     return is_out ? streams.out : streams.err;
@@ -120,7 +123,7 @@ WorkerGroup::Connection WorkerGroup::connect(int local_rank, bool is_out) {
   return connection;
 }
 
-void WorkerGroup::start(int local_rank) {
+void WorkerGroup::start(int local_rank, int store_fd) {
   workers_.push_back(std::make_unique<Worker>());
   Worker& worker = *workers_.back();
   worker.error_file = logs_.worker(generation_.number, local_rank) / "error.json";
@@ -132,6 +135,10 @@ void WorkerGroup::start(int local_rank) {
 
   process.environment.set("LOCKSTEP_PROGRESS_FD", std::to_string(worker.progress.fd()));
   process.inherited_fds = {worker.progress.fd()};
+  if (store_fd >= 0 && generation_.first_rank() + local_rank == 0) {
+    process.environment.set("LOCKSTEP_STORE_FD", std::to_string(store_fd));
+    process.inherited_fds.push_back(store_fd);
+  }
   if (!cpus_.empty()) process.cpus = cpus_[static_cast<size_t>(local_rank)];
 
   Connection out = connect(local_rank, /*is_out=*/true), err = connect(local_rank, /*is_out=*/false);

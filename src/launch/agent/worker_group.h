@@ -25,6 +25,15 @@ struct Consoles {
   Console& err;
 };
 
+// What every generation of workers on this node uses; all of it outlives them.
+struct Workplace {
+  base::EventLoop& loop;
+  Keeper& keeper;
+  Consoles consoles;
+  LogFolder& logs;
+  const RunOptions& options;
+};
+
 // The workers of this node in one generation: started together, watched, signalled
 // and remembered until the next generation takes their place.
 class WorkerGroup {
@@ -32,10 +41,9 @@ class WorkerGroup {
   // Calls on_exit once for each worker, from the loop, after its output was taken.
   using OnExit = std::function<void(int local_rank)>;
 
-  // Starts them. Throws ConfigError when one cannot be started; those that were are
-  // killed then.
-  WorkerGroup(base::EventLoop& loop, Keeper& keeper, Consoles consoles, LogFolder& logs,
-              const RunOptions& options, const Generation& generation, OnExit on_exit);
+  // Starts them. store_fd: a socket that rank 0 inherits, or -1. Throws ConfigError when
+  // one cannot be started; those that were are killed then.
+  WorkerGroup(const Workplace& workplace, const Generation& generation, int store_fd, OnExit on_exit);
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;
   // Kills those that still run.
@@ -70,8 +78,8 @@ class WorkerGroup {
     base::ProgressWatch progress;
   };
 
-  void start(int local_rank);
-  // What one standard stream of a worker goes to: one of the two.
+  void start(int local_rank, int store_fd);
+  // What one standard stream of a worker goes to: one of the two, or neither (our own).
   struct Connection {
     std::unique_ptr<WorkerStream> stream;
     base::UniqueFd file;

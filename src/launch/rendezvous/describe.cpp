@@ -17,8 +17,7 @@ std::string describe(const JobFailure& failure) {
   if (failure.kind == JobFailure::Kind::kNode) {
     return fmt::format("node {} ({}) is lost: {}", failure.node_rank, failure.host, failure.message);
   }
-  return fmt::format("rank {} on node {} ({}) ended with {}", failure.rank, failure.node_rank, failure.host,
-                     failure.state.to_string());
+  return fmt::format("rank {} on {} ended with {}", failure.rank, failure.host, failure.state.to_string());
 }
 
 JobOutcome outcome_of(JobOutcome::Kind kind, std::string reason, int restart_count, int signal) {

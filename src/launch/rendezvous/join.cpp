@@ -55,9 +55,19 @@ void check_options(const RendezvousOptions& options) {
 
 }  // namespace
 
-std::unique_ptr<Membership> join_alone(base::EventLoop& loop, const NodeInfo& node,
+std::unique_ptr<Membership> join_alone(base::EventLoop& loop, NodeInfo node, const RendezvousOptions& options,
+                                       MembershipListener& listener) {
+  node.node_rank = 0;
+  if (node.address.empty()) node.address = "127.0.0.1";
+  Generation map;
+  map.master_addr = node.address;
+  map.nodes = {std::move(node)};
+  return join_known(loop, map, options, listener);
+}
+
+std::unique_ptr<Membership> join_known(base::EventLoop& loop, const Generation& map,
                                        const RendezvousOptions& options, MembershipListener& listener) {
-  return std::make_unique<LocalMembership>(loop, node, options, listener);
+  return std::make_unique<LocalMembership>(loop, map, options, listener);
 }
 
 std::unique_ptr<Membership> join_remote(base::EventLoop& loop, const NodeInfo& node,

@@ -14,7 +14,12 @@ namespace lockstep::launcher {
 // the loop only, outlives the membership, and may destroy it in finish().
 
 // A job of one node. No sockets.
-std::unique_ptr<Membership> join_alone(base::EventLoop& loop, const NodeInfo& node,
+std::unique_ptr<Membership> join_alone(base::EventLoop& loop, NodeInfo node, const RendezvousOptions& options,
+                                       MembershipListener& listener);
+
+// One node's part of a job whose whole map is known to each of them, and which ends there
+// for itself. Without a master_port in it one is reserved here. No sockets.
+std::unique_ptr<Membership> join_known(base::EventLoop& loop, const Generation& map,
                                        const RendezvousOptions& options, MembershipListener& listener);
 
 // A job whose coordinator is at options.host, options.port. ConfigError: a name that

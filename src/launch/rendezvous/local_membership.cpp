@@ -25,13 +25,14 @@ Overloaded(F...) -> Overloaded<F...>;
 
 }  // namespace
 
-LocalMembership::LocalMembership(base::EventLoop& loop, NodeInfo node, const RendezvousOptions& options,
+LocalMembership::LocalMembership(base::EventLoop& loop, Generation map, const RendezvousOptions& options,
                                  MembershipListener& listener)
-    : listener_(listener),
+    : map_(std::move(map)),
+      listener_(listener),
       coordinator_(for_one_node(options), /*needs_host=*/true, Clock::now()),
       events_(loop) {
+  NodeInfo node = map_.nodes.at(static_cast<size_t>(map_.node_rank));
   node.node_rank = 0;
-  if (node.address.empty()) node.address = "127.0.0.1";
   coordinator_.join(Clock::now(), kSelf, {std::move(node), "self", true});
   perform_actions();
 }
@@ -46,24 +47,39 @@ void LocalMembership::perform_actions() {
               events_.push([this, generation = a.generation] { reserve_port(generation); });
             },
             [this](const Start& a) {
-              events_.push([this, generation = a.generation] { listener_.start(*generation); });
+              events_.push([this, generation = placed(*a.generation)] { listener_.start(generation); });
             },
             [this](const Stop& a) { events_.push([this, a] { listener_.stop(a.generation, a.reason); }); },
             [](const Tell&) {},
             [this](const TellStall& a) {
               events_.push([this, a] { listener_.stalled(a.generation, *a.stall); });
             },
-            [this](const Finish& a) { events_.push([this, a] { listener_.finish(a.outcome); }); },
+            [this](const Finish& a) {
+              events_.push([this, outcome = placed(a.outcome)] { listener_.finish(outcome); });
+            },
         },
         action);
   }
 }
 
+Generation LocalMembership::placed(const Generation& own) const {
+  Generation generation = map_;
+  generation.number = own.number;
+  generation.restart_count = own.restart_count;
+  generation.master_port = own.master_port;
+  return generation;
+}
+
+JobOutcome LocalMembership::placed(JobOutcome outcome) const {
+  if (outcome.failure) outcome.failure->node_rank = map_.node_rank;
+  return outcome;
+}
+
 void LocalMembership::reserve_port(int generation) {
-  uint16_t port = 0;
+  uint16_t port = map_.master_port;
   std::string error;
   try {
-    port = listener_.reserve_store_port(generation);
+    if (port == 0) port = listener_.reserve_store_port(generation);
   } catch (const ConfigError& problem) {
     error = problem.what();
   }

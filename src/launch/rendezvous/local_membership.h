@@ -7,12 +7,13 @@
 
 namespace lockstep::launcher {
 
-// The place in a job of one node: the same rules, no sockets.
+// The place of one node that asks nobody else: the same rules, no sockets.
 class LocalMembership : public Membership {
  public:
-  // The listener outlives the membership and may destroy it in finish(). Of the
-  // options only max_restarts counts.
-  LocalMembership(base::EventLoop& loop, NodeInfo node, const RendezvousOptions& options,
+  // map: of the whole job; of its nodes this one decides for itself alone. Without a
+  // master_port one is reserved for each generation. The listener outlives the membership
+  // and may destroy it in finish(). Of the options only max_restarts counts.
+  LocalMembership(base::EventLoop& loop, Generation map, const RendezvousOptions& options,
                   MembershipListener& listener);
 
   void worker_failed(const JobFailure& failure) override;
@@ -24,7 +25,11 @@ class LocalMembership : public Membership {
  private:
   void perform_actions();
   void reserve_port(int generation);
+  // What the coordinator, who knows this node only, has decided: as part of the whole job.
+  Generation placed(const Generation& own) const;
+  JobOutcome placed(JobOutcome outcome) const;
 
+  const Generation map_;
   MembershipListener& listener_;
   Coordinator coordinator_;
   ListenerQueue events_;

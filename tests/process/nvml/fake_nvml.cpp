@@ -1,7 +1,10 @@
-// Stands in for NVIDIA's management library on a machine without GPUs: two of them, the
-// second of which does not tell how busy it is. The functions are those of nvml.h.
+// Stands in for NVIDIA's management library on a machine without GPUs: three of them,
+// GPU-test-0 to GPU-test-2, the second of which does not tell how busy it is. The variable
+// FAKE_NVML_SEES, where it is set, names the only one that this process may see. The
+// functions are those of nvml.h.
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace {
@@ -23,13 +26,22 @@ int nvmlShutdown() {
   return 0;
 }
 
-int nvmlDeviceGetCount_v2(unsigned* count) {
-  *count = 3;
-  return is_open ? 0 : 1;
+int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
+  constexpr int kNotFound = 6;
+  const char* seen = std::getenv("FAKE_NVML_SEES");
+  if (!is_open) return 1;
+  if (seen != nullptr && std::strcmp(seen, uuid) != 0) return kNotFound;
+  for (int& index : indices) {
+    char name[32];
+    std::snprintf(name, sizeof name, "GPU-test-%d", index);
+    *device = &index;
+    if (std::strcmp(name, uuid) == 0) return 0;
+  }
+  return kNotFound;
 }
 
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
-  *device = &indices[index];
+int nvmlDeviceGetMinorNumber(void* device, unsigned* number) {
+  *number = static_cast<unsigned>(*static_cast<int*>(device));
   return 0;
 }
 

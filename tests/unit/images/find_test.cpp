@@ -34,7 +34,7 @@ class FindImageSet : public testing::Test {
 
   TemporaryFolder folder_;
   std::filesystem::path root_ = folder_.path();
-  base::Environment environment_{{"LOCKSTEP_DATA", root_ / "shared"}, {"HOME", root_ / "home"}};
+  base::Environment environment_{{"HOME", root_ / "home"}};
 };
 
 TEST_F(FindImageSet, TorchvisionsFoldersBelowADataPath) {
@@ -60,8 +60,23 @@ TEST_F(FindImageSet, TheUsualPlacesInTheirOrder) {
   EXPECT_EQ(find("mnist", "")->size(), 3);
   write_mnist(root_ / "home/.cache/lockstep/MNIST/raw", 5);
   EXPECT_EQ(find("mnist", "")->size(), 5);
-  write_mnist(root_ / "shared/mnist", 7);
-  EXPECT_EQ(find("mnist", "")->size(), 7);
+}
+
+TEST_F(FindImageSet, TheVariableMeansWhatTheOptionMeans) {
+  write_mnist(root_ / "home/.cache/mnist", 3);
+  write_mnist(root_ / "shared/mnist", 5);
+  write_mnist(root_ / "other", 7);
+  environment_.set("LOCKSTEP_DATA", root_ / "shared");
+  EXPECT_EQ(find("mnist", "")->size(), 5);
+  EXPECT_EQ(find("mnist", root_ / "other")->size(), 7) << "the option wins";
+  environment_.set("LOCKSTEP_DATA", root_ / "elsewhere");
+  EXPECT_THAT(error("mnist", ""), AllOf(HasSubstr((root_ / "elsewhere/MNIST/raw").string()),
+                                        testing::Not(HasSubstr((root_ / "home").string()))));
+  EXPECT_THAT(error("fashion-mnist", ""), testing::Not(HasSubstr("/usr/share"))) << "nowhere else";
+  environment_.set("LOCKSTEP_DATA", "synthetic");
+  EXPECT_EQ(find("mnist", "")->size(), 60'000);
+  environment_.set("LOCKSTEP_DATA", "");
+  EXPECT_EQ(find("mnist", "")->size(), 3) << "set to nothing is not set";
 }
 
 TEST_F(FindImageSet, FashionMnistIsInstalled) {
@@ -75,7 +90,7 @@ TEST_F(FindImageSet, CifarAsFolderAndAsArchive) {
   write_bytes(root_ / "cifar-100-binary/train.bin", cifar_records(3, 100));
   EXPECT_EQ(find("cifar100", root_)->size(), 3);
   EXPECT_EQ(find("cifar100", root_ / "cifar-100-binary")->size(), 3);
-  const auto archive = root_ / "shared/cifar-100-binary.tar.gz";
+  const auto archive = root_ / "home/.cache/cifar-100-binary.tar.gz";
   write_bytes(archive, tar({{"cifar-100-binary/train.bin", cifar_records(4, 100)}}, ARCHIVE_FILTER_GZIP));
   EXPECT_EQ(find("cifar100", archive)->size(), 4);
   EXPECT_EQ(find("cifar100", "")->size(), 4);
@@ -126,6 +141,17 @@ TEST_F(FindImageSet, Hdf5ByTheNameOfItsPart) {
   EXPECT_EQ(find("tiny-imagenet", root_ / "tiny-imagenet/train_other.h5")->size(), 2);
 }
 
+TEST_F(FindImageSet, TinyImagenetAsItIsPublished) {
+  const auto set = root_ / "home/.cache/tiny-imagenet-200";
+  write_bytes(set / "train/n01/images/n01_0.JPEG", jpeg(std::string(12, 'x'), 2, 2));
+  write_bytes(set / "val/images/val_0.JPEG", jpeg(std::string(12, 'x'), 2, 2));
+  write_bytes(set / "val/val_annotations.txt", "val_0.JPEG\tn01\t0\t0\t1\t1\n");
+  EXPECT_THAT(error("tiny-imagenet", ""), HasSubstr("tiny-imagenet-200.zip"));
+  write_bytes(set / "wnids.txt", "n01\n");
+  EXPECT_EQ(find("tiny-imagenet", "")->size(), 1);
+  EXPECT_EQ(find("tiny-imagenet", "", Split::kTest)->size(), 1);
+}
+
 TEST_F(FindImageSet, ADataPathMayBeOfAnyFormat) {
   write_bytes(root_ / "train/cat/1.png", png(std::string(12, 'x'), 2, 2));
   EXPECT_EQ(find("cifar100", root_)->class_names()[0], "cat");
@@ -135,18 +161,17 @@ TEST_F(FindImageSet, ADataPathMayBeOfAnyFormat) {
 }
 
 TEST_F(FindImageSet, ADataPathIsTheOnlyPlace) {
-  write_mnist(root_ / "shared/mnist", 3);
+  write_mnist(root_ / "home/.cache/mnist", 3);
   EXPECT_THAT(error("mnist", root_ / "elsewhere"),
               AllOf(HasSubstr((root_ / "elsewhere/MNIST/raw").string()), HasSubstr("--data"),
-                    testing::Not(HasSubstr((root_ / "shared").string()))));
+                    testing::Not(HasSubstr((root_ / "home").string()))));
 }
 
 TEST_F(FindImageSet, TheErrorListsEveryPlace) {
   EXPECT_THAT(
       error("cifar10", ""),
-      AllOf(HasSubstr("the training part of cifar10"), HasSubstr((root_ / "shared").string()),
-            HasSubstr("\n  data/cifar-10-batches-bin"), HasSubstr((root_ / "home/.cache/lockstep").string()),
-            HasSubstr("cifar-10-binary.tar.gz")));
+      AllOf(HasSubstr("the training part of cifar10"), HasSubstr("\n  data/cifar-10-batches-bin"),
+            HasSubstr((root_ / "home/.cache/lockstep").string()), HasSubstr("cifar-10-binary.tar.gz")));
   EXPECT_THAT(error("imagenet", ""),
               AllOf(HasSubstr("'imagenet'"), HasSubstr("mnist, fashion-mnist, cifar10, cifar100")));
 }

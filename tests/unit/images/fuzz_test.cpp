@@ -170,6 +170,19 @@ TEST_F(ImageFuzz, Tensors) {
   outcome_.expect_both();
 }
 
+TEST_F(ImageFuzz, Annotations) {
+  std::string list;
+  for (const std::string number : {"0", "1", "2"}) {
+    write_bytes(folder_.path() / "val/images" / ("val_" + number + ".png"), png(std::string(12, 'x'), 2, 2));
+    list += "val_" + number + ".png\tn0" + number + "\t0\t32\t44\t62\n";
+  }
+  mutations({list}, [&](const std::string& bytes) {
+    write_bytes(folder_.path() / "val/val_annotations.txt", bytes);
+    outcome_.count([&] { read_all(*open_image_folder(folder_.path(), Split::kTest)); });
+  });
+  outcome_.expect_both();
+}
+
 TEST_F(ImageFuzz, Pictures) {
   const std::string pixels = pattern(12 * 9 * 3);
   const std::vector<std::string> files{

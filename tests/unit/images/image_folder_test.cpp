@@ -94,5 +94,50 @@ TEST_F(ImageFolder, LinksInACircleEnd) {
   EXPECT_LE(set->size(), 10);
 }
 
+class TinyImagenet : public ImageFolder {
+ protected:
+  void SetUp() override {
+    write("train/n02/images/n02_0.JPEG", 'x');
+    write("train/n01/images/n01_0.JPEG", 'y');
+    write_bytes(folder_.path() / "train/n01/n01_boxes.txt", "n01_0.JPEG\t0\t0\t62\t63\n");
+    for (const char name : {'0', '1', '2'}) write(std::string("val/images/val_") + name + ".JPEG", name);
+  }
+  void annotate(const std::string& text) { write_bytes(folder_.path() / "val/val_annotations.txt", text); }
+};
+
+TEST_F(TinyImagenet, TheListTellsTheClassesOfTheValidationPart) {
+  annotate("val_2.JPEG\tn01\t0\t32\t44\t62\nval_0.JPEG\tn02\t1\t2\t3\t4\r\n\nval_1.JPEG\tn02");
+  EXPECT_EQ(contents(*open_image_folder(folder_.path(), Split::kTrain)), "0y 1x ");
+  const ImageSet test = open_image_folder(folder_.path(), Split::kTest);
+  EXPECT_EQ(contents(*test), "02 10 11 ");
+  EXPECT_THAT(test->class_names(), ElementsAre("n01", "n02"));
+  // The part alone, by the classes of its list.
+  EXPECT_EQ(contents(*open_image_folder(folder_.path() / "val", Split::kTrain)), "02 10 11 ");
+}
+
+TEST_F(TinyImagenet, WhatIsWrongInTheListIsSaidWithItsLine) {
+  const std::string good = "val_0.JPEG\tn01\n";
+  const std::pair<const char*, const char*> cases[] = {
+      {"val_1.JPEG n01", "no tab"},
+      {"\tn01", "not the name of a"},
+      {"val_1.txt\tn01", "not the name of a"},
+      {"../../train/n01/images/n01_0.JPEG\tn01", "not the name of a"},
+      {"val_\x1b[1;JPEG\tn01", "val_?[1;JPEG"},
+      {"val_1.JPEG\t\t0", "not the name of a class"},
+      {"val_1.JPEG\tn03", "'n03' is a class that the training part does not have"},
+      {"val_9.JPEG\tn01", "there is no picture 'val_9.JPEG'"},
+      {"val_0.JPEG\tn01", "is in line 1 too"},
+  };
+  for (const auto& [line, reason] : cases) {
+    annotate(good + line + "\n");
+    EXPECT_THAT(error(Split::kTest), AllOf(HasSubstr((folder_.path() / "val/val_annotations.txt").string()),
+                                           HasSubstr("at line 2: "), HasSubstr(reason)));
+  }
+  annotate(good + std::string(1 << 20, 'x'));
+  EXPECT_LT(error(Split::kTest).size(), 1000u) << "a long line is not shown whole";
+  std::filesystem::remove_all(folder_.path() / "val/images");
+  EXPECT_THAT(error(Split::kTest), HasSubstr("cannot read the folder"));
+}
+
 }  // namespace
 }  // namespace lockstep::test

@@ -28,7 +28,7 @@ TEST(StallTest, NamesWhoWaitsAndWhoIsMissing) {
   EXPECT_THAT(stall->waiting, ElementsAre(4));
   EXPECT_THAT(stall->missing, ElementsAre(5));
   EXPECT_EQ(stall->report,
-            "[run] no rank has moved for 30 s:\n"
+            "no rank has moved for 30 s:\n"
             "  rank 4 waits in all_reduce (its collective number 9; step 5, backward) for 31 s\n"
             "  rank 5 has not arrived: its last collective was number 8, all_reduce; step 5, backward; no "
             "change for 40 s\n");
@@ -80,7 +80,7 @@ TEST(StallTest, RanksThatWaitAtTheSamePlaceShareALineAndHostsAreNamed) {
   const auto stall = find_stall(ranks, seconds(30));
   ASSERT_TRUE(stall);
   EXPECT_EQ(stall->report,
-            "[run] no rank has moved for 30 s:\n"
+            "no rank has moved for 30 s:\n"
             "  ranks 0-4,6 wait in all_reduce (their collective number 9; step 5, backward) for 31 to 37 s\n"
             "  rank 7 on gpu02 waits in all_reduce (its collective number 9; step 6, backward) for 38 s\n"
             "  rank 5 on gpu02 has not arrived: its last collective was number 8, all_reduce; step 5, "

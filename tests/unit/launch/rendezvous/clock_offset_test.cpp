@@ -30,14 +30,11 @@ TEST(ClockOffsetTest, TheQuickestAnswerCountsUntilItIsOld) {
 TEST(ClockOffsetTest, FailuresAreToldInTheCoordinatorsTime) {
   using namespace testing_cluster;  // NOLINT(google-build-using-namespace): all of it
   constexpr int64_t kHourUs = 3'600'000'000;
-  base::EventLoop loop;
+  Single single;
   ByHand ahead;
-  RendezvousOptions options = quick(1, 1);
-  options.port = ahead.socket.port;
-  Launcher launcher;
-  launcher.membership = join_remote(loop, node("a"), options, launcher);
+  single.join(quick(1, 1), ahead.socket.port);
   std::optional<JobFailure> failure;
-  ahead.accept(loop, [&](Channel& channel, const wire::Message& message) {
+  ahead.accept(single.loop, [&](Channel& channel, const wire::Message& message) {
     if (std::holds_alternative<wire::Join>(message)) {
       channel.send(wire::Joined{milliseconds(50), std::chrono::seconds(20), 0});
     } else if (const auto* beat = std::get_if<wire::Heartbeat>(&message)) {
@@ -53,9 +50,9 @@ TEST(ClockOffsetTest, FailuresAreToldInTheCoordinatorsTime) {
       failure = failed->failure;
     }
   });
-  ASSERT_TRUE(run_until(loop, [&] { return launcher.running.has_value(); }));
-  launcher.fail(1);  // at 1 us past the epoch by its own clock
-  ASSERT_TRUE(run_until(loop, [&] { return failure.has_value(); }));
+  ASSERT_TRUE(single.run_until([&] { return single.launcher.running.has_value(); }));
+  single.launcher.fail(1);  // at 1 us past the epoch by its own clock
+  ASSERT_TRUE(single.run_until([&] { return failure.has_value(); }));
   EXPECT_NEAR(static_cast<double>(failure->time_us), static_cast<double>(kHourUs), 60e6)
       << "off by half a round trip at most";
 }

@@ -77,61 +77,52 @@ TEST(ContactTest, ADeadCoordinatorEndsAll) {
 
 TEST(ContactTest, ASilentCoordinatorEndsAll) {
   // On a loop of its own, which stands still.
-  base::EventLoop server_loop, loop;
-  RendezvousOptions options = with_short_lease(quick(1, 1, 5));
+  base::EventLoop server_loop;
+  const RendezvousOptions options = with_short_lease(quick(1, 1, 5));
   CoordinatorServer server(server_loop, base::listen_on("127.0.0.1", 0), options, /*needs_host=*/false);
-  options.port = server.port();
-  Launcher launcher;
-  launcher.membership = join_remote(loop, node("a"), options, launcher);
-  ASSERT_TRUE(run_until(loop, [&] {
+  Single single;
+  single.join(options, server.port());
+  ASSERT_TRUE(single.run_until([&] {
     server_loop.run_once(milliseconds(0));
-    return launcher.running.has_value();
+    return single.launcher.running.has_value();
   }));
-  ASSERT_TRUE(run_until(loop, [&] { return launcher.outcome.has_value(); }));
-  EXPECT_EQ(launcher.outcome->kind, Kind::kNodeLost);
-  EXPECT_THAT(launcher.outcome->reason, HasSubstr("no answer for 1 s"));
+  ASSERT_TRUE(single.finishes());
+  EXPECT_EQ(single.launcher.outcome->kind, Kind::kNodeLost);
+  EXPECT_THAT(single.launcher.outcome->reason, HasSubstr("no answer for 1 s"));
 }
 
 TEST(ContactTest, ALauncherMayComeBeforeTheCoordinator) {
-  base::EventLoop loop;
-  base::ListenSocket reserved = base::listen_on("127.0.0.1", 0);
-  RendezvousOptions options = quick(1, 1);
-  options.port = reserved.port;
-  reserved.fd.reset();
-  Launcher launcher;
-  launcher.membership = join_remote(loop, node("a"), options, launcher);
-  for (int i = 0; i < 5; ++i) loop.run_once(milliseconds(10));
-  EXPECT_FALSE(launcher.outcome);
-  CoordinatorServer server(loop, base::listen_on("127.0.0.1", options.port), options, /*needs_host=*/false);
-  ASSERT_TRUE(run_until(loop, [&] { return launcher.running == 0; }));
+  Single single;
+  const uint16_t port = closed_port();
+  single.join(quick(1, 1), port);
+  for (int i = 0; i < 5; ++i) single.loop.run_once(milliseconds(10));
+  EXPECT_FALSE(single.launcher.outcome);
+  CoordinatorServer server(single.loop, base::listen_on("127.0.0.1", port), quick(1, 1),
+                           /*needs_host=*/false);
+  ASSERT_TRUE(single.run_until([&] { return single.launcher.running == 0; }));
 }
 
 TEST(ContactTest, AnUnreachableCoordinatorIsNamedWithWhatWasTried) {
-  base::EventLoop loop;
-  base::ListenSocket reserved = base::listen_on("127.0.0.1", 0);
+  Single single;
+  const uint16_t port = closed_port();
   RendezvousOptions options = quick(1, 1);
-  options.port = reserved.port;
-  reserved.fd.reset();
   options.join_timeout = milliseconds(100);
-  Launcher launcher;
-  launcher.membership = join_remote(loop, node("a"), options, launcher);
-  ASSERT_TRUE(run_until(loop, [&] { return launcher.outcome.has_value(); }));
-  EXPECT_EQ(launcher.outcome->kind, Kind::kRendezvousFailed);
-  EXPECT_THAT(launcher.outcome->reason,
-              HasSubstr("127.0.0.1:" + std::to_string(options.port) + ": Connection refused"));
+  single.join(options, port);
+  ASSERT_TRUE(single.finishes());
+  EXPECT_EQ(single.launcher.outcome->kind, Kind::kRendezvousFailed);
+  EXPECT_THAT(single.launcher.outcome->reason,
+              HasSubstr("127.0.0.1:" + std::to_string(port) + ": Connection refused"));
 }
 
 TEST(ContactTest, AListenerThatNeverAnswersIsNamed) {
-  base::EventLoop loop;
+  Single single;
   const base::ListenSocket silent = base::listen_on("127.0.0.1", 0);
   RendezvousOptions options = quick(1, 1);
-  options.port = silent.port;
   options.stranger_timeout = milliseconds(20);
   options.join_timeout = milliseconds(200);
-  Launcher launcher;
-  launcher.membership = join_remote(loop, node("a"), options, launcher);
-  ASSERT_TRUE(run_until(loop, [&] { return launcher.outcome.has_value(); }));
-  EXPECT_THAT(launcher.outcome->reason, HasSubstr("connected, but got no answer"));
+  single.join(options, silent.port);
+  ASSERT_TRUE(single.finishes());
+  EXPECT_THAT(single.launcher.outcome->reason, HasSubstr("connected, but got no answer"));
 }
 
 }  // namespace

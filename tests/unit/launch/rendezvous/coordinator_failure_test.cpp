@@ -23,7 +23,7 @@ TEST(CoordinatorFailureTest, OneFailureStopsAllThenFails) {
   job.join(2);
   job.fail(2, 100, 7);
   ASSERT_EQ(job.stops.size(), 2u);
-  EXPECT_THAT(job.stops[0].reason, HasSubstr("rank 2 on node 1 (host2) ended with exit code 7"));
+  EXPECT_THAT(job.stops[0].reason, HasSubstr("rank 2 on host2 ended with exit code 7"));
   EXPECT_THAT(job.finishes, IsEmpty());
   job.all_stopped();
   const JobOutcome& outcome = job.finishes[1].at(0);

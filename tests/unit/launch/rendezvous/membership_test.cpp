@@ -44,7 +44,7 @@ TEST(MembershipTest, AFailureRestartsAllThenEndsAll) {
   ASSERT_TRUE(cluster.all_run(0));
   cluster.launchers[1]->fail(9);
   ASSERT_TRUE(cluster.all_run(1));
-  EXPECT_THAT(cluster.launchers[0]->stop_reason, HasSubstr("node 1 (b) ended with exit code 9"));
+  EXPECT_THAT(cluster.launchers[0]->stop_reason, HasSubstr("rank 0 on b ended with exit code 9"));
   EXPECT_EQ(cluster.launchers[0]->map.restart_count, 1);
   EXPECT_EQ(cluster.launchers[0]->map.master_port, 20001);
   cluster.launchers[0]->fail(11);
@@ -81,15 +81,12 @@ TEST(MembershipTest, LateLaunchersJoinByARestart) {
 }
 
 TEST(MembershipTest, LeavingBeforeJoiningNeedsNobody) {
-  base::EventLoop loop;
-  RendezvousOptions options = quick(1, 1);
-  options.port = 1;
-  Launcher launcher;
-  launcher.membership = join_remote(loop, node("a"), options, launcher);
-  launcher.membership->leave(SIGINT);
-  EXPECT_FALSE(launcher.outcome) << "called from inside leave()";
-  ASSERT_TRUE(run_until(loop, [&] { return launcher.outcome.has_value(); }));
-  EXPECT_EQ(launcher.outcome->status(), 128 + SIGINT);
+  Single single;
+  single.join(quick(1, 1), closed_port());
+  single.launcher.membership->leave(SIGINT);
+  EXPECT_FALSE(single.launcher.outcome) << "called from inside leave()";
+  ASSERT_TRUE(single.finishes());
+  EXPECT_EQ(single.launcher.outcome->status(), 128 + SIGINT);
 }
 
 TEST(MembershipTest, TheHostIsNodeZeroAndTheLastToKnow) {
@@ -156,6 +153,28 @@ TEST(LocalMembershipTest, OneNodeNeedsNoSockets) {
   launcher.fail(4);
   ASSERT_TRUE(run_until(loop, [&] { return launcher.outcome.has_value(); }));
   EXPECT_EQ(launcher.outcome->status(), 4);
+}
+
+TEST(LocalMembershipTest, OneNodeOfAKnownMapDecidesForItself) {
+  Single single;
+  Generation map;
+  map.nodes = {node("a", 0), node("b", 1)};
+  map.nodes[0].local_world_size = 3;
+  map.node_rank = 1;
+  map.master_addr = "a";
+  map.master_port = 4000;
+  single.launcher.membership = join_known(single.loop, map, quick(1, 1), single.launcher);
+  ASSERT_TRUE(single.run_until([&] { return single.launcher.running == 0; }));
+  EXPECT_EQ(single.launcher.ports_reserved, 0) << "it is known";
+  EXPECT_EQ(single.launcher.map.first_rank(), 3);
+  EXPECT_EQ(single.launcher.map.world_size(), 4);
+  EXPECT_EQ(single.launcher.map.master_addr, "a");
+  EXPECT_EQ(single.launcher.map.master_port, 4000);
+  single.launcher.fail(5);
+  ASSERT_TRUE(single.finishes());
+  EXPECT_EQ(single.launcher.outcome->status(), 5);
+  EXPECT_EQ(single.launcher.outcome->failure->node_rank, 1);
+  EXPECT_EQ(single.launcher.outcome->failure->host, "b");
 }
 
 TEST(LocalMembershipTest, Succeeds) {

@@ -86,26 +86,23 @@ TEST(PulseOverSocketsTest, AForgedPulseIsNoSignOfLife) {
 // A coordinator that takes what comes by TCP and answers only pulses.
 TEST(PulseOverSocketsTest, PulsesAloneKeepAMemberAlive) {
   using namespace testing_cluster;  // NOLINT(google-build-using-namespace): all of it
-  base::EventLoop loop;
+  Single single;
   ByHand deaf;
   const base::UniqueFd pulses = open_pulse_socket(deaf.socket.fd.get());
   ASSERT_TRUE(pulses);
-  RendezvousOptions options = quick(1, 1);
-  options.port = deaf.socket.port;
-  Launcher launcher;
-  launcher.membership = join_remote(loop, node("a"), options, launcher);
+  single.join(quick(1, 1), deaf.socket.port);
   int heartbeats = 0, answers = 0;
-  deaf.accept(loop, [&](Channel& channel, const wire::Message& message) {
+  deaf.accept(single.loop, [&](Channel& channel, const wire::Message& message) {
     if (std::holds_alternative<wire::Join>(message)) {
       channel.send(wire::Joined{milliseconds(50), milliseconds(500), 42});
     } else if (std::holds_alternative<wire::Heartbeat>(message)) {
       ++heartbeats;
     }
   });
-  ASSERT_TRUE(run_until(loop, [&] {
+  ASSERT_TRUE(single.run_until([&] {
     // Several leases long; then no answer comes any more.
     while (const auto datagram = heartbeats < 50 ? receive_datagram(pulses.get()) : std::nullopt) {
-      EXPECT_FALSE(launcher.outcome);
+      EXPECT_FALSE(single.launcher.outcome);
       const auto pulse = read_pulse(datagram->bytes);
       EXPECT_TRUE(verify_pulse(datagram->bytes, {deaf.token, kMember, deaf.nonce, deaf.its_nonce}));
       EXPECT_EQ(pulse->member, 42u);
@@ -114,7 +111,7 @@ TEST(PulseOverSocketsTest, PulsesAloneKeepAMemberAlive) {
                     datagram->from);
       ++answers;
     }
-    return launcher.outcome.has_value();
+    return single.launcher.outcome.has_value();
   }));
   EXPECT_GE(heartbeats, 50) << "the lease was renewed by pulses";
   EXPECT_GT(answers, 0);

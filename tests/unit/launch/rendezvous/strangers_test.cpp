@@ -157,13 +157,10 @@ TEST(StrangersTest, AMemberThatBreaksTheProtocolIsLost) {
 }
 
 TEST(StrangersTest, ACoordinatorWithoutTheTokenIsNotTrusted) {
-  base::EventLoop loop;
+  Single single;
   // Somebody who says welcome to everybody.
   const base::ListenSocket socket = base::listen_on("127.0.0.1", 0);
-  RendezvousOptions options = quick(1, 1);
-  options.port = socket.port;
-  Launcher launcher;
-  launcher.membership = join_remote(loop, node("a"), options, launcher);
+  single.join(quick(1, 1), socket.port);
   struct Impostor : Channel::Handler {
     void received(Channel& channel, wire::Message message) override {
       EXPECT_FALSE(std::holds_alternative<wire::Join>(message)) << "told a stranger about itself";
@@ -171,11 +168,11 @@ TEST(StrangersTest, ACoordinatorWithoutTheTokenIsNotTrusted) {
     }
     void broken(Channel&, const std::string&) override {}
   } impostor;
-  Channel channel(loop, base::UniqueFd(::accept(socket.fd.get(), nullptr, nullptr)), kMaxMemberBytes,
+  Channel channel(single.loop, base::UniqueFd(::accept(socket.fd.get(), nullptr, nullptr)), kMaxMemberBytes,
                   impostor);
   channel.send(wire::Challenge{});
-  ASSERT_TRUE(run_until(loop, [&] { return launcher.outcome.has_value(); }));
-  EXPECT_THAT(launcher.outcome->reason, HasSubstr("does not know the job token"));
+  ASSERT_TRUE(single.finishes());
+  EXPECT_THAT(single.launcher.outcome->reason, HasSubstr("does not know the job token"));
 }
 
 }  // namespace

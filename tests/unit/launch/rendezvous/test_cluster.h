@@ -169,6 +169,26 @@ struct Cluster {
   std::vector<std::unique_ptr<Launcher>> launchers;
 };
 
+// One launcher, "a", and at its port what a test puts there.
+struct Single {
+  void join(RendezvousOptions options, uint16_t port) {
+    options.port = port;
+    launcher.membership = join_remote(loop, node("a"), options, launcher);
+  }
+  bool run_until(const std::function<bool()>& condition) {
+    return testing_cluster::run_until(loop, condition);
+  }
+  bool finishes() {
+    return run_until([&] { return launcher.outcome.has_value(); });
+  }
+
+  base::EventLoop loop;
+  Launcher launcher;
+};
+
+// Of this machine; nobody listens on it.
+inline uint16_t closed_port() { return base::listen_on("127.0.0.1", 0).port; }
+
 // A coordinator by hand: knows the token, welcomes one launcher and says what a test
 // wants.
 struct ByHand : Channel::Handler {

@@ -1,0 +1,60 @@
+#include "deepspeed/key.h"
+
+namespace lockstep::deepspeed {
+
+using C = DeepSpeedConfig;
+
+void add_output_keys(std::vector<Key>& keys) {
+  Section<C>(
+      keys, "", [](auto& c) -> auto& { return c; })
+      .honour("steps_per_print", &C::steps_per_print, "steps between progress lines; null or 0: none",
+              {.range = {.least = 0}})
+      .honour("wall_clock_breakdown", &C::wall_clock_breakdown,
+              "times of forward, backward, all-reduce and step; on with flops_profiler, too")
+      .honour("memory_breakdown", &C::memory_breakdown, "memory along with the times")
+      .honour("dump_state", &C::dump_state, "print the engine's state at the start")
+      .honour("log_level", &C::log_level, "debug, info, warning or error; null: LOCKSTEP_LOG_LEVEL");
+
+  Section<C::ThroughputTimer>(
+      keys, "timers.throughput", [](auto& c) -> auto& { return c.throughput_timer; })
+      .honour("enabled", &C::ThroughputTimer::enabled, "samples a second in the progress line")
+      .honour("synchronized", &C::ThroughputTimer::synchronized,
+              "wait for the device before reading the clock");
+
+  Section<C::Monitor>(
+      keys, "tensorboard", [](auto& c) -> auto& { return c.tensorboard; })
+      .honour("enabled", &C::Monitor::enabled, "write TensorBoard events")
+      .honour("output_path", &C::Monitor::output_path, "folder; empty: where the program was started")
+      .honour("job_name", &C::Monitor::job_name, "folder in it");
+
+  Section<C::Monitor>(
+      keys, "csv_monitor", [](auto& c) -> auto& { return c.csv_monitor; })
+      .honour("enabled", &C::Monitor::enabled, "write a CSV file for each value")
+      .honour("output_path", &C::Monitor::output_path, "folder; empty: where the program was started")
+      .honour("job_name", &C::Monitor::job_name, "folder in it");
+
+  using Profiler = C::FlopsProfiler;
+  Section<Profiler>(
+      keys, "flops_profiler", [](auto& c) -> auto& { return c.flops_profiler; })
+      .honour("enabled", &Profiler::enabled, "count parameters and operations of one step")
+      .honour("profile_step", &Profiler::profile_step, "which step", {.range = {.least = 1}})
+      .honour("module_depth", &Profiler::module_depth, "levels of modules that are printed; -1: all",
+              {.range = {.least = -1}})
+      .honour("top_modules", &Profiler::top_modules, "modules of a level that are printed",
+              {.range = {.least = 1}})
+      .honour("detailed", &Profiler::detailed, "print the tree of modules")
+      .honour("output_file", &Profiler::output_file, "file; null: standard output")
+      .honour("recompute_fwd_factor", &Profiler::recompute_fwd_factor,
+              "forward passes that activation checkpointing repeats", {.range = {.least = 0, .most = 1}});
+
+  using Logger = C::CommsLogger;
+  Section<Logger>(
+      keys, "comms_logger", [](auto& c) -> auto& { return c.comms_logger; })
+      .honour("enabled", &Logger::enabled, "measure collectives")
+      .honour("verbose", &Logger::verbose, "a line for each call")
+      .honour("prof_all", &Logger::prof_all, "all operations; false: those of prof_ops")
+      .honour("debug", &Logger::debug, "name the caller")
+      .honour("prof_ops", &Logger::prof_ops, "operations that are measured");
+}
+
+}  // namespace lockstep::deepspeed

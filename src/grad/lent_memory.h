@@ -1,0 +1,44 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <lockstep/communicator.h>
+
+#include <unordered_map>
+#include <vector>
+
+namespace lockstep::grad {
+
+// Memory for tensors that need it for a part of a step only. A borrower and all its
+// views stay the same tensors; their storage is empty between take_back() and the next
+// lend(), and an operation that reads them then throws. What was lent once is kept for
+// the next borrower of about its size, so that a step in its stride allocates nothing.
+//
+// One thread at a time. Borrowers may outlive it.
+class LentMemory {
+ public:
+  // Memory comes from the group, so that collectives use it in place.
+  explicit LentMemory(Communicator communicator) : communicator_(std::move(communicator)) {}
+  LentMemory(const LentMemory&) = delete;
+  LentMemory& operator=(const LentMemory&) = delete;
+
+  // Takes the memory of a flat tensor away for good: from here on it borrows.
+  static void hollow(const at::Tensor& flat);
+  static bool has_memory(const at::Tensor& flat);
+
+  // REQUIRES: hollow. The content is undefined.
+  void lend(const at::Tensor& flat);
+  void take_back(const at::Tensor& flat);
+
+  // Held in all, lent or not.
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  at::Tensor find(const at::Tensor& flat);
+
+  Communicator communicator_;
+  std::vector<at::Tensor> free_;
+  std::unordered_map<const void*, at::Tensor> lent_;  // by the storage that borrows
+  int64_t bytes_ = 0;
+};
+
+}  // namespace lockstep::grad

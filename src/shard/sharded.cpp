@@ -1,0 +1,14 @@
+#include <ATen/ATen.h>
+#include <lockstep/sharded.h>
+
+namespace lockstep::shard {
+
+void Unit::watch(const at::Tensor& output) {
+  if (!output.defined() || !output.requires_grad()) return;
+  // Runs when the output's gradient is there, before the nodes that made the output.
+  output.register_hook([this, watcher = watcher_](const at::Tensor&) {
+    if (watcher == watcher_) watcher_->before_backward(index_);
+  });
+}
+
+}  // namespace lockstep::shard

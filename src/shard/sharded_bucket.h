@@ -1,0 +1,87 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <lockstep/communicator.h>
+#include <lockstep/data_parallel.h>
+
+#include <string>
+#include <vector>
+
+#include "grad/bucket_plan.h"
+#include "grad/flat_buffer.h"
+#include "grad/lent_memory.h"
+
+namespace lockstep::shard {
+
+struct NamedParameter {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// Where this rank stands among those that share buckets.
+struct Place {
+  int ranks = 1;
+  int rank = 0;
+};
+
+// The parameters of one bucket, and this rank's part of them.
+//
+// A resident bucket is whole on every rank at all times; another one only between
+// start_gather() and release().
+class ShardedBucket {
+ public:
+  // Moves the parameters into flat memory, which is whole until divide().
+  ShardedBucket(const grad::BucketLayout& layout, const std::vector<NamedParameter>& parameters,
+                const Communicator& communicator, Place place, bool resident);
+
+  // After the ranks have agreed on the values: makes this rank's part, and the float32
+  // master of it where the parameters are 16-bit.
+  void divide();
+
+  const grad::BucketLayout& layout() const { return layout_; }
+  const std::vector<NamedParameter>& parameters() const { return parameters_; }  // by layout().slots
+  at::IntArrayRef shape(size_t slot) const { return flat_.views[slot].sizes(); }
+  bool resident() const { return resident_; }
+  // This rank's part in the parameters' dtype, and what the optimizer updates: the same,
+  // or float32.
+  const at::Tensor& part() const { return part_; }
+  const at::Tensor& master() const { return master_; }
+  bool has_master() const { return !master_.is_same(part_); }
+
+  // After an update of the master: brings it to the part.
+  void take_update();
+  // After the part was written: brings it to the master, where it is not what the master
+  // rounds to.
+  void adopt_part();
+  // Starts to give this rank's part to the others where the bucket is resident.
+  Work publish();
+
+  // Non-resident: from here on the parameters can be read once the work is done.
+  Work start_gather(grad::LentMemory& memory);
+  bool is_whole() const { return grad::LentMemory::has_memory(flat_.flat); }
+  // The parameters' memory goes, and they have no elements; what they held is in the parts.
+  void release(grad::LentMemory& memory);
+  // Takes this rank's part, and its master, from whole parameters that somebody wrote.
+  void adopt_whole();
+
+  // This rank's part of a flat tensor of the bucket's length.
+  at::Tensor own_part(const at::Tensor& flat) const;
+
+  int64_t parameter_bytes() const;
+  int64_t master_bytes() const;
+
+ private:
+  void show();
+  void hide();
+
+  grad::BucketLayout layout_;
+  std::vector<NamedParameter> parameters_;
+  Communicator communicator_;
+  Place place_;
+  bool resident_;
+  grad::FlatBuffer flat_;
+  at::Tensor part_;    // in the parameters' dtype; of a resident bucket it is a part of flat_
+  at::Tensor master_;  // part_ itself, or float32
+};
+
+}  // namespace lockstep::shard

@@ -1,0 +1,399 @@
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <lockstep/data_parallel.h>
+#include <lockstep/error.h>
+#include <lockstep/named_tensors.h>
+#include <lockstep/sharded_model.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "grad/reducer.h"
+#include "shard/shard_plan.h"
+#include "shard/sharded_bucket.h"
+#include "shard/sharded_optimizer.h"
+#include "shard/sharded_state.h"
+#include "shard/unit_schedule.h"
+
+namespace lockstep {
+
+using shard::NamedParameter;
+using shard::Place;
+using shard::ShardedBucket;
+
+namespace {
+
+ShardedOptions validated(ShardedOptions options) {
+  const auto require = [](bool holds, const char* what, auto value) {
+    if (!holds) throw ConfigError("shard", fmt::format("{}: {}", what, value));
+  };
+  require(options.stage >= 0 && options.stage <= 3, "the stage must be 0, 1, 2 or 3", options.stage);
+  require(options.bucket_cap_bytes > 0, "bucket_cap_bytes must be positive", options.bucket_cap_bytes);
+  require(options.persistence_threshold >= 0, "persistence_threshold must not be negative",
+          options.persistence_threshold);
+  require(options.gradient_predivide_factor > 0 && std::isfinite(options.gradient_predivide_factor),
+          "gradient_predivide_factor must be positive", options.gradient_predivide_factor);
+  return options;
+}
+
+std::vector<NamedParameter> trained_parameters(const torch::nn::Module& module) {
+  std::vector<NamedParameter> parameters;
+  for (const auto& [name, tensor] : named_parameters(module)) {
+    if (!tensor.requires_grad()) continue;
+    parameters.push_back({name, tensor});
+    // Parts of a parameter are runs of its elements in row-major order.
+    if (!tensor.is_contiguous()) parameters.back().tensor.set_data(tensor.detach().contiguous());
+  }
+  return parameters;
+}
+
+// Which unit each parameter belongs to: the innermost Sharded module around it, or 0.
+std::map<const void*, size_t> units_of(torch::nn::Module& module, std::vector<shard::Unit*>& units) {
+  std::map<const void*, size_t> unit_of;
+  // Modules come before the modules inside them.
+  for (const auto& inner : module.modules()) {
+    auto* unit = dynamic_cast<shard::Unit*>(inner.get());
+    if (unit == nullptr) continue;
+    units.push_back(unit);
+    for (const at::Tensor& parameter : inner->parameters()) {
+      unit_of[parameter.unsafeGetTensorImpl()] = units.size();
+    }
+  }
+  return unit_of;
+}
+
+}  // namespace
+
+struct ShardedModel::Impl {
+  Impl(std::shared_ptr<torch::nn::Module> module, torch::optim::Optimizer& optimizer,
+       Communicator communicator, ShardedOptions options);
+  ~Impl();
+
+  bool is_divided() const { return options.stage > 0; }
+  bool has_transient_gradients() const { return options.stage >= 2; }
+
+  void make_buckets(const std::vector<NamedParameter>& parameters, const std::vector<int>& groups);
+  void attach_units();
+  PendingReduction reduce(const GradientBucket& bucket);
+  PendingReduction start_reduction(size_t index, const at::Tensor& flat);
+  void accumulate(size_t index, const at::Tensor& reduced);
+  void wait_for_updates();
+  // What this rank owns of the parameters, in a flat tensor of each bucket.
+  template <typename Flat>
+  std::vector<Part> parts(Flat flat_of) const;
+  shard::StateView state_view() const { return {optimizer, buckets, items, place, group_names}; }
+
+  const std::shared_ptr<torch::nn::Module> module;
+  torch::optim::Optimizer& optimizer;
+  const Communicator communicator;
+  const ShardedOptions options;
+  const Place place;
+
+  std::vector<grad::BucketItem> items;
+  std::vector<ShardedBucket> buckets;
+  std::vector<std::vector<std::string>> group_names;
+  std::vector<int> group_of;    // of each bucket
+  std::vector<size_t> unit_of;  // of each bucket
+  std::vector<shard::Unit*> units;
+  std::unique_ptr<shard::UnitSchedule> schedule;
+  std::unique_ptr<GradientSync> sync;
+
+  // This rank's part of each bucket's mean gradient: memory of its own from stage 2 on,
+  // else a part of the bucket.
+  std::vector<at::Tensor> gradients;
+  std::vector<bool> has_gradient;
+  std::vector<Work> updates;  // on their way to all ranks
+};
+
+ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::optim::Optimizer& optimizer_,
+                         Communicator communicator_, ShardedOptions options_)
+    : module(std::move(module_)),
+      optimizer(optimizer_),
+      communicator(std::move(communicator_)),
+      options(validated(std::move(options_))),
+      place(options.stage == 0 ? Place{} : Place{communicator.size(), communicator.rank()}) {
+  shard::require_elementwise(optimizer, options.allow_untested_optimizer);
+  const std::vector<NamedParameter> parameters = trained_parameters(*module);
+  const std::vector<int> groups = shard::groups_of(optimizer, parameters);
+  group_names.resize(optimizer.param_groups().size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    group_names[static_cast<size_t>(groups[i])].push_back(parameters[i].name);
+  }
+  make_buckets(parameters, groups);
+
+  grad::BucketRules rules{.plan = {}, .transient = has_transient_gradients()};
+  for (const ShardedBucket& bucket : buckets) rules.plan.push_back(bucket.layout());
+  DataParallelOptions sync_options;
+  sync_options.find_unused_parameters = options.find_unused_parameters;
+  sync_options.broadcast_buffers = options.broadcast_buffers;
+  sync_options.hook = [this](const GradientBucket& bucket, const Communicator&) { return reduce(bucket); };
+  sync = std::make_unique<GradientSync>(module, communicator, sync_options, rules);
+
+  for (ShardedBucket& bucket : buckets) bucket.divide();
+  shard::hand_over(optimizer, buckets, group_of);
+  schedule = std::make_unique<shard::UnitSchedule>(buckets, unit_of, units.size() + 1, communicator,
+                                                   options.prefetch);
+  attach_units();
+  const std::vector<at::Tensor> flat = sync->flat_gradients();
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    gradients.push_back(has_transient_gradients()
+                            ? at::empty({buckets[i].layout().numel / place.ranks}, flat[i].options())
+                            : buckets[i].own_part(flat[i]));
+  }
+  has_gradient.assign(buckets.size(), false);
+}
+
+ShardedModel::Impl::~Impl() {
+  for (shard::Unit* unit : units) unit->attach(nullptr, 0);
+}
+
+void ShardedModel::Impl::make_buckets(const std::vector<NamedParameter>& parameters,
+                                      const std::vector<int>& groups) {
+  const std::map<const void*, size_t> unit_of_parameter = units_of(*module, units);
+  // A bucket has one group of the optimizer, and from stage 3 on one unit.
+  struct Family {
+    int group;
+    size_t unit;
+    bool resident;
+    auto operator<=>(const Family&) const = default;
+  };
+  std::map<Family, int> families;
+  std::vector<Family> by_number;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& tensor = parameters[i].tensor;
+    const auto unit = unit_of_parameter.find(tensor.unsafeGetTensorImpl());
+    const bool resident = options.stage < 3 || tensor.numel() < options.persistence_threshold;
+    const Family family{groups[i], resident || unit == unit_of_parameter.end() ? 0 : unit->second, resident};
+    const auto [found, is_new] = families.try_emplace(family, static_cast<int>(by_number.size()));
+    if (is_new) by_number.push_back(family);
+    items.push_back({tensor.numel(), tensor.scalar_type(), tensor.device(), found->second});
+  }
+  for (const grad::BucketLayout& layout : shard::plan_shards(items, options.bucket_cap_bytes, place.ranks)) {
+    const Family& family = by_number[static_cast<size_t>(layout.family)];
+    buckets.emplace_back(layout, parameters, communicator, place, family.resident);
+    group_of.push_back(family.group);
+    unit_of.push_back(family.unit);
+  }
+}
+
+void ShardedModel::Impl::attach_units() {
+  for (size_t i = 0; i < units.size(); ++i) units[i]->attach(schedule.get(), i + 1);
+}
+
+PendingReduction ShardedModel::Impl::reduce(const GradientBucket& bucket) {
+  const at::Tensor& flat = bucket.gradients;
+  if (!has_transient_gradients() && has_gradient[bucket.index]) {
+    throw ConfigError(
+        "shard",
+        "a second backward reduced gradients before step() or zero_grad(): put all but the last "
+        "backward of a step into no_sync()");
+  }
+  PendingReduction reduction = start_reduction(bucket.index, flat);
+  schedule->bucket_reduced(bucket.index);
+  return reduction;
+}
+
+PendingReduction ShardedModel::Impl::start_reduction(size_t index, const at::Tensor& flat) {
+  const at::NoGradGuard no_grad;
+  const double before = options.gradient_predivide_factor;
+  const double after = before / communicator.size();
+  const bool is_split = before != 1.0;
+  const bool converts = options.communication_dtype && *options.communication_dtype != flat.scalar_type();
+  // The first of a step is reduced to where it stays; others are added to it.
+  const bool direct = !converts && !has_gradient[index];
+  at::Tensor input = flat;
+  if (converts) input = input.to(*options.communication_dtype);
+  if (is_split) input.mul_(1.0 / before);
+  const ReduceOp op = is_split ? ReduceOp::kSum : ReduceOp::kMean;
+  at::Tensor output;
+  Work work;
+  if (!is_divided()) {
+    output = input;
+    work = communicator.all_reduce(input, op);
+  } else {
+    output = direct ? gradients[index] : at::empty({input.numel() / place.ranks}, input.options());
+    work = communicator.reduce_scatter(output, input, op);
+  }
+  auto finish = [this, index, input, output, is_split, after] {
+    const at::NoGradGuard inner_no_grad;
+    if (is_split) output.mul_(after);
+    accumulate(index, output);
+  };
+  return {std::move(work), std::move(finish)};
+}
+
+void ShardedModel::Impl::accumulate(size_t index, const at::Tensor& reduced) {
+  at::Tensor& gradient = gradients[index];
+  if (has_gradient[index]) {
+    gradient.add_(reduced);
+  } else if (reduced.const_data_ptr() != gradient.const_data_ptr()) {
+    gradient.copy_(reduced);
+  }
+  has_gradient[index] = true;
+}
+
+void ShardedModel::Impl::wait_for_updates() {
+  for (Work& update : updates) update.wait();
+  updates.clear();
+}
+
+template <typename Flat>
+std::vector<ShardedModel::Part> ShardedModel::Impl::parts(Flat flat_of) const {
+  std::vector<Part> parts;
+  for (const ShardedBucket& bucket : buckets) {
+    for (const shard::OwnedRange& range :
+         shard::owned_ranges(bucket.layout(), items, place.ranks, place.rank)) {
+      const NamedParameter& parameter = bucket.parameters()[range.slot];
+      parts.push_back({parameter.name, bucket.shape(range.slot).vec(), range.first,
+                       flat_of(bucket).narrow(0, range.offset, range.count)});
+    }
+  }
+  return parts;
+}
+
+ShardedModel::ShardedModel(std::shared_ptr<torch::nn::Module> module, torch::optim::Optimizer& optimizer,
+                           Communicator communicator, ShardedOptions options)
+    : impl_(std::make_unique<Impl>(std::move(module), optimizer, std::move(communicator),
+                                   std::move(options))) {}
+
+ShardedModel::~ShardedModel() = default;
+
+void ShardedModel::prepare_forward() {
+  impl_->wait_for_updates();
+  impl_->schedule->begin_step();
+  impl_->sync->prepare_forward();
+}
+
+void ShardedModel::sync_buffers() { impl_->sync->sync_buffers(); }
+
+void ShardedModel::zero_grad() {
+  impl_->sync->zero_grad();
+  impl_->has_gradient.assign(impl_->buckets.size(), false);
+}
+
+std::vector<at::Tensor> ShardedModel::flat_gradients() const { return impl_->gradients; }
+
+at::Tensor ShardedModel::clip_grad_norm(double max_norm, double norm_type) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& gradient : impl_->gradients) {
+    if (gradient.numel() == 0) continue;
+    // 16 bits would round the sum of many squares.
+    const auto dtype = at::promote_types(gradient.scalar_type(), at::kFloat);
+    const at::Tensor norm = at::linalg_vector_norm(gradient, norm_type, {}, false, dtype);
+    norms.push_back(norms.empty() ? norm : norm.to(norms.front().options()));
+  }
+  if (norms.empty()) return at::zeros({});
+  at::Tensor total = at::linalg_vector_norm(at::stack(norms), norm_type);
+  if (impl_->place.ranks > 1) {
+    const bool is_max = std::isinf(norm_type);
+    if (!is_max) total.pow_(norm_type);
+    impl_->communicator.all_reduce(total, is_max ? ReduceOp::kMax : ReduceOp::kSum).wait();
+    if (!is_max) total.pow_(1.0 / norm_type);
+  }
+  // Always multiplied, so that a GPU need not be waited for.
+  const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
+  for (const at::Tensor& gradient : impl_->gradients) gradient.mul_(factor.to(gradient.options()));
+  return total;
+}
+
+void ShardedModel::step() {
+  impl_->schedule->release_all();
+  // Buckets come as backward fills them; forward needs the last ones first.
+  for (size_t i = impl_->buckets.size(); i-- > 0;) {
+    if (!impl_->has_gradient[i]) continue;
+    ShardedBucket& bucket = impl_->buckets[i];
+    shard::step_one(impl_->optimizer, bucket.master(), impl_->gradients[i]);
+    bucket.take_update();
+    impl_->updates.push_back(bucket.publish());
+  }
+  impl_->wait_for_updates();
+}
+
+GradientSync::NoSync ShardedModel::no_sync() { return impl_->sync->no_sync(); }
+
+ShardedModel::Gathered::Gathered(ShardedModel* model) : model_(model) {
+  model_->impl_->wait_for_updates();
+  model_->impl_->schedule->gather_all();
+}
+
+ShardedModel::Gathered::~Gathered() {
+  if (model_ == nullptr) return;
+  for (ShardedBucket& bucket : model_->impl_->buckets) bucket.adopt_whole();
+  model_->impl_->schedule->release_all();
+}
+
+const ShardedOptions& ShardedModel::options() const { return impl_->options; }
+const Communicator& ShardedModel::communicator() const { return impl_->communicator; }
+std::chrono::nanoseconds ShardedModel::exposed_wait() const { return impl_->sync->exposed_wait(); }
+
+ShardedModel::Memory ShardedModel::memory() const {
+  Memory memory;
+  for (const ShardedBucket& bucket : impl_->buckets) {
+    memory.parameters += bucket.parameter_bytes();
+    memory.master += bucket.master_bytes();
+  }
+  const bool transient = impl_->has_transient_gradients();
+  for (const at::Tensor& gradient : impl_->gradients) {
+    if (transient) memory.gradients += static_cast<int64_t>(gradient.nbytes());
+  }
+  (transient ? memory.buffers : memory.gradients) += impl_->sync->gradient_bytes();
+  memory.buffers += impl_->schedule->bytes();
+  memory.optimizer = shard::state_bytes(impl_->optimizer);
+  return memory;
+}
+
+std::vector<ShardedModel::Part> ShardedModel::parameter_parts() const {
+  return impl_->parts([](const ShardedBucket& bucket) { return bucket.part(); });
+}
+
+std::vector<ShardedModel::Part> ShardedModel::master_parts() const {
+  return impl_->parts([](const ShardedBucket& bucket) { return bucket.master(); });
+}
+
+std::vector<std::pair<std::string, std::vector<int64_t>>> ShardedModel::shapes() const {
+  std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
+  for (const ShardedBucket& bucket : impl_->buckets) {
+    for (size_t i = 0; i < bucket.parameters().size(); ++i) {
+      shapes.emplace_back(bucket.parameters()[i].name, bucket.shape(i).vec());
+    }
+  }
+  return shapes;
+}
+
+bool ShardedModel::has_masters() const {
+  return std::any_of(impl_->buckets.begin(), impl_->buckets.end(),
+                     [](const ShardedBucket& bucket) { return bucket.has_master(); });
+}
+
+void ShardedModel::load_parameters(const ReadParts& read, const ReadParts& read_masters) {
+  const at::NoGradGuard no_grad;
+  impl_->wait_for_updates();
+  const auto fill = [](const std::vector<Part>& parts, const ReadParts& from) {
+    std::vector<Part> on_host = parts;
+    for (Part& part : on_host) {
+      if (!part.data.is_cpu()) part.data = at::empty_like(part.data, at::kCPU);
+    }
+    from(on_host);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (!parts[i].data.is_cpu()) parts[i].data.copy_(on_host[i].data);
+    }
+  };
+  fill(parameter_parts(), read);
+  for (ShardedBucket& bucket : impl_->buckets) bucket.adopt_part();
+  if (read_masters && has_masters()) fill(master_parts(), read_masters);
+  for (ShardedBucket& bucket : impl_->buckets) impl_->updates.push_back(bucket.publish());
+  impl_->wait_for_updates();
+}
+
+ShardedModel::OptimizerParts ShardedModel::optimizer_parts() const {
+  return shard::save_state(impl_->state_view());
+}
+
+void ShardedModel::load_optimizer(const std::string& values, const ReadParts& read) {
+  shard::load_state(impl_->state_view(), values, read);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,133 @@
+#include "shard/sharded_optimizer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <lockstep/error.h>
+#include <lockstep/optimizer_state.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+
+namespace lockstep::shard {
+
+namespace {
+
+using torch::optim::Optimizer;
+
+// Each of their elements depends on its own gradients alone.
+constexpr std::array<std::string_view, 6> kElementwise = {"SGD",     "Adam",    "AdamW",
+                                                          "Adagrad", "RMSprop", "Adadelta"};
+constexpr std::array<std::string_view, 2> kWhole = {"LBFGS", "AdamLbfgs"};
+
+template <size_t N>
+bool contains(const std::array<std::string_view, N>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Adagrad alone makes its state before it has seen a gradient.
+void make_adagrad_state(Optimizer& optimizer) {
+  for (auto& group : optimizer.param_groups()) {
+    const auto& options = static_cast<const torch::optim::AdagradOptions&>(group.options());
+    for (const at::Tensor& master : group.params()) {
+      auto state = std::make_unique<torch::optim::AdagradParamState>();
+      state->step(0);
+      state->sum(torch::full_like(master, options.initial_accumulator_value()));
+      optimizer.state()[master.unsafeGetTensorImpl()] = std::move(state);
+    }
+  }
+}
+
+bool has_stepped(const Optimizer& optimizer) {
+  if (optimizer_class(optimizer) != "Adagrad") return !optimizer.state().empty();
+  return std::any_of(optimizer.state().begin(), optimizer.state().end(), [](const auto& item) {
+    return static_cast<const torch::optim::AdagradParamState&>(*item.second).step() > 0;
+  });
+}
+
+}  // namespace
+
+std::vector<int> groups_of(const Optimizer& optimizer, const std::vector<NamedParameter>& parameters) {
+  std::unordered_map<const void*, int> group_of;
+  for (size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+    for (const at::Tensor& tensor : optimizer.param_groups()[i].params()) {
+      group_of.emplace(tensor.unsafeGetTensorImpl(), static_cast<int>(i));
+    }
+  }
+  std::vector<int> groups;
+  for (const NamedParameter& parameter : parameters) {
+    const auto found = group_of.find(parameter.tensor.unsafeGetTensorImpl());
+    if (found == group_of.end()) {
+      throw ConfigError("shard", fmt::format("a parameter that takes a gradient is not in the optimizer; "
+                                             "freeze it (requires_grad_(false)) or add it: {}",
+                                             parameter.name));
+    }
+    groups.push_back(found->second);
+    group_of.erase(found);
+  }
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& tensor : group.params()) {
+      if (group_of.count(tensor.unsafeGetTensorImpl()) == 0 || !tensor.requires_grad()) continue;
+      throw ConfigError("shard", fmt::format("the optimizer has a parameter that the model does not have, of "
+                                             "shape [{}]: one optimizer belongs to one sharded model",
+                                             fmt::join(tensor.sizes(), ", ")));
+    }
+  }
+  return groups;
+}
+
+void require_elementwise(const Optimizer& optimizer, bool allow_untested) {
+  const std::string name = optimizer_class(optimizer);
+  if (contains(kElementwise, name)) return;
+  if (contains(kWhole, name)) {
+    throw ConfigError("shard", fmt::format("{} looks at all parameters together, so that ranks cannot each "
+                                           "update a part of them: use {}, or train without sharding",
+                                           name, fmt::join(kElementwise, ", ")));
+  }
+  if (allow_untested) return;
+  throw ConfigError("shard", fmt::format("it is not known whether {} treats each element by itself, as "
+                                         "sharding needs it to: set allow_untested_optimizer if it does",
+                                         name));
+}
+
+void hand_over(Optimizer& optimizer, const std::vector<ShardedBucket>& buckets,
+               const std::vector<int>& group_of) {
+  if (has_stepped(optimizer)) {
+    throw ConfigError("shard",
+                      "the optimizer has a state already: make it anew, and load the state of a checkpoint "
+                      "after sharding");
+  }
+  for (auto& group : optimizer.param_groups()) group.params().clear();
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    optimizer.param_groups()[static_cast<size_t>(group_of[i])].params().push_back(buckets[i].master());
+  }
+  optimizer.state().clear();
+  if (optimizer_class(optimizer) == "Adagrad") make_adagrad_state(optimizer);
+}
+
+// All others have no gradient meanwhile, and optimizers pass over those: so the conversion
+// needs memory for one bucket only, and its parameters can be on their way to the other
+// ranks while the next one is updated.
+void step_one(Optimizer& optimizer, const at::Tensor& master, const at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor target = master;
+  target.mutable_grad() = gradient.to(master.scalar_type());
+  optimizer.step();
+  target.mutable_grad().reset();
+}
+
+int64_t state_bytes(const Optimizer& optimizer) {
+  NamedTensors masters;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& master : group.params())
+      masters.emplace_back(std::to_string(masters.size()), master);
+  }
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : optimizer_state(optimizer, masters).tensors) {
+    bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+  return bytes;
+}
+
+}  // namespace lockstep::shard

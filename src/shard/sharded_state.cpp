@@ -1,0 +1,148 @@
+#include "shard/sharded_state.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <lockstep/error.h>
+#include <lockstep/optimizer_state.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/log.h"
+#include "shard/shard_plan.h"
+
+namespace lockstep::shard {
+
+namespace {
+
+using nlohmann::json;
+
+// What the optimizer's state calls a bucket.
+NamedTensors named_masters(const std::vector<ShardedBucket>& buckets) {
+  NamedTensors masters;
+  for (const ShardedBucket& bucket : buckets) {
+    masters.emplace_back(std::to_string(masters.size()), bucket.master());
+  }
+  return masters;
+}
+
+std::vector<OwnedRange> ranges_of(const StateView& view, const ShardedBucket& bucket) {
+  return owned_ranges(bucket.layout(), view.items, view.place.ranks, view.place.rank);
+}
+
+void check_groups(const StateView& view, const json& groups) {
+  if (groups.size() != view.group_names.size()) {
+    throw ConfigError("shard", fmt::format("the saved optimizer has another number of parameter groups: {} "
+                                           "there, {} here",
+                                           groups.size(), view.group_names.size()));
+  }
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const auto saved = groups[i].at("parameters").get<std::set<std::string>>();
+    for (const std::string& name : view.group_names[i]) {
+      if (saved.count(name) > 0) continue;
+      throw ConfigError("shard", fmt::format("a parameter is in group {} here, and not in that group of the "
+                                             "saved optimizer: {}",
+                                             i, name));
+    }
+  }
+}
+
+// The numbers that all parameters of a bucket share; null where none has a state.
+json common_state(const ShardedBucket& bucket, const json& saved) {
+  json common;
+  std::string of;
+  std::vector<std::string> without;
+  for (const NamedParameter& parameter : bucket.parameters()) {
+    const auto found = saved.find(parameter.name);
+    if (found == saved.end()) {
+      without.push_back(parameter.name);
+    } else if (common.is_null()) {
+      common = *found;
+      of = parameter.name;
+    } else if (*found != common) {
+      throw ConfigError("shard",
+                        fmt::format("the saved optimizer has updated {} and {} differently often, and "
+                                    "they share a bucket here: {} and {}",
+                                    of, parameter.name, common.dump(), found->dump()));
+    }
+  }
+  if (!common.is_null() && !without.empty()) {
+    base::log_warning("shard",
+                      "the saved optimizer knows nothing of these parameters, which start at zero: {}",
+                      fmt::join(without, ", "));
+  }
+  return common;
+}
+
+// Tensors of the bucket's parts, under own_name, and in `wanted` what belongs into them.
+void add_bucket(const StateView& view, const ShardedBucket& bucket, const std::string& own_name,
+                const json& state, const json& saved, NamedTensors& tensors,
+                std::vector<ShardedModel::Part>& wanted) {
+  for (const json& field : state.at("tensors")) {
+    const std::string suffix = "/" + field.get<std::string>();
+    const at::Tensor part = at::zeros_like(bucket.master(), at::kCPU);
+    for (const OwnedRange& range : ranges_of(view, bucket)) {
+      const std::string& name = bucket.parameters()[range.slot].name;
+      if (!saved.contains(name)) continue;
+      wanted.push_back({name + suffix, bucket.shape(range.slot).vec(), range.first,
+                        part.narrow(0, range.offset, range.count)});
+    }
+    tensors.emplace_back(own_name + suffix, part);
+  }
+}
+
+}  // namespace
+
+ShardedModel::OptimizerParts save_state(const StateView& view) {
+  const OptimizerState own = optimizer_state(view.optimizer, named_masters(view.buckets));
+  json values = json::parse(own.values);
+  ShardedModel::OptimizerParts result;
+  json states = json::object();
+  for (size_t i = 0; i < view.buckets.size(); ++i) {
+    const auto found = values.at("state").find(std::to_string(i));
+    if (found == values.at("state").end()) continue;
+    for (const NamedParameter& parameter : view.buckets[i].parameters()) states[parameter.name] = *found;
+  }
+  for (const auto& [name, tensor] : own.tensors) {
+    const size_t slash = name.find('/');
+    const ShardedBucket& bucket = view.buckets[std::stoul(name.substr(0, slash))];
+    for (const OwnedRange& range : ranges_of(view, bucket)) {
+      const NamedParameter& parameter = bucket.parameters()[range.slot];
+      result.parts.push_back({parameter.name + name.substr(slash), bucket.shape(range.slot).vec(),
+                              range.first, tensor.narrow(0, range.offset, range.count)});
+    }
+  }
+  values["state"] = std::move(states);
+  for (size_t i = 0; i < view.group_names.size(); ++i)
+    values["groups"][i]["parameters"] = view.group_names[i];
+  result.values = values.dump();
+  return result;
+}
+
+void load_state(const StateView& view, const std::string& values, const ShardedModel::ReadParts& read) {
+  const json saved = json::parse(values);
+  check_groups(view, saved.at("groups"));
+  // The optimizer's own state, as it would have saved it by buckets.
+  json own = json::parse(optimizer_state(view.optimizer, named_masters(view.buckets)).values);
+  for (size_t i = 0; i < view.group_names.size(); ++i) {
+    own["groups"][i]["options"] = saved.at("groups")[i].at("options");
+  }
+  own["class"] = saved.at("class");
+  own["state"] = json::object();
+  NamedTensors tensors;
+  std::vector<ShardedModel::Part> wanted;
+  for (size_t i = 0; i < view.buckets.size(); ++i) {
+    const ShardedBucket& bucket = view.buckets[i];
+    const json state = common_state(bucket, saved.at("state"));
+    if (state.is_null()) continue;
+    const std::string own_name = std::to_string(i);
+    add_bucket(view, bucket, own_name, state, saved.at("state"), tensors, wanted);
+    own["state"][own_name] = state;
+  }
+  read(wanted);
+  load_optimizer_state(view.optimizer, named_masters(view.buckets), {std::move(tensors), own.dump()});
+}
+
+}  // namespace lockstep::shard

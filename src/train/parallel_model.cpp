@@ -1,0 +1,89 @@
+#include "train/parallel_model.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/model.h>
+#include <lockstep/sharded_model.h>
+#include <lockstep/train_config.h>
+#include <lockstep/world.h>
+#include <torch/torch.h>
+
+namespace lockstep::train {
+namespace {
+
+class WholeModel final : public ParallelModel {
+ public:
+  WholeModel(const World& world, const Model& model, const TrainConfig& config)
+      : sync_(model.module(), world.communicator(), options_of(config)) {}
+
+  void prepare_forward() override { sync_.prepare_forward(); }
+  void prepare_evaluation() override { sync_.sync_buffers(); }
+  void zero_grad() override { sync_.zero_grad(); }
+  GradientSync::NoSync no_sync() override { return sync_.no_sync(); }
+  std::vector<at::Tensor> flat_gradients() const override { return sync_.flat_gradients(); }
+  void clip_grad_norm(double max_norm) override { sync_.clip_grad_norm(max_norm); }
+  void update(torch::optim::Optimizer& optimizer) override { optimizer.step(); }
+  std::chrono::nanoseconds exposed_wait() const override { return sync_.exposed_wait(); }
+
+ private:
+  static DataParallelOptions options_of(const TrainConfig& config) {
+    DataParallelOptions options;
+    options.find_unused_parameters = config.find_unused_parameters;
+    return options;
+  }
+
+  GradientSync sync_;
+};
+
+class DividedModel final : public ParallelModel {
+ public:
+  DividedModel(const World& world, const Model& model, torch::optim::Optimizer& optimizer,
+               const TrainConfig& config)
+      : optimizer_(optimizer), model_(model.module(), optimizer, world.communicator(), options_of(config)) {}
+
+  void prepare_forward() override { model_.prepare_forward(); }
+  void prepare_evaluation() override {
+    model_.sync_buffers();
+    model_.prepare_forward();
+  }
+  void zero_grad() override { model_.zero_grad(); }
+  GradientSync::NoSync no_sync() override { return model_.no_sync(); }
+  std::vector<at::Tensor> flat_gradients() const override { return model_.flat_gradients(); }
+  void clip_grad_norm(double max_norm) override { model_.clip_grad_norm(max_norm); }
+  void update(torch::optim::Optimizer& optimizer) override {
+    if (&optimizer != &optimizer_) {
+      throw ConfigError("train", "zero_stage: the model was divided with another optimizer");
+    }
+    model_.step();
+  }
+  std::chrono::nanoseconds exposed_wait() const override { return model_.exposed_wait(); }
+  ShardedModel* sharded() override { return &model_; }
+
+ private:
+  static ShardedOptions options_of(const TrainConfig& config) {
+    ShardedOptions options;
+    options.stage = config.zero_stage;
+    options.persistence_threshold = config.zero_persistence_threshold;
+    options.find_unused_parameters = config.find_unused_parameters;
+    return options;
+  }
+
+  const torch::optim::Optimizer& optimizer_;
+  ShardedModel model_;
+};
+
+}  // namespace
+
+std::unique_ptr<ParallelModel> ParallelModel::make(const World& world, const Model& model,
+                                                   torch::optim::Optimizer* optimizer,
+                                                   const TrainConfig& config) {
+  if (config.zero_stage == 0) return std::make_unique<WholeModel>(world, model, config);
+  if (optimizer == nullptr) {
+    throw ConfigError("train", fmt::format("zero_stage {} divides what gradients need, and there are none in "
+                                           "training without gradients: set it to 0",
+                                           config.zero_stage));
+  }
+  return std::make_unique<DividedModel>(world, model, *optimizer, config);
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,132 @@
+#include "train/sharded_snapshot.h"
+
+#include <lockstep/sharded_model.h>
+#include <torch/torch.h>
+
+#include <map>
+
+#include "interop/match_weights.h"
+#include "interop/weights_file.h"
+#include "train/snapshot_names.h"
+
+namespace lockstep::train {
+namespace {
+
+using checkpoint::Reader;
+using checkpoint::Snapshot;
+using checkpoint::Target;
+using checkpoint::TensorPiece;
+using Part = ShardedModel::Part;
+
+TensorPiece piece_of(std::string name, const Part& part) {
+  return TensorPiece::part(std::move(name), part.data, part.shape, part.first);
+}
+
+// By the tensors of the module: tied weights have several names there.
+std::map<const void*, std::string> names_of(const torch::nn::Module& module) {
+  std::map<const void*, std::string> names;
+  for (const auto& [name, tensor] : named_parameters(module)) names[tensor.unsafeGetTensorImpl()] = name;
+  return names;
+}
+
+std::map<std::string, std::vector<Part>> by_name(const std::vector<Part>& parts) {
+  std::map<std::string, std::vector<Part>> result;
+  for (const Part& part : parts) result[part.name].push_back(part);
+  return result;
+}
+
+// All trained parameters, also those that this rank has nothing of.
+std::map<std::string, std::vector<int64_t>> divided_shapes(const ShardedModel& sharded) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const auto& [name, shape] : sharded.shapes()) shapes[name] = shape;
+  return shapes;
+}
+
+ShardedModel::ReadParts reader_of(const Reader& reader, const std::string& prefix) {
+  return [&reader, prefix](const std::vector<Part>& parts) {
+    std::vector<Target> targets;
+    for (const Part& part : parts) {
+      targets.push_back({.name = prefix + part.name, .out = part.data, .first_element = part.first});
+    }
+    reader.read(targets);
+  };
+}
+
+}  // namespace
+
+void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const ShardedModel& sharded,
+               bool is_main) {
+  const auto names = names_of(module);
+  const auto shapes = divided_shapes(sharded);
+  const auto parts = by_name(sharded.parameter_parts());
+  for (const auto& [name, tensor] : interop::weights_of(module)) {
+    const std::string saved = std::string(interop::kModelPrefix) + name;
+    const auto parameter = names.find(tensor.unsafeGetTensorImpl());
+    if (parameter == names.end() || shapes.count(parameter->second) == 0) {
+      if (is_main) snapshot.pieces.push_back(TensorPiece::whole(saved, tensor));
+      continue;
+    }
+    const auto own = parts.find(parameter->second);
+    if (own == parts.end()) continue;
+    for (const Part& part : own->second) snapshot.pieces.push_back(piece_of(saved, part));
+  }
+  if (sharded.has_masters()) {
+    for (const Part& part : sharded.master_parts()) {
+      snapshot.pieces.push_back(piece_of(name_under("master", part.name), part));
+    }
+  }
+  const ShardedModel::OptimizerParts optimizer = sharded.optimizer_parts();
+  for (const Part& part : optimizer.parts) {
+    snapshot.pieces.push_back(piece_of(name_under("optimizer", part.name), part));
+  }
+  snapshot.metadata["optimizer"] = nlohmann::json::parse(optimizer.values);
+}
+
+void restore_weight_parts(const Reader& reader, const torch::nn::Module& module, ShardedModel& sharded) {
+  // Parameters may have no elements now: they are compared by what they will be.
+  const auto shapes = divided_shapes(sharded);
+  const auto names = names_of(module);
+  NamedTensors own;
+  std::map<const void*, std::string> divided;  // what stands for a divided parameter
+  for (const auto& [name, tensor] : interop::weights_of(module)) {
+    const auto parameter = names.find(tensor.unsafeGetTensorImpl());
+    const auto shape = parameter == names.end() ? shapes.end() : shapes.find(parameter->second);
+    own.emplace_back(name, tensor);
+    if (shape == shapes.end()) continue;
+    own.back().second =
+        torch::empty(shape->second, tensor.options().device(torch::kCPU).requires_grad(false));
+    divided[own.back().second.unsafeGetTensorImpl()] = parameter->second;
+  }
+  const SavedWeights saved = saved_weights(reader);
+  const interop::WeightMatch match = match_saved(reader, own, saved);
+  std::map<std::string, std::string> name_in_file;  // of divided ones
+  std::vector<Target> whole;
+  for (const auto& pair : match.pairs) {
+    const std::string& in_file = saved.name_in_file.at(pair.from.unsafeGetTensorImpl());
+    const auto found = divided.find(pair.to.unsafeGetTensorImpl());
+    if (found != divided.end()) {
+      name_in_file[found->second] = in_file;
+    } else {
+      whole.push_back({.name = in_file, .out = pair.to});
+    }
+  }
+  const torch::NoGradGuard no_grad;
+  reader.read(whole);
+  const auto read = [&](const std::vector<Part>& parts) {
+    std::vector<Target> targets;
+    for (const Part& part : parts) {
+      targets.push_back({.name = name_in_file.at(part.name), .out = part.data, .first_element = part.first});
+    }
+    reader.read(targets);
+  };
+  const bool has_masters =
+      !name_in_file.empty() && reader.has(name_under("master", name_in_file.begin()->first));
+  sharded.load_parameters(read, has_masters ? reader_of(reader, name_under("master", "")) : nullptr);
+}
+
+void restore_optimizer_parts(const Reader& reader, ShardedModel& sharded) {
+  sharded.load_optimizer(reader.metadata().at("optimizer").dump(),
+                         reader_of(reader, name_under("optimizer", "")));
+}
+
+}  // namespace lockstep::train

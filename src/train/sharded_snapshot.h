@@ -1,0 +1,28 @@
+#pragma once
+
+#include "checkpoint/reader.h"
+#include "checkpoint/snapshot.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+class ShardedModel;
+}
+
+namespace lockstep::train {
+
+// What this rank has of a divided model, its masters and its optimizer: its parts under the
+// names that a whole model's snapshot has, so that each can be read as the other. What is
+// not divided (buffers, frozen parameters) is rank 0's.
+void add_parts(checkpoint::Snapshot& snapshot, const torch::nn::Module& module, const ShardedModel& sharded,
+               bool is_main);
+
+// Each rank reads its own parts only. Collective. ConfigError: another model, and what
+// differs.
+void restore_weight_parts(const checkpoint::Reader& reader, const torch::nn::Module& module,
+                          ShardedModel& sharded);
+void restore_optimizer_parts(const checkpoint::Reader& reader, ShardedModel& sharded);
+
+}  // namespace lockstep::train

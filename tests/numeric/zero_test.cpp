@@ -1,0 +1,157 @@
+// The trainer with a divided model (ZeRO) against one that every rank holds whole.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "checkpoint/reader.h"
+#include "support/config_error.h"
+#include "support/temporary_folder.h"
+#include "support/training.h"
+
+namespace lockstep {
+namespace {
+
+using test::Training;
+using testing::HasSubstr;
+
+class ZeroTest : public testing::Test {
+ protected:
+  Training training(int stage, int ranks, const std::string& name) const {
+    Training training;
+    training.ranks = ranks;
+    training.loader.batch_size = 24 / ranks;
+    training.samples = 96;
+    training.make_optimizer = [](auto parameters) {
+      return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.02));
+    };
+    training.config = test::quiet_config(folder_.path() / name);
+    training.config.zero_stage = stage;
+    training.config.zero_persistence_threshold = 2;
+    training.config.clip_grad_norm = 0.7;
+    return training;
+  }
+
+  std::string checkpoint(const std::string& name, int64_t step) const {
+    return (folder_.path() / name / fmt::format("checkpoints/step-{:010}", step)).string();
+  }
+
+  test::TemporaryFolder folder_{"/dev/shm"};
+};
+
+TEST_F(ZeroTest, EveryStageEndsWhereAWholeModelEnds) {
+  for (const int ranks : {1, 2, 3}) {
+    const Training::Outcome whole = training(0, ranks, "whole").run();
+    for (const int stage : {1, 2, 3}) {
+      const Training::Outcome divided = training(stage, ranks, "divided").run();
+      EXPECT_NEAR(divided.result.train_loss, whole.result.train_loss, 1e-12);
+      test::expect_close_weights(divided, whole);
+    }
+  }
+}
+
+TEST_F(ZeroTest, AccumulatesAndValidatesLikeAWholeModel) {
+  const auto with_more = [&](int stage) {
+    Training changed = training(stage, 2, fmt::format("more{}", stage));
+    changed.config.accumulate_steps = 2;
+    changed.config.val_every = 2;
+    changed.batch_norm = true;
+    // The bias before a batch norm has a gradient of nothing but rounding, which Adam would
+    // make as large as any other.
+    changed.make_optimizer = {};
+    changed.fit = [](Trainer& trainer, const Loader& data) {
+      const FitResult result = trainer.fit(data, data);
+      EXPECT_EQ(trainer.predict(data).size(0), 96);
+      return result;
+    };
+    return changed.run();
+  };
+  const Training::Outcome whole = with_more(0);
+  for (const int stage : {1, 2, 3}) {
+    const Training::Outcome divided = with_more(stage);
+    test::expect_close_weights(divided, whole);
+    EXPECT_NEAR(divided.result.metrics.at("val_loss"), whole.result.metrics.at("val_loss"), 1e-12);
+  }
+}
+
+// Saved at one stage on some ranks, gone on at another stage on other ranks.
+TEST_F(ZeroTest, CheckpointsGoFromEveryStageToEveryOther) {
+  const std::vector<std::pair<int, int>> shapes = {{0, 1}, {0, 2}, {1, 2}, {2, 3}, {3, 2}, {3, 4}};
+  const Training::Outcome straight = training(0, 1, "straight").run();
+  for (const auto& [stage, ranks] : shapes) {
+    const std::string name = fmt::format("from{}_{}", stage, ranks);
+    Training first = training(stage, ranks, name);
+    first.config.checkpoint_every = 3;
+    first.config.checkpoint_keep = 10;
+    first.run();
+    for (const auto& [next_stage, next_ranks] : shapes) {
+      Training rest = training(next_stage, next_ranks, "rest");
+      rest.config.resume = checkpoint(name, 12);
+      const Training::Outcome outcome = rest.run();
+      EXPECT_EQ(outcome.result.steps, straight.result.steps);
+      test::expect_close_weights(outcome, straight, 1e-9);
+      if (HasFailure()) FAIL() << stage << " on " << ranks << " to " << next_stage << " on " << next_ranks;
+    }
+  }
+}
+
+TEST_F(ZeroTest, GoesOnBitForBitOnAsManyRanks) {
+  for (const int stage : {1, 2, 3}) {
+    const std::string name = fmt::format("bits{}", stage);
+    Training first = training(stage, 2, name);
+    first.config.checkpoint_every = 3;
+    first.config.checkpoint_keep = 10;
+    const Training::Outcome straight = first.run();
+    Training rest = training(stage, 2, "rest");
+    rest.config.resume = checkpoint(name, 12);
+    test::expect_equal_weights(rest.run(), straight);
+  }
+}
+
+// A checkpoint of parts is one of whole weights to everybody who reads it.
+TEST_F(ZeroTest, EveryRankWritesItsParts) {
+  Training first = training(3, 3, "parts");
+  first.config.checkpoint_every = 8;
+  const Training::Outcome outcome = first.run();
+  const checkpoint::Reader reader(checkpoint("parts", 32));
+  reader.verify();
+  EXPECT_EQ(reader.manifest().files.size(), 3u);
+  EXPECT_TRUE(torch::equal(reader.read("model.0.weight"), outcome.weights[0]));
+  EXPECT_TRUE(torch::equal(reader.read("model.3.bias"), outcome.weights[3]));
+}
+
+TEST_F(ZeroTest, Bf16ParametersKeepTheirMasters) {
+  const auto in_bf16 = [&](int stage, int ranks, const std::string& name) {
+    Training changed = training(stage, ranks, name);
+    changed.config.dtype = "bfloat16";
+    changed.config.checkpoint_every = 3;
+    changed.config.checkpoint_keep = 10;
+    return changed;
+  };
+  const Training::Outcome straight = in_bf16(1, 2, "short1").run();
+  for (const int stage : {1, 2, 3}) {
+    const std::string name = fmt::format("short{}", stage);
+    test::expect_equal_weights(in_bf16(stage, 2, name).run(), straight);
+    Training rest = in_bf16(stage, 2, "rest");
+    rest.config.checkpoint_every = 0;
+    rest.config.resume = checkpoint(name, 12);
+    test::expect_equal_weights(rest.run(), straight);
+  }
+}
+
+TEST_F(ZeroTest, RefusesWhatNeedsWholeGradients) {
+  Training with_step = training(1, 1, "refused");
+  with_step.prepare = [](Trainer& trainer) {
+    trainer.set_optimize_step([](const StepContext& context) { return context.closure(); });
+  };
+  EXPECT_THAT(test::error_of([&] { with_step.run(); }),
+              HasSubstr("a step of one's own works on whole gradients"));
+  Training averaged = training(3, 1, "refused");
+  averaged.config.ema_decay = 0.9;
+  EXPECT_THAT(test::error_of([&] { averaged.run(); }), HasSubstr("ema_decay averages whole parameters"));
+  Training lbfgs = training(2, 1, "refused");
+  lbfgs.make_optimizer = [](auto parameters) { return std::make_unique<torch::optim::LBFGS>(parameters); };
+  EXPECT_THAT(test::error_of([&] { lbfgs.run(); }), HasSubstr("LBFGS looks at all parameters together"));
+}
+
+}  // namespace
+}  // namespace lockstep

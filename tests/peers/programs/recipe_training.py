@@ -1,0 +1,172 @@
+"""The recipes of `lockstep train` written in PyTorch: see test_recipe_curves.py.
+
+    recipe_training.py CASE.json...
+
+Under RANK and WORLD_SIZE it is one of DistributedDataParallel's ranks; they meet at
+STORE_FILE. An epoch is one batch, so that a curve of epochs is one of steps.
+"""
+
+import json
+import math
+import os
+import pathlib
+import sys
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+import torchvision.transforms.functional as V
+from model_training import PrincetonCnn, WideResNet, make_vision_transformer
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import random_split
+from torch.utils.data.distributed import DistributedSampler
+
+WORD = 2**64
+STEP = 0x9E3779B97F4A7C15
+
+
+def split_mix(state):
+    x = (state + STEP) % WORD
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % WORD
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % WORD
+    return x ^ (x >> 31)
+
+
+def random_numbers(seed, epoch, index):
+    """What docs/data.md says of a sample's random numbers."""
+    sample = split_mix(split_mix(split_mix(seed) ^ epoch) ^ index)
+    return [split_mix((sample + k * STEP) % WORD) for k in range(3)]
+
+
+class Images:
+    """Bytes [n, height, width, channels] and labels, as a recipe shows them to its model."""
+
+    mean, stddev = (0.1307,), (0.3081,)
+
+    def __init__(self, case):
+        self.seed = case["seed"]
+        self.pixels, self.labels = np.load(case["images"]), np.load(case["labels"])
+        self.indices = range(len(self.labels))
+
+    def prepare(self, image, epoch, index):
+        return image
+
+    def example(self, epoch, index):
+        place = self.indices[index]
+        pixels = self.pixels[place]
+        image = self.prepare(Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0]), epoch, index)
+        return V.normalize(V.to_tensor(image), self.mean, self.stddev), int(self.labels[place])
+
+    def batch(self, epoch, indices):
+        examples = [self.example(epoch, index) for index in indices]
+        return torch.stack([image for image, _ in examples]), torch.tensor([label for _, label in examples])
+
+
+class FashionImages(Images):
+    mean, stddev = (0.2860,), (0.3530,)
+
+
+class CifarImages(Images):
+    mean, stddev = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
+
+    def prepare(self, image, epoch, index):
+        top, left, flip = random_numbers(self.seed, epoch, index)
+        places = 32 + 2 * 4 - 32 + 1
+        image = V.crop(V.pad(image, 4), top * places >> 64, left * places >> 64, 32, 32)
+        return V.hflip(image) if (flip >> 11) * 2.0**-53 < 0.5 else image
+
+
+class VitImages(Images):
+    mean, stddev = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    size = 32
+
+    def __init__(self, case):
+        super().__init__(case)
+        train = int(len(self.labels) * 0.8)
+        parts = random_split(range(len(self.labels)), [train, len(self.labels) - train],
+                             generator=torch.Generator().manual_seed(self.seed))
+        self.indices = list(parts[0])
+
+    def prepare(self, image, epoch, index):
+        side = self.size * 256 // 224
+        image = image.resize((side, image.height), Image.Resampling.BILINEAR)
+        return V.center_crop(image.resize((side, side), Image.Resampling.BILINEAR), self.size)
+
+
+class Sine:
+    indices = range(100)
+
+    def __init__(self, case):
+        self.x = torch.linspace(0, 1, 100).reshape(-1, 1)
+        self.y = torch.sin(2 * math.pi * self.x)
+
+    def batch(self, epoch, indices):
+        return self.x[indices], self.y[indices]
+
+
+class Recipe:
+    def __init__(self, data, model, loss, optimizer, drop_last=False):
+        self.data, self.model, self.loss, self.optimizer, self.drop_last = data, model, loss, optimizer, drop_last
+
+
+def adadelta(parameters):
+    return torch.optim.Adadelta(parameters, lr=1.0)
+
+
+RECIPES = {
+    "sine": Recipe(Sine, lambda: nn.Sequential(nn.Linear(1, 16), nn.ReLU(), nn.Linear(16, 1)), F.mse_loss,
+                   lambda parameters: torch.optim.SGD(parameters, lr=0.01)),
+    "mnist": Recipe(Images, PrincetonCnn, F.nll_loss, adadelta),
+    "fashion-mnist": Recipe(FashionImages, PrincetonCnn, F.nll_loss, adadelta),
+    "cifar100": Recipe(CifarImages, WideResNet, F.cross_entropy,
+                       lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=5e-4),
+                       drop_last=True),
+    "vit": Recipe(VitImages, lambda: make_vision_transformer({"preset": "tiny", "image_size": 32, "classes": 10}),
+                  F.cross_entropy, lambda parameters: torch.optim.Adam(parameters, lr=1e-3)),
+}
+
+
+def run_case(file, rank, size):
+    case = json.loads(file.read_text())
+    recipe = RECIPES[case["recipe"]]
+    data = recipe.data(case)
+    torch.manual_seed(case["seed"])
+    model = recipe.model()
+    parallel = nn.parallel.DistributedDataParallel(model) if size > 1 else model
+    optimizer = recipe.optimizer(model.parameters())
+    schedule = StepLR(optimizer, step_size=1, gamma=case.get("gamma", 1.0))
+    sampler = DistributedSampler(data.indices, size, rank, seed=case["seed"], drop_last=recipe.drop_last)
+    torch.manual_seed(case["seed"] + rank)  # dropout differs from rank to rank
+    losses = []
+    for epoch in range(case["steps"]):
+        sampler.set_epoch(epoch)
+        inputs, targets = data.batch(epoch, list(sampler)[:case["batch_size"]])
+        optimizer.zero_grad()
+        loss = recipe.loss(parallel(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    (file.parent / f"losses.{rank}.json").write_text(json.dumps(losses))
+    if rank == 0:
+        save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()},
+                  file.parent / "weights.safetensors")
+
+
+def main():
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    torch.set_num_threads(1)
+    if size > 1:
+        dist.init_process_group("gloo", f"file://{os.environ['STORE_FILE']}", rank=rank, world_size=size)
+    for case in sys.argv[1:]:
+        run_case(pathlib.Path(case), rank, size)
+    if size > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
