@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <vector>
 
 namespace at {
@@ -13,11 +14,25 @@ namespace lockstep {
 
 class Communicator;
 
+// DeepSpeed's way of moving the scale, with its names and defaults (`fp16` of its
+// configuration).
+struct DeepSpeedScaleOptions {
+  int64_t initial_scale_power = 16;     // the scale begins at 2 to this
+  int64_t loss_scale_window = 1000;     // finite steps in a row after which the scale doubles
+  int64_t hysteresis = 2;               // the overflow that halves it: the second
+  bool consecutive_hysteresis = false;  // a finite step gives the hysteresis back; else a window does
+  double min_loss_scale = 1;            // an overflow there is an error
+};
+
 struct GradScalerOptions {
   double init_scale = 65536;
   double growth_factor = 2;
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;  // finite steps in a row after which the scale grows
+  // DeepSpeed's rules instead of torch.amp's: the four options above then do not count.
+  std::optional<DeepSpeedScaleOptions> deepspeed = {};
+  // Off: the scale stays init_scale, and steps that overflow are still skipped.
+  bool dynamic = true;
   // Below this scale a warning says that it has collapsed: the loss scale is then no
   // help any more, and the cause is another one. 0: never.
   double collapse_scale = 1;
@@ -27,7 +42,7 @@ struct GradScalerOptions {
 
 // Multiplies the loss so that small gradients survive float16, and skips the steps in
 // which they overflow. Arithmetic, defaults and names of state are those of
-// torch.amp.GradScaler.
+// torch.amp.GradScaler, or by choice DeepSpeed's.
 //
 //   scaler.scale(loss).backward();
 //   if (scaler.unscale(sync.flat_gradients(), communicator)) {
@@ -64,7 +79,9 @@ class GradScaler {
 
   // Adjusts the scale by what unscale() found, once a step. Counts a skipped step, and
   // warns when the scale has collapsed; after unscale_on_device() that happens when the
-  // counts are next asked for. ConfigError: no unscale() before it.
+  // counts are next asked for. DeepSpeed's rules are arithmetic of the host: with them it
+  // waits for the device. ConfigError: no unscale() before it, or by DeepSpeed's rules an
+  // overflow at the minimum, on all ranks alike.
   void update();
   // ConfigError: so many steps were skipped in a row that no scale will help any more.
   void check_progress() const;
@@ -79,7 +96,7 @@ class GradScaler {
   const GradScalerOptions& options() const;
 
   // "scale", "growth_factor", "backoff_factor", "growth_interval" and "_growth_tracker"
-  // as in Python, and the counts of skipped steps.
+  // as in Python, and the counts of skipped steps; "deepspeed": what its rules remember.
   nlohmann::json state() const;
   void load_state(const nlohmann::json& state);
 

@@ -29,6 +29,9 @@ class LearningRateSchedule {
   double at(int64_t step, double base_lr) const;
   // The momentum (Adam: beta1) of a step, for a schedule that moves it too.
   std::optional<double> momentum_at(int64_t step) const;
+  // Both betas of a step, for a schedule that moves those of Adam and its relatives and
+  // leaves an optimizer without betas alone: DeepSpeed's OneCycle.
+  std::optional<std::pair<double, double>> betas_at(int64_t step) const;
 
   // {"kind": "step", "every": 30, "gamma": 0.1}: the names are those of the structs
   // below, what is left out has its default. An unknown kind or name is a ConfigError.
@@ -125,9 +128,11 @@ LearningRateSchedule with_warm_up(const WarmUp& options, const LearningRateSched
 // or one that is negative or not finite.
 std::vector<double> learning_rates(const torch::optim::Optimizer& optimizer);
 void set_learning_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates);
-// Momentum of SGD and RMSprop, beta1 of Adam and AdamW, in all groups. False: this
-// optimizer has neither.
+// Momentum of SGD and RMSprop, beta1 of Adam, AdamW, Lion and Lamb, in all groups. False:
+// this optimizer has neither.
 bool set_momentum(torch::optim::Optimizer& optimizer, double momentum);
+// Of Adam, AdamW, Lion and Lamb, in all groups. False: this optimizer has no betas.
+bool set_betas(torch::optim::Optimizer& optimizer, double beta1, double beta2);
 
 // A schedule at work on an optimizer: remembers the rate each group started with and
 // counts steps. Keeps a reference to the optimizer. One thread at a time.

@@ -7,10 +7,13 @@
 #include <lockstep/callback.h>
 #include <lockstep/callbacks.h>
 #include <lockstep/communicator.h>
+#include <lockstep/cpu_adagrad.h>
+#include <lockstep/cpu_adam.h>
 #include <lockstep/data_parallel.h>
 #include <lockstep/data_source.h>
 #include <lockstep/dataset.h>
 #include <lockstep/deepspeed_config.h>
+#include <lockstep/deepspeed_schedules.h>
 #include <lockstep/device_image_dataset.h>
 #include <lockstep/error.h>
 #include <lockstep/grad_scaler.h>
@@ -18,8 +21,10 @@
 #include <lockstep/image_dataset.h>
 #include <lockstep/image_files.h>
 #include <lockstep/image_subset.h>
+#include <lockstep/lamb.h>
 #include <lockstep/launch.h>
 #include <lockstep/learning_rate.h>
+#include <lockstep/lion.h>
 #include <lockstep/loader.h>
 #include <lockstep/loss.h>
 #include <lockstep/model.h>

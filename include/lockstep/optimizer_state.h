@@ -28,7 +28,7 @@ struct OptimizerState {
 };
 
 // The class of an optimizer: "SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "LBFGS",
-// "Adadelta", "AdamLbfgs", or its C++ name.
+// "Adadelta", "Lion", "Lamb", "AdamLbfgs", or its C++ name.
 std::string optimizer_class(const torch::optim::Optimizer& optimizer);
 
 // `parameters`: every parameter that the optimizer has, and any others, in the order of

@@ -29,6 +29,11 @@ inline void require_not_negative(std::string_view what, std::string_view option,
   require(std::isfinite(value) && value >= 0, what, option, "a number of at least 0", value);
 }
 
+// Of a running average, whose bias correction divides by 1 - beta.
+inline void require_beta(std::string_view what, std::string_view option, double value) {
+  require(value >= 0 && value < 1, what, option, "at least 0 and below 1", value);
+}
+
 inline void require_fraction(std::string_view what, std::string_view option, double value) {
   require(value >= 0 && value <= 1, what, option, "between 0 and 1", value);
 }

@@ -9,12 +9,14 @@
 
 #include "base/log.h"
 #include "optim/argument.h"
+#include "optim/deepspeed_scale.h"
 #include "optim/saved_state.h"
 
 namespace lockstep {
 
 struct GradScaler::Impl {
   GradScalerOptions options;
+  std::optional<optim::DeepSpeedLossScale> deepspeed;  // decides about the scale, where it is wanted
   // float32 and int32 as PyTorch has them, on the device of what is scaled.
   at::Tensor scale;
   at::Tensor tracker;
@@ -49,12 +51,23 @@ struct GradScaler::Impl {
     }
   }
 
-  void count_on_device() {
-    if (!counts.defined()) {
-      counts = at::tensor({0.0, static_cast<double>(consecutive)}, at::kDouble).to(found_inf.device());
+  void move_scale(const at::Tensor& found) {
+    if (!options.dynamic) return;
+    if (deepspeed) {
+      deepspeed->update(skip);
+      scale.fill_(deepspeed->scale());
+    } else {
+      at::_amp_update_scale_(scale, tracker, found, options.growth_factor, options.backoff_factor,
+                             options.growth_interval);
     }
-    counts.add_(found_inf);
-    counts.select(0, 1).mul_(found_inf.squeeze(0));
+  }
+
+  void count_on_device(const at::Tensor& found) {
+    if (!counts.defined()) {
+      counts = at::tensor({0.0, static_cast<double>(consecutive)}, at::kDouble).to(found.device());
+    }
+    counts.add_(found);
+    counts.select(0, 1).mul_(found.squeeze(0));
   }
 
   // Brings the counts to the host.
@@ -123,7 +136,8 @@ std::vector<std::vector<at::Tensor>> groups_of(const std::vector<at::Tensor>& gr
 GradScaler::GradScaler(const GradScalerOptions& options) : impl_(std::make_unique<Impl>()) {
   check_options(options);
   impl_->options = options;
-  impl_->set(options.init_scale, 0);
+  if (options.deepspeed) impl_->deepspeed.emplace(*options.deepspeed);
+  impl_->set(options.deepspeed ? impl_->deepspeed->scale() : options.init_scale, 0);
 }
 
 GradScaler::~GradScaler() = default;
@@ -172,17 +186,19 @@ void GradScaler::update() {
   if (!impl_->found_inf.defined()) {
     throw ConfigError("optim", "update() was called without unscale() before it: the step is not known");
   }
-  const auto& options = impl_->options;
-  at::_amp_update_scale_(impl_->scale, impl_->tracker, impl_->found_inf, options.growth_factor,
-                         options.backoff_factor, options.growth_interval);
+  if (impl_->deepspeed && impl_->deferred) {
+    impl_->skip = impl_->found_inf.item<float>() != 0;
+    impl_->deferred = false;
+  }
+  const at::Tensor found_inf = std::exchange(impl_->found_inf, at::Tensor());
+  impl_->move_scale(found_inf);
   if (impl_->deferred) {
-    impl_->count_on_device();
+    impl_->count_on_device(found_inf);
   } else {
     impl_->settle();
     impl_->counts = at::Tensor();
     impl_->count(impl_->skip);
   }
-  impl_->found_inf = at::Tensor();
 }
 
 void GradScaler::check_progress() const {
@@ -194,7 +210,9 @@ void GradScaler::check_progress() const {
 }
 
 double GradScaler::current_scale() const { return impl_->scale.item<double>(); }
-int64_t GradScaler::growth_tracker() const { return impl_->tracker.item<int64_t>(); }
+int64_t GradScaler::growth_tracker() const {
+  return impl_->deepspeed ? impl_->deepspeed->finite_steps() : impl_->tracker.item<int64_t>();
+}
 int64_t GradScaler::skipped_steps() const {
   impl_->settle();
   return impl_->skipped;
@@ -206,13 +224,15 @@ int64_t GradScaler::consecutive_skips() const {
 const GradScalerOptions& GradScaler::options() const { return impl_->options; }
 
 nlohmann::json GradScaler::state() const {
-  return {{"scale", current_scale()},
-          {"growth_factor", impl_->options.growth_factor},
-          {"backoff_factor", impl_->options.backoff_factor},
-          {"growth_interval", impl_->options.growth_interval},
-          {"_growth_tracker", growth_tracker()},
-          {"skipped_steps", skipped_steps()},
-          {"consecutive_skips", consecutive_skips()}};
+  nlohmann::json state{{"scale", current_scale()},
+                       {"growth_factor", impl_->options.growth_factor},
+                       {"backoff_factor", impl_->options.backoff_factor},
+                       {"growth_interval", impl_->options.growth_interval},
+                       {"_growth_tracker", growth_tracker()},
+                       {"skipped_steps", skipped_steps()},
+                       {"consecutive_skips", consecutive_skips()}};
+  if (impl_->deepspeed) state["deepspeed"] = impl_->deepspeed->state();
+  return state;
 }
 
 void GradScaler::load_state(const nlohmann::json& state) {
@@ -221,6 +241,7 @@ void GradScaler::load_state(const nlohmann::json& state) {
   int64_t tracker = 0;
   int64_t skipped = 0;
   int64_t consecutive = 0;
+  std::optional<optim::DeepSpeedLossScale> deepspeed = impl_->deepspeed;
   optim::read_saved("the gradient scaler", [&] {
     state.at("growth_factor").get_to(options.growth_factor);
     state.at("backoff_factor").get_to(options.backoff_factor);
@@ -230,10 +251,12 @@ void GradScaler::load_state(const nlohmann::json& state) {
     // Python's state has no counts.
     skipped = state.value("skipped_steps", skipped);
     consecutive = state.value("consecutive_skips", consecutive);
+    if (deepspeed) deepspeed->load_state(state.at("deepspeed"));
   });
   check_options(options);
   optim::require_positive("the gradient scaler's state", "scale", scale);
   impl_->options = options;
+  impl_->deepspeed = deepspeed;
   impl_->set(scale, tracker);
   impl_->found_inf = at::Tensor();
   impl_->counts = at::Tensor();

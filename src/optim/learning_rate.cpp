@@ -1,3 +1,4 @@
+#include <lockstep/deepspeed_schedules.h>
 #include <lockstep/learning_rate.h>
 
 #include <algorithm>
@@ -5,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "optim/argument.h"
+#include "optim/deepspeed_kinds.h"
 #include "optim/schedule_kinds.h"
 
 namespace lockstep {
@@ -14,12 +16,14 @@ class LearningRateSchedule::Impl {
   virtual ~Impl() = default;
   virtual double at(int64_t step, double base_lr) const = 0;
   virtual std::optional<double> momentum_at(int64_t) const { return std::nullopt; }
+  virtual std::optional<std::pair<double, double>> betas_at(int64_t) const { return std::nullopt; }
   virtual nlohmann::json to_json() const = 0;
 };
 
 // By the names that JSON has for them.
 NLOHMANN_JSON_SERIALIZE_ENUM(OneCycle::Anneal,
                              {{OneCycle::Anneal::kCosine, "cosine"}, {OneCycle::Anneal::kLinear, "linear"}})
+NLOHMANN_JSON_SERIALIZE_ENUM(WarmupType, {{WarmupType::kLog, "log"}, {WarmupType::kLinear, "linear"}})
 
 namespace {
 
@@ -45,6 +49,7 @@ json options_json(const Options& options) {
 
 // nlohmann's own conversion takes an unknown name for the first value.
 bool is_valid(const json& value, const OneCycle::Anneal&) { return value == "cosine" || value == "linear"; }
+bool is_valid(const json& value, const WarmupType&) { return value == "log" || value == "linear"; }
 bool is_valid(const json& value, const bool&) { return value.is_boolean(); }
 bool is_valid(const json& value, const int64_t&) { return value.is_number_integer(); }
 bool is_valid(const json& value, const double&) { return value.is_number(); }
@@ -52,19 +57,21 @@ bool is_valid(const json& value, const std::vector<int64_t>&) {
   return value.is_array() &&
          std::all_of(value.begin(), value.end(), [](const json& item) { return item.is_number_integer(); });
 }
-bool is_valid(const json& value, const std::optional<double>&) {
-  return value.is_number() || value.is_null();
+template <typename T>
+bool is_valid(const json& value, const std::optional<T>&) {
+  return value.is_null() || is_valid(value, T());
 }
 
 template <typename T>
 void read_value(const json& value, T& field) {
   value.get_to(field);
 }
-void read_value(const json& value, std::optional<double>& field) {
+template <typename T>
+void read_value(const json& value, std::optional<T>& field) {
   if (value.is_null()) {
     field.reset();
   } else {
-    field = value.get<double>();
+    field = value.get<T>();
   }
 }
 
@@ -104,6 +111,12 @@ class Schedule final : public LearningRateSchedule::Impl {
     }
     return std::nullopt;
   }
+  std::optional<std::pair<double, double>> betas_at(int64_t step) const override {
+    if constexpr (std::is_same_v<Options, DeepSpeedOneCycle>) {
+      if (options_.cycle_momentum) return optim::betas_at(options_, step);
+    }
+    return std::nullopt;
+  }
   json to_json() const override { return options_json(options_); }
 
  private:
@@ -123,6 +136,9 @@ class WarmUpSchedule final : public LearningRateSchedule::Impl {
   }
   std::optional<double> momentum_at(int64_t step) const override {
     return then_.momentum_at(std::max<int64_t>(0, step - options_.steps));
+  }
+  std::optional<std::pair<double, double>> betas_at(int64_t step) const override {
+    return then_.betas_at(std::max<int64_t>(0, step - options_.steps));
   }
   json to_json() const override {
     json result = options_json(options_);
@@ -153,16 +169,25 @@ std::optional<LearningRateSchedule> make_kind(const std::string& kind, const jso
   return result;
 }
 
+void check_step(int64_t step) {
+  if (step < 0) throw ConfigError("optim", fmt::format("a step is at least 0: {}", step));
+}
+
 }  // namespace
 
 double LearningRateSchedule::at(int64_t step, double base_lr) const {
-  if (step < 0) throw ConfigError("optim", fmt::format("a step is at least 0: {}", step));
+  check_step(step);
   return impl_->at(step, base_lr);
 }
 
 std::optional<double> LearningRateSchedule::momentum_at(int64_t step) const {
-  if (step < 0) throw ConfigError("optim", fmt::format("a step is at least 0: {}", step));
+  check_step(step);
   return impl_->momentum_at(step);
+}
+
+std::optional<std::pair<double, double>> LearningRateSchedule::betas_at(int64_t step) const {
+  check_step(step);
+  return impl_->betas_at(step);
 }
 
 json LearningRateSchedule::to_json() const { return impl_->to_json(); }
@@ -177,12 +202,14 @@ LearningRateSchedule LearningRateSchedule::from_json(const json& source) {
     return with_warm_up(options, source.contains("then") ? from_json(source["then"]) : constant_rate());
   }
   auto schedule = make_kind<ConstantRate, StepDecay, MultiStepDecay, ExponentialDecay, PolynomialDecay,
-                            CyclicRate, CosineAnnealing, CosineRestarts, OneCycle>(kind, source);
+                            CyclicRate, CosineAnnealing, CosineRestarts, OneCycle, WarmupLr, WarmupDecayLr,
+                            WarmupCosineLr, LrRangeTest, DeepSpeedOneCycle>(kind, source);
   if (!schedule) {
     throw ConfigError("optim",
                       fmt::format("unknown kind of learning rate schedule, use constant, step, multi_step, "
                                   "exponential, polynomial, cyclic, cosine, cosine_restarts, one_cycle or "
-                                  "warm_up: {}",
+                                  "warm_up, or one of DeepSpeed's: WarmupLR, WarmupDecayLR, "
+                                  "WarmupCosineLR, LRRangeTest or OneCycle: {}",
                                   kind));
   }
   return *schedule;
@@ -197,6 +224,11 @@ LearningRateSchedule cyclic_rate(const CyclicRate& options) { return make(option
 LearningRateSchedule cosine_annealing(const CosineAnnealing& options) { return make(options); }
 LearningRateSchedule cosine_restarts(const CosineRestarts& options) { return make(options); }
 LearningRateSchedule one_cycle(const OneCycle& options) { return make(options); }
+LearningRateSchedule warmup_lr(const WarmupLr& options) { return make(options); }
+LearningRateSchedule warmup_decay_lr(const WarmupDecayLr& options) { return make(options); }
+LearningRateSchedule warmup_cosine_lr(const WarmupCosineLr& options) { return make(options); }
+LearningRateSchedule lr_range_test(const LrRangeTest& options) { return make(options); }
+LearningRateSchedule deepspeed_one_cycle(const DeepSpeedOneCycle& options) { return make(options); }
 LearningRateSchedule with_warm_up(const WarmUp& options, const LearningRateSchedule& schedule) {
   return LearningRateSchedule(std::make_shared<WarmUpSchedule>(options, schedule));
 }

@@ -5,6 +5,8 @@
 #include <type_traits>
 
 #include "optim/adadelta_optimizer.h"
+#include "optim/lamb_optimizer.h"
+#include "optim/lion_optimizer.h"
 
 namespace lockstep::optim {
 
@@ -43,6 +45,17 @@ void for_each_option(Options& options, Field&& field) {
     field("rho", options.rho());
     field("eps", options.eps());
     field("weight_decay", options.weight_decay());
+  } else if constexpr (kIsOneOf<Options, LionGroupOptions>) {
+    field("betas", options.betas());
+    field("weight_decay", options.weight_decay());
+  } else if constexpr (kIsOneOf<Options, LambGroupOptions>) {
+    field("betas", options.betas());
+    field("eps", options.eps());
+    field("weight_decay", options.weight_decay());
+    field("bias_correction", options.bias_correction());
+    field("eps_inside_sqrt", options.eps_inside_sqrt());
+    field("max_coeff", options.max_coeff());
+    field("min_coeff", options.min_coeff());
   } else {
     static_assert(kIsOneOf<Options, LBFGSOptions>);
     field("max_iter", options.max_iter());
@@ -78,6 +91,12 @@ void for_each_state(State& state, Field&& field) {
     field("step", state.step());
     field("square_avg", state.square_avg());
     field("acc_delta", state.acc_delta());
+  } else if constexpr (kIsOneOf<State, LionParamState>) {
+    field("exp_avg", state.exp_avg());
+  } else if constexpr (kIsOneOf<State, LambParamState>) {
+    field("step", state.step());
+    field("exp_avg", state.exp_avg());
+    field("exp_avg_sq", state.exp_avg_sq());
   } else {
     static_assert(kIsOneOf<State, LBFGSParamState>);
     field("func_evals", state.func_evals());

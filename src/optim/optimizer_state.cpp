@@ -11,6 +11,10 @@
 
 #include "optim/adadelta_optimizer.h"
 #include "optim/adam_lbfgs_optimizer.h"
+#include "optim/cpu_adagrad_optimizer.h"
+#include "optim/cpu_adam_optimizer.h"
+#include "optim/lamb_optimizer.h"
+#include "optim/lion_optimizer.h"
 #include "optim/optimizer_fields.h"
 #include "optim/python_adam_optimizer.h"
 #include "optim/saved_state.h"
@@ -43,11 +47,16 @@ bool visit_kind(const Optimizer& optimizer, Visit visit) {
   return try_kind(Kind<SGD, SGDOptions, SGDParamState>{"SGD"}) ||
          try_kind(Kind<Adam, AdamOptions, AdamParamState>{"Adam"}) ||
          try_kind(Kind<optim::PythonAdam, AdamOptions, AdamParamState>{"Adam"}) ||
+         try_kind(Kind<optim::CpuAdam, AdamOptions, AdamParamState>{"Adam"}) ||
          try_kind(Kind<AdamW, AdamWOptions, AdamWParamState>{"AdamW"}) ||
+         try_kind(Kind<optim::CpuAdamW, AdamWOptions, AdamWParamState>{"AdamW"}) ||
          try_kind(Kind<Adagrad, AdagradOptions, AdagradParamState>{"Adagrad"}) ||
+         try_kind(Kind<optim::CpuAdagrad, AdagradOptions, AdagradParamState>{"Adagrad"}) ||
          try_kind(Kind<RMSprop, RMSpropOptions, RMSpropParamState>{"RMSprop"}) ||
          try_kind(
              Kind<optim::Adadelta, optim::AdadeltaGroupOptions, optim::AdadeltaParamState>{"Adadelta"}) ||
+         try_kind(Kind<optim::Lion, optim::LionGroupOptions, optim::LionParamState>{"Lion"}) ||
+         try_kind(Kind<optim::Lamb, optim::LambGroupOptions, optim::LambParamState>{"Lamb"}) ||
          try_kind(Kind<LBFGS, LBFGSOptions, LBFGSParamState>{"LBFGS"});
 }
 

@@ -78,9 +78,8 @@ std::unique_ptr<torch::optim::Optimizer> make_python_adam(const std::vector<at::
   constexpr auto kWhat = "the optimizer PythonAdam";
   optim::require(!parameters.empty(), kWhat, "parameters", "one or more", "none");
   optim::require_not_negative(kWhat, "lr", options.lr);
-  for (const auto& [name, beta] : {std::pair("beta1", options.beta1), {"beta2", options.beta2}}) {
-    optim::require(beta >= 0 && beta < 1, kWhat, name, "at least 0 and below 1", beta);
-  }
+  optim::require_beta(kWhat, "beta1", options.beta1);
+  optim::require_beta(kWhat, "beta2", options.beta2);
   optim::require_not_negative(kWhat, "eps", options.eps);
   optim::require_not_negative(kWhat, "weight_decay", options.weight_decay);
   const auto group = torch::optim::AdamOptions(options.lr)

@@ -3,7 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/log.h"
 #include "optim/argument.h"
+#include "optim/lamb_optimizer.h"
+#include "optim/lion_optimizer.h"
 #include "optim/saved_state.h"
 
 namespace lockstep {
@@ -19,11 +22,19 @@ void check_groups(const torch::optim::Optimizer& optimizer, size_t rates) {
 }
 
 template <typename Options>
-bool set_beta1(torch::optim::OptimizerOptions& options, double momentum) {
+bool change_betas(torch::optim::OptimizerOptions& options, double beta1, std::optional<double> beta2) {
   auto* adam = dynamic_cast<Options*>(&options);
   if (adam == nullptr) return false;
-  adam->betas({momentum, std::get<1>(adam->betas())});
+  adam->betas({beta1, beta2.value_or(std::get<1>(adam->betas()))});
   return true;
+}
+
+// Without beta2: it stays. False: these options have no betas.
+bool set_group_betas(torch::optim::OptimizerOptions& options, double beta1, std::optional<double> beta2) {
+  return change_betas<torch::optim::AdamOptions>(options, beta1, beta2) ||
+         change_betas<torch::optim::AdamWOptions>(options, beta1, beta2) ||
+         change_betas<optim::LionGroupOptions>(options, beta1, beta2) ||
+         change_betas<optim::LambGroupOptions>(options, beta1, beta2);
 }
 
 template <typename Options>
@@ -55,14 +66,19 @@ void set_learning_rates(torch::optim::Optimizer& optimizer, const std::vector<do
 }
 
 bool set_momentum(torch::optim::Optimizer& optimizer, double momentum) {
-  using namespace torch::optim;  // NOLINT(google-build-using-namespace): four names of one function
   bool all = true;
   for (auto& group : optimizer.param_groups()) {
     auto& options = group.options();
-    all &= set_plain_momentum<SGDOptions>(options, momentum) ||
-           set_plain_momentum<RMSpropOptions>(options, momentum) ||
-           set_beta1<AdamOptions>(options, momentum) || set_beta1<AdamWOptions>(options, momentum);
+    all &= set_plain_momentum<torch::optim::SGDOptions>(options, momentum) ||
+           set_plain_momentum<torch::optim::RMSpropOptions>(options, momentum) ||
+           set_group_betas(options, momentum, std::nullopt);
   }
+  return all;
+}
+
+bool set_betas(torch::optim::Optimizer& optimizer, double beta1, double beta2) {
+  bool all = true;
+  for (auto& group : optimizer.param_groups()) all &= set_group_betas(group.options(), beta1, beta2);
   return all;
 }
 
@@ -70,6 +86,11 @@ ScheduledLearningRate::ScheduledLearningRate(torch::optim::Optimizer& optimizer,
                                              LearningRateSchedule schedule)
     : optimizer_(optimizer), schedule_(std::move(schedule)), base_lrs_(learning_rates(optimizer)) {
   set_step(0);
+  const auto betas = schedule_.betas_at(0);
+  if (betas && !set_betas(optimizer_, betas->first, betas->second)) {
+    base::log_warning("optim", "the optimizer has no betas: the schedule leaves its momentum as it is: {}",
+                      schedule_.to_json().dump());
+  }
 }
 
 void ScheduledLearningRate::advance() { set_step(step_ + 1); }
@@ -84,6 +105,7 @@ void ScheduledLearningRate::set_step(int64_t step) {
                       "'cycle_momentum' to false: " +
                           schedule_.to_json().dump());
   }
+  if (const auto betas = schedule_.betas_at(step)) set_betas(optimizer_, betas->first, betas->second);
   set_learning_rates(optimizer_, rates);
   step_ = step;
 }

@@ -4,11 +4,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/half_rows.h"
 #include "base/narrow_float.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 // Compiled with -O3 -ffp-contract=off: a fused multiply-add would round the mean
 // differently from the multiply and add that it is defined as.
@@ -62,7 +59,7 @@ struct BFloat16 {
 
 // How elements are stored, and what they are combined in. read() returns n elements
 // to combine, in place where they need no conversion and else in the scratch.
-template <typename Stored, bool kWide>
+template <typename Stored>
 struct Access {
   using Combined = Stored;
 
@@ -74,8 +71,8 @@ struct Access {
   }
 };
 
-template <bool kWide>
-struct Access<BFloat16, kWide> {
+template <>
+struct Access<BFloat16> {
   using Combined = float;
 
   [[gnu::always_inline]] static inline const float* read(const std::byte* from, float* to, size_t n) {
@@ -93,60 +90,22 @@ struct Access<BFloat16, kWide> {
   }
 };
 
-template <bool kWide>
-struct Access<Half, kWide> {
-  using Combined = float;
-
-  [[gnu::always_inline]] static inline const float* read(const std::byte* from, float* to, size_t n) {
-    const auto* source = reinterpret_cast<const uint16_t*>(from);
-    for (size_t i = 0; i < n; ++i) {
-      to[i] = base::widen_half(source[i]);
-    }
-    return to;
-  }
-  [[gnu::always_inline]] static inline void store(const float* from, std::byte* to, size_t n) {
-    auto* target = reinterpret_cast<uint16_t*>(to);
-    for (size_t i = 0; i < n; ++i) {
-      target[i] = base::narrow_to_half(from[i]);
-    }
-  }
-};
-
-#if defined(__x86_64__)
 template <>
-struct Access<Half, true> {
+struct Access<Half> {
   using Combined = float;
 
-  static __attribute__((target("avx2,f16c"))) const float* read(const std::byte* from, float* to, size_t n) {
-    const auto* source = reinterpret_cast<const uint16_t*>(from);
-    size_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-      _mm256_storeu_ps(to + i,
-                       _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i))));
-    }
-    for (; i < n; ++i) {
-      to[i] = base::widen_half(source[i]);
-    }
+  static const float* read(const std::byte* from, float* to, size_t n) {
+    base::widen_halves(reinterpret_cast<const uint16_t*>(from), to, n);
     return to;
   }
-  static __attribute__((target("avx2,f16c"))) void store(const float* from, std::byte* to, size_t n) {
-    auto* target = reinterpret_cast<uint16_t*>(to);
-    size_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-      const __m128i half =
-          _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(target + i), half);
-    }
-    for (; i < n; ++i) {
-      target[i] = base::narrow_to_half(from[i]);
-    }
+  static void store(const float* from, std::byte* to, size_t n) {
+    base::narrow_to_halves(from, reinterpret_cast<uint16_t*>(to), n);
   }
 };
-#endif
 
-template <Reduction kReduction, typename Stored, bool kWide>
+template <Reduction kReduction, typename Stored>
 [[gnu::always_inline]] inline void reduce_tiles(const ReduceArguments& arguments) {
-  using Format = Access<Stored, kWide>;
+  using Format = Access<Stored>;
   using T = typename Format::Combined;
   alignas(64) T total[kTile];
   alignas(64) T scratch[kTile];
@@ -179,40 +138,39 @@ template <Reduction kReduction, typename Stored, bool kWide>
   }
 }
 
-template <typename Stored, bool kWide>
+template <typename Stored>
 [[gnu::always_inline]] inline void reduce_typed(const ReduceArguments& arguments) {
   constexpr bool kFloating = !std::is_integral_v<Stored>;
   switch (arguments.reduction) {
-    case Reduction::kSum: return reduce_tiles<Reduction::kSum, Stored, kWide>(arguments);
-    case Reduction::kProduct: return reduce_tiles<Reduction::kProduct, Stored, kWide>(arguments);
-    case Reduction::kMin: return reduce_tiles<Reduction::kMin, Stored, kWide>(arguments);
-    case Reduction::kMax: return reduce_tiles<Reduction::kMax, Stored, kWide>(arguments);
+    case Reduction::kSum: return reduce_tiles<Reduction::kSum, Stored>(arguments);
+    case Reduction::kProduct: return reduce_tiles<Reduction::kProduct, Stored>(arguments);
+    case Reduction::kMin: return reduce_tiles<Reduction::kMin, Stored>(arguments);
+    case Reduction::kMax: return reduce_tiles<Reduction::kMax, Stored>(arguments);
     default: break;
   }
   if constexpr (kFloating) {
-    reduce_tiles<Reduction::kMean, Stored, kWide>(arguments);
+    reduce_tiles<Reduction::kMean, Stored>(arguments);
   } else if (arguments.reduction == Reduction::kBitAnd) {
-    reduce_tiles<Reduction::kBitAnd, Stored, kWide>(arguments);
+    reduce_tiles<Reduction::kBitAnd, Stored>(arguments);
   } else if (arguments.reduction == Reduction::kBitOr) {
-    reduce_tiles<Reduction::kBitOr, Stored, kWide>(arguments);
+    reduce_tiles<Reduction::kBitOr, Stored>(arguments);
   } else {
-    reduce_tiles<Reduction::kBitXor, Stored, kWide>(arguments);
+    reduce_tiles<Reduction::kBitXor, Stored>(arguments);
   }
 }
 
-template <bool kWide>
 [[gnu::always_inline]] inline void reduce_any(const ReduceArguments& arguments) {
   switch (arguments.type) {
-    case ElementType::kFloat: return reduce_typed<float, kWide>(arguments);
-    case ElementType::kDouble: return reduce_typed<double, kWide>(arguments);
-    case ElementType::kHalf: return reduce_typed<Half, kWide>(arguments);
-    case ElementType::kBFloat16: return reduce_typed<BFloat16, kWide>(arguments);
-    case ElementType::kInt8: return reduce_typed<int8_t, kWide>(arguments);
-    case ElementType::kInt16: return reduce_typed<int16_t, kWide>(arguments);
-    case ElementType::kInt32: return reduce_typed<int32_t, kWide>(arguments);
-    case ElementType::kInt64: return reduce_typed<int64_t, kWide>(arguments);
-    case ElementType::kUint8: return reduce_typed<uint8_t, kWide>(arguments);
-    case ElementType::kBool: return reduce_typed<bool, kWide>(arguments);
+    case ElementType::kFloat: return reduce_typed<float>(arguments);
+    case ElementType::kDouble: return reduce_typed<double>(arguments);
+    case ElementType::kHalf: return reduce_typed<Half>(arguments);
+    case ElementType::kBFloat16: return reduce_typed<BFloat16>(arguments);
+    case ElementType::kInt8: return reduce_typed<int8_t>(arguments);
+    case ElementType::kInt16: return reduce_typed<int16_t>(arguments);
+    case ElementType::kInt32: return reduce_typed<int32_t>(arguments);
+    case ElementType::kInt64: return reduce_typed<int64_t>(arguments);
+    case ElementType::kUint8: return reduce_typed<uint8_t>(arguments);
+    case ElementType::kBool: return reduce_typed<bool>(arguments);
   }
 }
 
@@ -235,19 +193,16 @@ const char* to_string(Reduction reduction) {
 #if defined(__x86_64__)
 namespace {
 
-__attribute__((target("avx2,f16c"))) void reduce_wide(const ReduceArguments& arguments) {
-  reduce_any<true>(arguments);
-}
+__attribute__((target("avx2"))) void reduce_wide(const ReduceArguments& arguments) { reduce_any(arguments); }
 
 }  // namespace
 
 void reduce(const ReduceArguments& arguments) {
-  // Every CPU with AVX2 has F16C too.
   static const bool wide = __builtin_cpu_supports("avx2") != 0;
-  wide ? reduce_wide(arguments) : reduce_any<false>(arguments);
+  wide ? reduce_wide(arguments) : reduce_any(arguments);
 }
 #else
-void reduce(const ReduceArguments& arguments) { reduce_any<false>(arguments); }
+void reduce(const ReduceArguments& arguments) { reduce_any(arguments); }
 #endif
 
 bool can_reduce(Reduction reduction, ElementType type) {

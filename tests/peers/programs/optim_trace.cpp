@@ -1,9 +1,14 @@
-// What test_learning_rates.py, test_grad_scaler.py and test_weight_average.py compare with
-// PyTorch: reads JSON requests from standard input, one a line, and prints each answer as a
-// line of JSON.
+// What test_learning_rates.py, test_grad_scaler.py, test_weight_average.py and
+// test_deepspeed_optim.py compare with PyTorch and DeepSpeed: reads JSON requests from standard input, one a
+// line, and prints each answer as a line of JSON.
 
+#include <lockstep/cpu_adagrad.h>
+#include <lockstep/cpu_adam.h>
+#include <lockstep/error.h>
 #include <lockstep/grad_scaler.h>
+#include <lockstep/lamb.h>
 #include <lockstep/learning_rate.h>
+#include <lockstep/lion.h>
 #include <lockstep/reduce_on_plateau.h>
 #include <lockstep/weight_average.h>
 #include <torch/torch.h>
@@ -15,14 +20,18 @@ namespace {
 
 using nlohmann::json;
 
-// An SGD optimizer with one parameter group for each rate.
-torch::optim::SGD make_sgd(const std::vector<double>& rates) {
+// An optimizer with one parameter group for each rate.
+template <typename Optimizer, typename Options>
+Optimizer make_optimizer(const std::vector<double>& rates) {
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (double rate : rates) {
-    groups.emplace_back(std::vector<at::Tensor>{torch::zeros({1})},
-                        std::make_unique<torch::optim::SGDOptions>(rate));
+    groups.emplace_back(std::vector<at::Tensor>{torch::zeros({1})}, std::make_unique<Options>(rate));
   }
-  return torch::optim::SGD(groups, torch::optim::SGDOptions(rates.at(0)));
+  return Optimizer(groups, Options(rates.at(0)));
+}
+
+torch::optim::SGD make_sgd(const std::vector<double>& rates) {
+  return make_optimizer<torch::optim::SGD, torch::optim::SGDOptions>(rates);
 }
 
 // [[rate of each group..., momentum] of each step].
@@ -36,6 +45,95 @@ json schedule_trace(const json& request) {
     row.push_back(static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[0].options()).momentum());
     rows.push_back(row);
     rate.advance();
+  }
+  return rows;
+}
+
+// [[rate of each group..., beta1, beta2] of each step].
+json adam_schedule_trace(const json& request) {
+  using torch::optim::AdamOptions;
+  auto optimizer = make_optimizer<torch::optim::Adam, AdamOptions>(request.at("base_lrs"));
+  lockstep::ScheduledLearningRate rate(optimizer,
+                                       lockstep::LearningRateSchedule::from_json(request.at("schedule")));
+  json rows = json::array();
+  for (int64_t step = 0; step < request.at("steps"); ++step) {
+    json row = lockstep::learning_rates(optimizer);
+    const auto [beta1, beta2] = static_cast<AdamOptions&>(optimizer.param_groups()[0].options()).betas();
+    row.insert(row.end(), {beta1, beta2});
+    rows.push_back(row);
+    rate.advance();
+  }
+  return rows;
+}
+
+// {"scales": [scale after each step], "failed": the step whose overflow was an error, or null}.
+json deepspeed_scale_trace(const json& request) {
+  const json& options = request.at("options");
+  lockstep::GradScaler scaler({.deepspeed = lockstep::DeepSpeedScaleOptions{
+                                   .initial_scale_power = options.at("initial_scale_power"),
+                                   .loss_scale_window = options.at("loss_scale_window"),
+                                   .hysteresis = options.at("hysteresis"),
+                                   .consecutive_hysteresis = options.at("consecutive_hysteresis"),
+                                   .min_loss_scale = options.at("min_loss_scale"),
+                               }});
+  json scales = json::array();
+  for (const bool overflow : request.at("overflows").get<std::vector<bool>>()) {
+    scaler.unscale({torch::full({2}, overflow ? std::numeric_limits<float>::infinity() : 1.0F)});
+    try {
+      scaler.update();
+    } catch (const lockstep::ConfigError&) {
+      return {{"scales", scales}, {"failed", scales.size()}};
+    }
+    scales.push_back(scaler.current_scale());
+  }
+  return {{"scales", scales}, {"failed", nullptr}};
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_named(const std::string& name, const at::Tensor& weight,
+                                                    const json& options) {
+  if (name == "CpuAdam") {
+    return lockstep::make_cpu_adam({weight}, {.lr = options.at("lr"),
+                                              .beta1 = options.at("betas")[0],
+                                              .beta2 = options.at("betas")[1],
+                                              .eps = options.at("eps"),
+                                              .weight_decay = options.at("weight_decay"),
+                                              .adam_w_mode = options.at("adam_w_mode")});
+  }
+  if (name == "CpuAdagrad") {
+    return lockstep::make_cpu_adagrad({weight}, {.lr = options.at("lr"),
+                                                 .eps = options.at("eps"),
+                                                 .weight_decay = options.at("weight_decay"),
+                                                 .lr_decay = options.at("lr_decay")});
+  }
+  if (name == "Lion") {
+    return lockstep::make_lion({weight}, {.lr = options.at("lr"),
+                                          .beta1 = options.at("betas")[0],
+                                          .beta2 = options.at("betas")[1],
+                                          .weight_decay = options.at("weight_decay")});
+  }
+  if (name == "Lamb") {
+    return lockstep::make_lamb({weight}, {.lr = options.at("lr"),
+                                          .beta1 = options.at("betas")[0],
+                                          .beta2 = options.at("betas")[1],
+                                          .eps = options.at("eps"),
+                                          .weight_decay = options.at("weight_decay"),
+                                          .bias_correction = options.at("bias_correction"),
+                                          .eps_inside_sqrt = options.at("eps_inside_sqrt"),
+                                          .max_coeff = options.at("max_coeff"),
+                                          .min_coeff = options.at("min_coeff")});
+  }
+  throw std::invalid_argument("unknown optimizer: " + name);
+}
+
+// [[weights] after each step] of one float32 tensor with these gradients.
+json optimizer_trace(const json& request) {
+  auto weight = torch::tensor(request.at("start").get<std::vector<float>>());
+  const auto optimizer = make_named(request.at("optimizer"), weight, request.at("options"));
+  json rows = json::array();
+  for (const json& gradient : request.at("gradients")) {
+    weight.mutable_grad() = torch::tensor(gradient.get<std::vector<float>>());
+    optimizer->step();
+    rows.push_back(std::vector<float>(weight.data_ptr<float>(), weight.data_ptr<float>() + weight.numel()));
   }
   return rows;
 }
@@ -124,6 +222,9 @@ json average_trace(const json& request) {
 json answer(const json& request) {
   const auto what = request.at("what").get<std::string>();
   if (what == "schedule") return schedule_trace(request);
+  if (what == "adam_schedule") return adam_schedule_trace(request);
+  if (what == "deepspeed_scale") return deepspeed_scale_trace(request);
+  if (what == "optimizer") return optimizer_trace(request);
   if (what == "plateau") return plateau_trace(request);
   if (what == "scaler") return scaler_trace(request);
   if (what == "average") return average_trace(request);

@@ -1,3 +1,4 @@
+#include <lockstep/deepspeed_schedules.h>
 #include <lockstep/error.h>
 #include <lockstep/learning_rate.h>
 #include <lockstep/reduce_on_plateau.h>
@@ -27,6 +28,17 @@ std::vector<LearningRateSchedule> all_schedules() {
           cosine_restarts({.t_0 = 3, .t_mult = 2, .min_lr = 0.001}),
           one_cycle({.total_steps = 10, .max_lr = 1.0}),
           one_cycle({.total_steps = 10, .anneal = OneCycle::Anneal::kLinear, .three_phase = true}),
+          warmup_lr({.warmup_num_steps = 6}),
+          warmup_lr({.warmup_max_lr = 0.2, .warmup_num_steps = 6, .warmup_type = WarmupType::kLinear}),
+          warmup_decay_lr({.total_num_steps = 20, .warmup_num_steps = 6}),
+          warmup_cosine_lr({.total_num_steps = 20, .warmup_num_steps = 6}),
+          lr_range_test({.lr_range_test_step_size = 5, .lr_range_test_staircase = true}),
+          deepspeed_one_cycle({.cycle_min_lr = 0.01,
+                               .cycle_max_lr = 0.1,
+                               .decay_lr_rate = 0.1,
+                               .cycle_first_step_size = 5,
+                               .cycle_second_step_size = 7,
+                               .decay_step_size = 2}),
           with_warm_up({.steps = 4, .start_factor = 0.1}, cosine_annealing({.t_max = 5}))};
 }
 
@@ -38,6 +50,7 @@ TEST(LearningRate, SurvivesJson) {
     for (int64_t step = 0; step < 30; ++step) {
       EXPECT_EQ(again.at(step, 0.05), schedule.at(step, 0.05)) << json << " step " << step;
       EXPECT_EQ(again.momentum_at(step), schedule.momentum_at(step)) << json << " step " << step;
+      EXPECT_EQ(again.betas_at(step), schedule.betas_at(step)) << json << " step " << step;
     }
   }
 }
@@ -96,6 +109,20 @@ TEST(LearningRate, BadArgumentsAreNamed) {
   expect([] { one_cycle({.total_steps = 0}); }, "total_steps");
   expect([] { one_cycle({.pct_start = 1.5}); }, "pct_start");
   expect([] { one_cycle({.div_factor = 0}); }, "div_factor");
+  expect([] { warmup_lr({.warmup_num_steps = 0}); }, "warmup_num_steps");
+  expect([] { warmup_lr({.warmup_min_lr = -1}); }, "warmup_min_lr");
+  expect([] { warmup_lr({.warmup_max_lr = -1}); }, "warmup_max_lr");
+  expect([] { warmup_decay_lr({}); }, "total_num_steps");
+  expect([] { warmup_decay_lr({.total_num_steps = 5, .warmup_num_steps = -1}); }, "warmup_num_steps");
+  expect([] { warmup_cosine_lr({}); }, "total_num_steps");
+  expect([] { warmup_cosine_lr({.total_num_steps = 5, .cos_min_ratio = 2}); }, "cos_min_ratio");
+  expect([] { lr_range_test({.lr_range_test_step_size = 0}); }, "lr_range_test_step_size");
+  expect([] { deepspeed_one_cycle({}); }, "cycle_min_lr");
+  expect([] { deepspeed_one_cycle({.cycle_min_lr = 0.1}); }, "cycle_max_lr");
+  expect([] { deepspeed_one_cycle({.cycle_min_lr = 0, .cycle_max_lr = 1, .cycle_first_step_size = 0}); },
+         "cycle_first_step_size");
+  expect([] { deepspeed_one_cycle({.cycle_min_lr = 0, .cycle_max_lr = 1, .cycle_second_step_size = -1}); },
+         "cycle_second_step_size");
   expect([] { with_warm_up({.steps = 0}, constant_rate()); }, "steps");
   expect([] { with_warm_up({.start_factor = 2}, constant_rate()); }, "start_factor");
 }
@@ -110,6 +137,9 @@ TEST(LearningRate, BadJsonIsNamed) {
   EXPECT_THAT(read(R"({"kind": "step", "every": "3"})"), HasSubstr("'every'"));
   EXPECT_THAT(read(R"({"kind": "step", "every": 1.5})"), HasSubstr("'every'"));
   EXPECT_THAT(read(R"({"kind": "one_cycle", "anneal": "cubic"})"), HasSubstr("'anneal'"));
+  EXPECT_THAT(read(R"({"kind": "WarmupLR", "warmup_type": "cubic"})"), HasSubstr("'warmup_type'"));
+  EXPECT_THAT(read(R"({"kind": "WarmupLR", "warmup_steps": 5})"), HasSubstr("warmup_num_steps"));
+  EXPECT_THAT(read(R"({"kind": "OneCycle", "cycle_min_lr": 0.1})"), HasSubstr("'cycle_max_lr'"));
   EXPECT_THAT(read(R"({"kind": "warm_up", "then": {"kind": "step", "every": 0}})"), HasSubstr("'every'"));
 }
 

@@ -5,6 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "optim/adadelta_optimizer.h"
+#include "optim/cpu_adagrad_optimizer.h"
+#include "optim/cpu_adam_optimizer.h"
+#include "optim/lamb_optimizer.h"
+#include "optim/lion_optimizer.h"
 #include "optim/python_adam_optimizer.h"
 #include "support/config_error.h"
 #include "support/formula.h"
@@ -143,6 +147,11 @@ std::vector<Case> cases() {
       grouped<optim::Adadelta>("Adadelta", optim::AdadeltaGroupOptions(1.0)),
       grouped<optim::Adadelta>("AdadeltaDecay",
                                optim::AdadeltaGroupOptions(0.5).rho(0.8).eps(1e-4).weight_decay(0.01)),
+      grouped<optim::CpuAdam>("CpuAdam", AdamOptions(0.05).weight_decay(0.01)),
+      grouped<optim::CpuAdamW>("CpuAdamW", AdamWOptions(0.05).weight_decay(0.1)),
+      grouped<optim::CpuAdagrad>("CpuAdagrad", AdagradOptions(0.1).lr_decay(0.1).weight_decay(0.01)),
+      grouped<optim::Lion>("Lion", optim::LionGroupOptions(0.01).betas({0.8, 0.9}).weight_decay(0.1)),
+      grouped<optim::Lamb>("Lamb", optim::LambGroupOptions(0.01).weight_decay(0.1).eps(1e-6).max_coeff(5)),
       {"Lbfgs", lbfgs(LBFGSOptions(0.5).max_iter(3))},
       {"LbfgsShortHistory", lbfgs(LBFGSOptions(0.5).max_iter(2).history_size(3))},
       {"LbfgsWolfe", lbfgs(LBFGSOptions(1).max_iter(4).line_search_fn("strong_wolfe"))},

@@ -1,0 +1,55 @@
+#include <lockstep/cpu_adagrad.h>
+
+#include "optim/argument.h"
+#include "optim/cpu_adagrad_optimizer.h"
+#include "optim/flat_rule.h"
+#include "optim/flat_step.h"
+
+namespace lockstep {
+namespace optim {
+
+using torch::optim::AdagradOptions;
+using torch::optim::AdagradParamState;
+using torch::optim::OptimizerParamGroup;
+
+void CpuAdagrad::step_group(OptimizerParamGroup& group) {
+  const auto& options = static_cast<const AdagradOptions&>(group.options());
+  require_flat("the optimizer CpuAdagrad", group.params());
+  for (const at::Tensor& parameter : group.params()) {
+    if (!parameter.grad().defined()) continue;
+    auto& slot = state_[parameter.unsafeGetTensorImpl()];
+    if (slot == nullptr) {
+      auto fresh = std::make_unique<AdagradParamState>();
+      fresh->step(0);
+      fresh->sum(
+          torch::full_like(parameter, options.initial_accumulator_value(), {}, at::MemoryFormat::Preserve));
+      slot = std::move(fresh);
+    }
+    auto& state = static_cast<AdagradParamState&>(*slot);
+    state.step(state.step() + 1);
+    step_tensor(*flat_rule(options, state.step()), parameter, parameter.grad(), state.sum());
+  }
+}
+
+}  // namespace optim
+
+std::unique_ptr<torch::optim::Optimizer> make_cpu_adagrad(const std::vector<at::Tensor>& parameters,
+                                                          const CpuAdagradOptions& options) {
+  constexpr auto kWhat = "the optimizer CpuAdagrad";
+  optim::require(!parameters.empty(), kWhat, "parameters", "one or more", "none");
+  optim::require_flat(kWhat, parameters);
+  optim::require_not_negative(kWhat, "lr", options.lr);
+  optim::require_not_negative(kWhat, "eps", options.eps);
+  optim::require_not_negative(kWhat, "weight_decay", options.weight_decay);
+  optim::require_not_negative(kWhat, "lr_decay", options.lr_decay);
+  optim::require_not_negative(kWhat, "initial_accumulator_value", options.initial_accumulator_value);
+  const auto group = torch::optim::AdagradOptions(options.lr)
+                         .lr_decay(options.lr_decay)
+                         .eps(options.eps)
+                         .weight_decay(options.weight_decay)
+                         .initial_accumulator_value(options.initial_accumulator_value);
+  return std::make_unique<optim::CpuAdagrad>(
+      std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(parameters)}, group);
+}
+
+}  // namespace lockstep

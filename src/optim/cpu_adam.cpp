@@ -1,0 +1,67 @@
+#include <lockstep/cpu_adam.h>
+
+#include "optim/argument.h"
+#include "optim/cpu_adam_optimizer.h"
+#include "optim/flat_rule.h"
+#include "optim/flat_step.h"
+
+namespace lockstep {
+namespace optim {
+
+using torch::optim::OptimizerParamGroup;
+
+template <typename State, typename Options>
+void CpuAdamOptimizer<State, Options>::step_group(OptimizerParamGroup& group) {
+  const auto& options = static_cast<const Options&>(group.options());
+  require(!options.amsgrad(), "the optimizer CpuAdam", "amsgrad", "off", true);
+  require_flat("the optimizer CpuAdam", group.params());
+  for (const at::Tensor& parameter : group.params()) {
+    if (!parameter.grad().defined()) continue;
+    auto& slot = this->state_[parameter.unsafeGetTensorImpl()];
+    if (slot == nullptr) {
+      auto fresh = std::make_unique<State>();
+      fresh->exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+      fresh->exp_avg_sq(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+      slot = std::move(fresh);
+    }
+    auto& state = static_cast<State&>(*slot);
+    state.step(state.step() + 1);
+    step_tensor(*flat_rule(options, state.step()), parameter, parameter.grad(), state.exp_avg(),
+                state.exp_avg_sq());
+  }
+}
+
+template class CpuAdamOptimizer<torch::optim::AdamParamState, torch::optim::AdamOptions>;
+template class CpuAdamOptimizer<torch::optim::AdamWParamState, torch::optim::AdamWOptions>;
+
+namespace {
+
+template <typename Optimizer, typename GroupOptions>
+std::unique_ptr<torch::optim::Optimizer> make(const std::vector<at::Tensor>& parameters,
+                                              const CpuAdamOptions& options) {
+  const auto group = GroupOptions(options.lr)
+                         .betas({options.beta1, options.beta2})
+                         .eps(options.eps)
+                         .weight_decay(options.weight_decay);
+  return std::make_unique<Optimizer>(std::vector<OptimizerParamGroup>{OptimizerParamGroup(parameters)},
+                                     group);
+}
+
+}  // namespace
+}  // namespace optim
+
+std::unique_ptr<torch::optim::Optimizer> make_cpu_adam(const std::vector<at::Tensor>& parameters,
+                                                       const CpuAdamOptions& options) {
+  constexpr auto kWhat = "the optimizer CpuAdam";
+  optim::require(!parameters.empty(), kWhat, "parameters", "one or more", "none");
+  optim::require_flat(kWhat, parameters);
+  optim::require_not_negative(kWhat, "lr", options.lr);
+  optim::require_beta(kWhat, "beta1", options.beta1);
+  optim::require_beta(kWhat, "beta2", options.beta2);
+  optim::require_not_negative(kWhat, "eps", options.eps);
+  optim::require_not_negative(kWhat, "weight_decay", options.weight_decay);
+  return options.adam_w_mode ? optim::make<optim::CpuAdamW, torch::optim::AdamWOptions>(parameters, options)
+                             : optim::make<optim::CpuAdam, torch::optim::AdamOptions>(parameters, options);
+}
+
+}  // namespace lockstep

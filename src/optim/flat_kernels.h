@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+namespace lockstep::optim {
+
+// Steps of optimizers on flat memory, in one pass: a gradient is read once, parameter and
+// state are read and written once, and a 16-bit copy of the parameter is written on the way.
+//
+// Each element is computed alone, by operations in a fixed order that every instruction set
+// has (fused multiply-adds are written out): the results do not depend on where a range
+// begins, on how a step is cut into ranges, or on the machine.
+
+enum class FlatType : uint8_t { kFloat, kBFloat16, kHalf };
+size_t size_of(FlatType type);
+
+// Ranges of `numel` elements each, aligned to their element only. They may not overlap.
+struct FlatMemory {
+  size_t numel = 0;
+  float* parameters = nullptr;
+  const void* gradients = nullptr;
+  FlatType gradient_type = FlatType::kFloat;
+  // Every gradient is multiplied by this, in float32: 1 / loss scale, clipping.
+  float gradient_factor = 1;
+  // exp_avg of Adam and Lion, momentum of SGD (null without), sum of Adagrad.
+  float* state = nullptr;
+  float* second_state = nullptr;  // exp_avg_sq of Adam
+  // The parameters again, rounded to 16 bits, or as they are. Null: not wanted.
+  void* copy = nullptr;
+  FlatType copy_type = FlatType::kBFloat16;
+
+  // `count` elements from `first` on.
+  FlatMemory part(size_t first, size_t count) const;
+};
+
+// The bits of LibTorch's _fused_adam_ and _fused_adamw_ on a CPU with AVX2. (LibTorch rounds
+// the last numel % 8 or 16 elements of a tensor in another order.)
+struct AdamRule {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool decoupled_decay = false;  // AdamW
+  int64_t step = 1;              // of this step; the first is 1
+};
+
+// torch.optim.Adagrad. As DeepSpeed's where weight_decay is 0; there the decay goes into the
+// sum of squares and nowhere else.
+struct AdagradRule {
+  double lr = 1e-2;
+  double lr_decay = 0;
+  double eps = 1e-10;
+  double weight_decay = 0;
+  int64_t step = 1;
+};
+
+// Lion, with decoupled weight decay. As DeepSpeed's, but that an element whose update is
+// exactly 0 stays where it is: the sign of 0 is 0, as in the paper.
+struct LionRule {
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double weight_decay = 0;
+};
+
+// The bits of LibTorch's _fused_sgd_ on a CPU with AVX2.
+struct SgdRule {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  bool first_step = false;  // the momentum is not read but begun
+};
+
+using FlatRule = std::variant<AdamRule, AdagradRule, LionRule, SgdRule>;
+
+// One step on this thread, with the widest instructions that the CPU has.
+void step_range(const FlatRule& rule, const FlatMemory& memory);
+
+// For tests: the instruction sets of this CPU, the portable one first, and one of them.
+enum class InstructionSet : uint8_t { kPortable, kAvx2, kAvx512 };
+std::vector<InstructionSet> instruction_sets();
+void step_range(const FlatRule& rule, const FlatMemory& memory, InstructionSet set);
+
+}  // namespace lockstep::optim

@@ -1,0 +1,158 @@
+#include <lockstep/lamb.h>
+
+#include "optim/argument.h"
+#include "optim/lamb_kernels.h"
+#include "optim/lamb_optimizer.h"
+
+namespace lockstep {
+namespace optim {
+
+using torch::optim::OptimizerParamGroup;
+using torch::serialize::InputArchive;
+using torch::serialize::OutputArchive;
+
+void LambGroupOptions::serialize(InputArchive& archive) {
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, lr);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(betas_t, betas);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, eps);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, weight_decay);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(bool, bias_correction);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(bool, eps_inside_sqrt);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, max_coeff);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, min_coeff);
+}
+
+void LambGroupOptions::serialize(OutputArchive& archive) const {
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(lr);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(betas);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(eps);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(weight_decay);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(bias_correction);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(eps_inside_sqrt);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(max_coeff);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(min_coeff);
+}
+
+void LambParamState::serialize(InputArchive& archive) {
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(int64_t, step);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, exp_avg);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, exp_avg_sq);
+}
+
+void LambParamState::serialize(OutputArchive& archive) const {
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(step);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(exp_avg);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(exp_avg_sq);
+}
+
+namespace {
+
+// What one step of a group works on, tensor by tensor in the same order.
+struct Lists {
+  std::vector<at::Tensor> parameters, gradients, averages, squares;
+  std::vector<at::Scalar> negative_steps;
+};
+
+LambRule rule_of(const LambGroupOptions& options) {
+  LambRule rule;
+  rule.lr = options.lr();
+  std::tie(rule.beta1, rule.beta2) = options.betas();
+  rule.eps = options.eps();
+  rule.weight_decay = options.weight_decay();
+  rule.bias_correction = options.bias_correction();
+  rule.eps_inside_sqrt = options.eps_inside_sqrt();
+  rule.max_coeff = options.max_coeff();
+  rule.min_coeff = options.min_coeff();
+  return rule;
+}
+
+std::vector<at::Tensor> updates_of(const LambRule& rule, const Lists& lists) {
+  std::vector<at::Tensor> denominators;
+  if (rule.eps_inside_sqrt) {
+    denominators = at::_foreach_add(lists.squares, rule.eps);
+    at::_foreach_sqrt_(denominators);
+  } else {
+    denominators = at::_foreach_sqrt(lists.squares);
+    at::_foreach_add_(denominators, rule.eps);
+  }
+  auto updates = at::_foreach_div(lists.averages, denominators);
+  if (rule.weight_decay != 0) at::_foreach_add_(updates, lists.parameters, rule.weight_decay);
+  return updates;
+}
+
+// What each update is multiplied by, as scalars on the device: nothing waits for it.
+std::vector<at::Tensor> multipliers_of(const LambRule& rule, const Lists& lists,
+                                       const std::vector<at::Tensor>& updates) {
+  const at::Tensor weights = at::stack(at::_foreach_norm(lists.parameters));
+  const at::Tensor sizes = at::stack(at::_foreach_norm(updates));
+  const at::Tensor ratios = (weights / sizes).clamp(rule.min_coeff, rule.max_coeff);
+  const at::Tensor known = weights.ne(0).logical_and(sizes.ne(0));
+  auto multipliers = at::where(known, ratios, at::ones_like(ratios)).unbind();
+  at::_foreach_mul_(multipliers, lists.negative_steps);
+  return multipliers;
+}
+
+}  // namespace
+
+void Lamb::step_group(OptimizerParamGroup& group) {
+  LambRule rule = rule_of(static_cast<const LambGroupOptions&>(group.options()));
+  Lists lists;
+  for (const at::Tensor& parameter : group.params()) {
+    if (!parameter.grad().defined()) continue;
+    auto& slot = state_[parameter.unsafeGetTensorImpl()];
+    if (slot == nullptr) {
+      auto fresh = std::make_unique<LambParamState>();
+      fresh->exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+      fresh->exp_avg_sq(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+      slot = std::move(fresh);
+    }
+    auto& state = static_cast<LambParamState&>(*slot);
+    state.step(state.step() + 1);
+    rule.step = state.step();
+    lists.parameters.push_back(parameter);
+    lists.gradients.push_back(parameter.grad());
+    lists.averages.push_back(state.exp_avg());
+    lists.squares.push_back(state.exp_avg_sq());
+    lists.negative_steps.emplace_back(-lamb_step_size(rule));
+  }
+  if (lists.parameters.empty()) return;
+  at::_foreach_mul_(lists.averages, rule.beta1);
+  at::_foreach_add_(lists.averages, lists.gradients, 1 - rule.beta1);
+  at::_foreach_mul_(lists.squares, rule.beta2);
+  at::_foreach_addcmul_(lists.squares, lists.gradients, lists.gradients, 1 - rule.beta2);
+  const auto updates = updates_of(rule, lists);
+  at::_foreach_mul_(updates, multipliers_of(rule, lists, updates));
+  at::_foreach_add_(lists.parameters, updates);
+}
+
+}  // namespace optim
+
+std::unique_ptr<torch::optim::Optimizer> make_lamb(const std::vector<at::Tensor>& parameters,
+                                                   const LambOptions& options) {
+  constexpr auto kWhat = "the optimizer Lamb";
+  optim::require(!parameters.empty(), kWhat, "parameters", "one or more", "none");
+  for (const at::Tensor& parameter : parameters) {
+    optim::require(parameter.device() == parameters[0].device(), kWhat, "parameters", "on one device",
+                   parameter.device().str());
+  }
+  optim::require_not_negative(kWhat, "lr", options.lr);
+  optim::require_beta(kWhat, "beta1", options.beta1);
+  optim::require_beta(kWhat, "beta2", options.beta2);
+  optim::require_not_negative(kWhat, "eps", options.eps);
+  optim::require_not_negative(kWhat, "weight_decay", options.weight_decay);
+  optim::require_not_negative(kWhat, "min_coeff", options.min_coeff);
+  optim::require(options.max_coeff >= options.min_coeff, kWhat, "max_coeff", "at least min_coeff",
+                 options.max_coeff);
+  const auto group = optim::LambGroupOptions(options.lr)
+                         .betas({options.beta1, options.beta2})
+                         .eps(options.eps)
+                         .weight_decay(options.weight_decay)
+                         .bias_correction(options.bias_correction)
+                         .eps_inside_sqrt(options.eps_inside_sqrt)
+                         .max_coeff(options.max_coeff)
+                         .min_coeff(options.min_coeff);
+  return std::make_unique<optim::Lamb>(
+      std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(parameters)}, group);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,91 @@
+#include <lockstep/lion.h>
+
+#include "optim/argument.h"
+#include "optim/flat_rule.h"
+#include "optim/flat_step.h"
+#include "optim/lion_optimizer.h"
+
+namespace lockstep {
+namespace optim {
+
+using torch::optim::OptimizerParamGroup;
+using torch::serialize::InputArchive;
+using torch::serialize::OutputArchive;
+
+void LionGroupOptions::serialize(InputArchive& archive) {
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, lr);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(betas_t, betas);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, weight_decay);
+}
+
+void LionGroupOptions::serialize(OutputArchive& archive) const {
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(lr);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(betas);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(weight_decay);
+}
+
+void LionParamState::serialize(InputArchive& archive) {
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, exp_avg);
+}
+
+void LionParamState::serialize(OutputArchive& archive) const { _TORCH_OPTIM_SERIALIZE_TORCH_ARG(exp_avg); }
+
+namespace {
+
+// In the order of the flat kernel.
+void step_lists(const LionRule& rule, const std::vector<at::Tensor>& parameters,
+                const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& averages) {
+  auto updates = at::_foreach_mul(averages, rule.beta1);
+  at::_foreach_add_(updates, gradients, 1 - rule.beta1);
+  at::_foreach_sign_(updates);
+  if (rule.weight_decay != 0) at::_foreach_mul_(parameters, 1 - rule.lr * rule.weight_decay);
+  at::_foreach_add_(parameters, updates, -rule.lr);
+  at::_foreach_mul_(averages, rule.beta2);
+  at::_foreach_add_(averages, gradients, 1 - rule.beta2);
+}
+
+}  // namespace
+
+void Lion::step_group(OptimizerParamGroup& group) {
+  const auto rule = std::get<LionRule>(*flat_rule(group.options(), 1));
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> averages;
+  for (const at::Tensor& parameter : group.params()) {
+    if (!parameter.grad().defined()) continue;
+    auto& slot = state_[parameter.unsafeGetTensorImpl()];
+    if (slot == nullptr) {
+      auto fresh = std::make_unique<LionParamState>();
+      fresh->exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+      slot = std::move(fresh);
+    }
+    const at::Tensor average = static_cast<LionParamState&>(*slot).exp_avg();
+    if (is_flat(parameter)) {
+      step_tensor(rule, parameter, parameter.grad(), average);
+      continue;
+    }
+    parameters.push_back(parameter);
+    gradients.push_back(parameter.grad());
+    averages.push_back(average);
+  }
+  if (!parameters.empty()) step_lists(rule, parameters, gradients, averages);
+}
+
+}  // namespace optim
+
+std::unique_ptr<torch::optim::Optimizer> make_lion(const std::vector<at::Tensor>& parameters,
+                                                   const LionOptions& options) {
+  constexpr auto kWhat = "the optimizer Lion";
+  optim::require(!parameters.empty(), kWhat, "parameters", "one or more", "none");
+  optim::require_not_negative(kWhat, "lr", options.lr);
+  optim::require_fraction(kWhat, "beta1", options.beta1);
+  optim::require_fraction(kWhat, "beta2", options.beta2);
+  optim::require_not_negative(kWhat, "weight_decay", options.weight_decay);
+  const auto group = optim::LionGroupOptions(options.lr)
+                         .betas({options.beta1, options.beta2})
+                         .weight_decay(options.weight_decay);
+  return std::make_unique<optim::Lion>(
+      std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(parameters)}, group);
+}
+
+}  // namespace lockstep
