@@ -10,8 +10,8 @@ namespace lockstep::bench {
 
 enum class Loss { kSquaredError, kCrossEntropy, kNegativeLogLikelihood };
 
-// One of the measured workloads: a model, its batch, its loss. The same three are in
-// peers/workloads.py.
+// One of the measured workloads: a model, its batch, its loss. Those that have a peer are in
+// peers/workloads.py, too.
 struct Workload {
   lockstep::Model model;
   torch::Tensor input;
@@ -33,6 +33,14 @@ inline Workload make_workload(const std::string& name) {
   if (name == "sine") {
     const torch::Tensor x = torch::rand({16, 1});
     return {models::mlp({1, 16, 1}), x, torch::sin(2 * M_PI * x), Loss::kSquaredError};
+  }
+  if (name == "zero_mlp") {
+    return {models::mlp({256, 512, 512, 10}), torch::rand({16, 256}), torch::randint(0, 10, {16}),
+            Loss::kCrossEntropy};
+  }
+  if (name == "vit_small") {
+    return {models::vision_transformer(models::VisionTransformerOptions::preset("small")),
+            torch::rand({4, 3, 224, 224}), torch::randint(0, 1000, {4}), Loss::kCrossEntropy};
   }
   const torch::Tensor classes = torch::randint(0, 10, {64});
   if (name == "mlp") {

@@ -35,7 +35,7 @@ LAYERS = {
     # ZeRO: parameters, gradients and optimizer states divided over the ranks.
     "shard": (*CORE, "comm", "grad", "optim", "checkpoint"),
     "train": (*CORE, "track", "comm", "grad", "shard", "optim", "data", "checkpoint", "interop"),
-    "models": ("base", "config", "grad", "interop", "train"),
+    "models": ("base", "config", "grad", "interop", "shard", "train"),
     # What `lockstep train NAME` runs.
     "recipes": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models"),
     "cli": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models", "recipes"),

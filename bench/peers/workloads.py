@@ -27,6 +27,11 @@ def make_workload(name):
         x = torch.rand(16, 1)
         model = nn.Sequential(nn.Linear(1, 16), nn.ReLU(), nn.Linear(16, 1))
         return model, x, torch.sin(2 * math.pi * x), nn.functional.mse_loss
+    if name == "zero_mlp":
+        model = nn.Sequential(
+            nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+        )
+        return model, torch.rand(16, 256), torch.randint(0, 10, (16,)), nn.functional.cross_entropy
     classes = torch.randint(0, 10, (64,))
     if name == "mlp":
         model = nn.Sequential(

@@ -1,7 +1,31 @@
 """Training with sharded and offloaded states, against LibTorch and DeepSpeed on the same machine."""
 
 import zero_cpu_rows
+from run import BIN, PEER_PYTHON, ROOT, Command, Row
+
+TWO_RANKS = {"LOCKSTEP_NPROCS": "2", "LOCKSTEP_COMPUTE_SETUP": "cpu"}
+
+
+def steps(workload, stage, count):
+    return Command([BIN / "bench" / "zero_steps", workload, str(stage), str(count)], env=TWO_RANKS)
+
+
+def against_deepspeed(stage):
+    peer = Command([PEER_PYTHON, ROOT / "bench" / "peers" / "deepspeed_steps.py", "zero_mlp", str(stage), "150"])
+    return Row(f"steps of an MLP 256-512-512-10, batch 16, stage {stage}, against DeepSpeed", "steps/s",
+               ours=steps("zero_mlp", stage, 1500), peer=peer, higher_is_better=True, floor=5, repeat=3)
+
+
+def against_whole(workload, stage, count, at_most, what):
+    """A step of this stage takes at most so many times the time of one at stage 0."""
+    return Row(f"steps of {what}, stage {stage}, against stage 0", "steps/s", ours=steps(workload, stage, count),
+               peer=steps(workload, 0, count), higher_is_better=True, floor=round(1 / at_most, 3), repeat=5)
 
 
 def rows():
-    return [*zero_cpu_rows.rows()]
+    return [
+        *(against_deepspeed(stage) for stage in (0, 1, 2, 3)),
+        *(against_whole("zero_mlp", stage, 3000, 1.1, "the MLP") for stage in (1, 2)),
+        against_whole("vit_small", 3, 8, 1.5, "ViT-small, batch 4"),
+        *zero_cpu_rows.rows(),
+    ]

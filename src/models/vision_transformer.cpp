@@ -90,7 +90,7 @@ Encoder::Encoder(const VisionTransformerOptions& options) : dropout_(options.dro
   register_module("dropout", dropout_);
   torch::nn::Sequential layers;
   for (int64_t i = 0; i < options.layers; ++i) {
-    blocks_.push_back(std::make_shared<EncoderBlock>(options));
+    blocks_.push_back(std::make_shared<ShardedImpl<EncoderBlock>>(options));
     layers->push_back(fmt::format("encoder_layer_{}", i), blocks_.back());
   }
   register_module("layers", layers);

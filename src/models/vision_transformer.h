@@ -1,6 +1,7 @@
 #pragma once
 
 #include <lockstep/models.h>
+#include <lockstep/sharded.h>
 #include <torch/torch.h>
 
 #include <memory>
@@ -12,7 +13,7 @@ namespace lockstep::models {
 
 // torchvision's EncoderBlock: attention and a two-layer MLP, each with a LayerNorm before
 // it and its input added after it.
-class EncoderBlock final : public torch::nn::Module {
+class EncoderBlock : public torch::nn::Module {
  public:
   explicit EncoderBlock(const VisionTransformerOptions& options);
   at::Tensor forward(const at::Tensor& x);
@@ -35,7 +36,8 @@ class Encoder final : public torch::nn::Module {
  private:
   at::Tensor pos_embedding_;
   torch::nn::Dropout dropout_;
-  std::vector<std::shared_ptr<EncoderBlock>> blocks_;
+  // Each is put together by itself where parameters are divided over the ranks.
+  std::vector<std::shared_ptr<ShardedImpl<EncoderBlock>>> blocks_;
   torch::nn::LayerNorm ln_{nullptr};
 };
 
