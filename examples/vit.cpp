@@ -44,6 +44,6 @@ int main(int argc, char** argv) {
         torch::optim::Adam optimizer(model.module()->parameters(), torch::optim::AdamOptions(1e-3));
         lockstep::Trainer trainer(world, model, optimizer, config, lockstep::cross_entropy_with_accuracy);
         trainer.fit(train, validation);
-        if (world.is_main()) lockstep::save_weights(*model.module(), trainer.run_folder() + "/vit.pth");
+        trainer.save_weights(trainer.run_folder() + "/vit.pth");
       });
 }

@@ -4,6 +4,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstddef>
+#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -28,19 +29,16 @@ class Unit {
  public:
   virtual ~Unit() = default;
   // nullptr: no longer watched.
-  void attach(UnitWatcher* watcher, size_t index) {
-    watcher_ = watcher;
-    index_ = index;
-  }
+  void attach(UnitWatcher* watcher, size_t index) { *link_ = {watcher, index}; }
 
  protected:
   template <typename Body>
   auto run(Body&& body) {
-    if (watcher_ == nullptr) return body();
-    watcher_->before_forward(index_);
+    if (link_->watcher == nullptr) return body();
+    link_->watcher->before_forward(link_->index);
     auto outputs = body();
     watch(outputs);
-    watcher_->after_forward(index_);
+    link_->watcher->after_forward(link_->index);
     return outputs;
   }
 
@@ -54,8 +52,12 @@ class Unit {
     std::apply([this](const auto&... output) { (watch(output), ...); }, outputs);
   }
 
-  UnitWatcher* watcher_ = nullptr;
-  size_t index_ = 0;
+  // Graphs share it, which may outlive the module.
+  struct Link {
+    UnitWatcher* watcher = nullptr;
+    size_t index = 0;
+  };
+  std::shared_ptr<Link> link_ = std::make_shared<Link>();
 };
 
 }  // namespace shard

@@ -30,8 +30,9 @@ struct ShardedOptions {
   //   3  parameters: modules inside Sharded<> are put together only while they run
   int stage = 1;
 
-  // As in DataParallelOptions. From stage 2 on a parameter that no rank used counts as
-  // one with a gradient of zero.
+  // As in DataParallelOptions, but a parameter that no rank used counts as one with a
+  // gradient of zero: weight decay and momentum move it. At stage 3 all ranks run the same
+  // units, and gradients are reduced at the end of backward only.
   bool find_unused_parameters = false;
   bool broadcast_buffers = true;
 
@@ -58,6 +59,7 @@ struct ShardedOptions {
 // 16-bit parameters the parts are kept, and updated, in float32.
 //
 //   ShardedModel model(net.ptr(), optimizer, world.communicator(), {.stage = 2});
+//   model.zero_grad();
 //   model.prepare_forward();
 //   loss(net->forward(x), y).backward();
 //   model.step();
@@ -68,11 +70,12 @@ struct ShardedOptions {
 // rank's parts are in flat_gradients().
 //
 // All ranks construct it and make the same calls, from one thread at a time. Module and
-// optimizer must outlive it and go nowhere without it.
+// optimizer must outlive it and go nowhere without it; it must outlive every backward over
+// the module.
 class ShardedModel {
  public:
   // Keeps all parameters whole while it lives: to look at them, or to write them (every
-  // rank the same), which counts from its end on.
+  // rank the same), which counts from its end on. step() is refused meanwhile.
   class Gathered {
    public:
     ~Gathered();

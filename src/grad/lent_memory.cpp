@@ -60,4 +60,9 @@ void LentMemory::take_back(const at::Tensor& flat) {
   lent_.erase(found);
 }
 
+void LentMemory::forget_free() {
+  for (const at::Tensor& block : free_) bytes_ -= static_cast<int64_t>(block.nbytes());
+  free_.clear();
+}
+
 }  // namespace lockstep::grad

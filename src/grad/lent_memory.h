@@ -10,7 +10,7 @@ namespace lockstep::grad {
 
 // Memory for tensors that need it for a part of a step only. A borrower and all its
 // views stay the same tensors; their storage is empty between take_back() and the next
-// lend(), and an operation that reads them then throws. What was lent once is kept for
+// lend(), and nobody may read them then: kernels do not look. What was lent once is kept for
 // the next borrower of about its size, so that a step in its stride allocates nothing.
 //
 // One thread at a time. Borrowers may outlive it.
@@ -28,6 +28,9 @@ class LentMemory {
   // REQUIRES: hollow. The content is undefined.
   void lend(const at::Tensor& flat);
   void take_back(const at::Tensor& flat);
+
+  // Gives up what nobody borrows.
+  void forget_free();
 
   // Held in all, lent or not.
   int64_t bytes() const { return bytes_; }

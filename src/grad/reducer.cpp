@@ -240,6 +240,7 @@ void Reducer::mark_ready(Slot& slot) {
 }
 
 void Reducer::launch_full_buckets() {
+  if (options_.rules.late) return;
   while (next_launch_ < buckets_.size() && buckets_[next_launch_].missing == 0) launch(next_launch_++);
   if (!options_.rules.transient) return;
   while (next_launch_ - next_wait_ > kTransientInFlight) wait_for(buckets_[next_wait_++]);

@@ -29,6 +29,9 @@ struct BucketRules {
   // Buckets have memory from their first gradient to the end of their reduction only, and
   // gradients are undefined after it: the hook leaves the result elsewhere.
   bool transient = false;
+  // No bucket starts before the end of backward: where other collectives run in it, ranks
+  // that use other parameters would else start them in another order.
+  bool late = false;
 };
 
 struct ReducerOptions {

@@ -6,8 +6,8 @@ namespace lockstep::shard {
 void Unit::watch(const at::Tensor& output) {
   if (!output.defined() || !output.requires_grad()) return;
   // Runs when the output's gradient is there, before the nodes that made the output.
-  output.register_hook([this, watcher = watcher_](const at::Tensor&) {
-    if (watcher == watcher_) watcher_->before_backward(index_);
+  output.register_hook([link = link_](const at::Tensor&) {
+    if (link->watcher != nullptr) link->watcher->before_backward(link->index);
   });
 }
 

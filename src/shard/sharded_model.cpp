@@ -10,6 +10,7 @@
 #include <cmath>
 #include <map>
 
+#include "grad/model_agreement.h"
 #include "grad/reducer.h"
 #include "shard/shard_plan.h"
 #include "shard/sharded_bucket.h"
@@ -49,19 +50,42 @@ std::vector<NamedParameter> trained_parameters(const torch::nn::Module& module) 
   return parameters;
 }
 
-// Which unit each parameter belongs to: the innermost Sharded module around it, or 0.
-std::map<const void*, size_t> units_of(torch::nn::Module& module, std::vector<shard::Unit*>& units) {
-  std::map<const void*, size_t> unit_of;
-  // Modules come before the modules inside them.
-  for (const auto& inner : module.modules()) {
-    auto* unit = dynamic_cast<shard::Unit*>(inner.get());
-    if (unit == nullptr) continue;
-    units.push_back(unit);
-    for (const at::Tensor& parameter : inner->parameters()) {
-      unit_of[parameter.unsafeGetTensorImpl()] = units.size();
+// Which unit each parameter belongs to: the innermost Sharded module around it, or 0 where
+// there is none, or where tied parameters have several.
+class UnitMap {
+ public:
+  explicit UnitMap(torch::nn::Module& module) { visit(module, 0); }
+
+  const std::vector<shard::Unit*>& units() const { return units_; }
+  size_t of(const at::Tensor& parameter) const { return owner_.at(parameter.unsafeGetTensorImpl()); }
+
+ private:
+  void visit(torch::nn::Module& module, size_t unit) {
+    if (auto* own = dynamic_cast<shard::Unit*>(&module)) {
+      const auto [found, is_new] = index_.try_emplace(own, units_.size() + 1);
+      if (is_new) units_.push_back(own);
+      unit = found->second;
     }
+    for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
+      const auto [found, is_new] = owner_.try_emplace(parameter.unsafeGetTensorImpl(), unit);
+      if (!is_new && found->second != unit) found->second = 0;
+    }
+    for (const auto& child : module.children()) visit(*child, unit);
   }
-  return unit_of;
+
+  std::vector<shard::Unit*> units_;
+  std::map<const shard::Unit*, size_t> index_;
+  std::map<const void*, size_t> owner_;
+};
+
+std::vector<grad::ModelFact> facts_of(const ShardedOptions& options) {
+  return {{"option stage", std::to_string(options.stage)},
+          {"option bucket_cap_bytes", std::to_string(options.bucket_cap_bytes)},
+          {"option persistence_threshold", std::to_string(options.persistence_threshold)},
+          {"option prefetch", options.prefetch ? "true" : "false"},
+          {"option communication_dtype",
+           options.communication_dtype ? c10::toString(*options.communication_dtype) : "unset"},
+          {"option gradient_predivide_factor", std::to_string(options.gradient_predivide_factor)}};
 }
 
 }  // namespace
@@ -115,6 +139,8 @@ ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::opti
       options(validated(std::move(options_))),
       place(options.stage == 0 ? Place{} : Place{communicator.size(), communicator.rank()}) {
   shard::require_elementwise(optimizer, options.allow_untested_optimizer);
+  shard::require_fresh(optimizer);
+  grad::require_agreement(facts_of(options), communicator);
   const std::vector<NamedParameter> parameters = trained_parameters(*module);
   const std::vector<int> groups = shard::groups_of(optimizer, parameters);
   group_names.resize(optimizer.param_groups().size());
@@ -123,7 +149,9 @@ ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::opti
   }
   make_buckets(parameters, groups);
 
-  grad::BucketRules rules{.plan = {}, .transient = has_transient_gradients()};
+  grad::BucketRules rules{.plan = {},
+                          .transient = has_transient_gradients(),
+                          .late = options.stage == 3 && options.find_unused_parameters};
   for (const ShardedBucket& bucket : buckets) rules.plan.push_back(bucket.layout());
   DataParallelOptions sync_options;
   sync_options.find_unused_parameters = options.find_unused_parameters;
@@ -151,7 +179,8 @@ ShardedModel::Impl::~Impl() {
 
 void ShardedModel::Impl::make_buckets(const std::vector<NamedParameter>& parameters,
                                       const std::vector<int>& groups) {
-  const std::map<const void*, size_t> unit_of_parameter = units_of(*module, units);
+  const UnitMap map(*module);
+  units = map.units();
   // A bucket has one group of the optimizer, and from stage 3 on one unit.
   struct Family {
     int group;
@@ -163,9 +192,8 @@ void ShardedModel::Impl::make_buckets(const std::vector<NamedParameter>& paramet
   std::vector<Family> by_number;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& tensor = parameters[i].tensor;
-    const auto unit = unit_of_parameter.find(tensor.unsafeGetTensorImpl());
     const bool resident = options.stage < 3 || tensor.numel() < options.persistence_threshold;
-    const Family family{groups[i], resident || unit == unit_of_parameter.end() ? 0 : unit->second, resident};
+    const Family family{groups[i], resident ? 0 : map.of(tensor), resident};
     const auto [found, is_new] = families.try_emplace(family, static_cast<int>(by_number.size()));
     if (is_new) by_number.push_back(family);
     items.push_back({tensor.numel(), tensor.scalar_type(), tensor.device(), found->second});
@@ -295,11 +323,14 @@ at::Tensor ShardedModel::clip_grad_norm(double max_norm, double norm_type) {
   }
   // Always multiplied, so that a GPU need not be waited for.
   const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
-  for (const at::Tensor& gradient : impl_->gradients) gradient.mul_(factor.to(gradient.options()));
+  for (const at::Tensor& gradient : impl_->gradients) gradient.mul_(factor.to(gradient.device()));
   return total;
 }
 
 void ShardedModel::step() {
+  if (impl_->schedule->is_held()) {
+    throw ConfigError("shard", "step() was called while gather_parameters() keeps the parameters whole");
+  }
   impl_->schedule->release_all();
   // Buckets come as backward fills them; forward needs the last ones first.
   for (size_t i = impl_->buckets.size(); i-- > 0;) {
@@ -316,13 +347,13 @@ GradientSync::NoSync ShardedModel::no_sync() { return impl_->sync->no_sync(); }
 
 ShardedModel::Gathered::Gathered(ShardedModel* model) : model_(model) {
   model_->impl_->wait_for_updates();
-  model_->impl_->schedule->gather_all();
+  model_->impl_->schedule->hold();
 }
 
 ShardedModel::Gathered::~Gathered() {
   if (model_ == nullptr) return;
   for (ShardedBucket& bucket : model_->impl_->buckets) bucket.adopt_whole();
-  model_->impl_->schedule->release_all();
+  model_->impl_->schedule->unhold();
 }
 
 const ShardedOptions& ShardedModel::options() const { return impl_->options; }
@@ -371,6 +402,7 @@ bool ShardedModel::has_masters() const {
 void ShardedModel::load_parameters(const ReadParts& read, const ReadParts& read_masters) {
   const at::NoGradGuard no_grad;
   impl_->wait_for_updates();
+  impl_->schedule->release_all();
   const auto fill = [](const std::vector<Part>& parts, const ReadParts& from) {
     std::vector<Part> on_host = parts;
     for (Part& part : on_host) {

@@ -91,13 +91,15 @@ void require_elementwise(const Optimizer& optimizer, bool allow_untested) {
                                          name));
 }
 
+void require_fresh(const Optimizer& optimizer) {
+  if (!has_stepped(optimizer)) return;
+  throw ConfigError("shard",
+                    "the optimizer has a state already: make it anew, and load the state of a checkpoint "
+                    "after sharding");
+}
+
 void hand_over(Optimizer& optimizer, const std::vector<ShardedBucket>& buckets,
                const std::vector<int>& group_of) {
-  if (has_stepped(optimizer)) {
-    throw ConfigError("shard",
-                      "the optimizer has a state already: make it anew, and load the state of a checkpoint "
-                      "after sharding");
-  }
   for (auto& group : optimizer.param_groups()) group.params().clear();
   for (size_t i = 0; i < buckets.size(); ++i) {
     optimizer.param_groups()[static_cast<size_t>(group_of[i])].params().push_back(buckets[i].master());

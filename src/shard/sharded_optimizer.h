@@ -21,8 +21,11 @@ std::vector<int> groups_of(const torch::optim::Optimizer& optimizer,
 // ConfigError: the optimizer cannot work on parts of flat buckets, and why.
 void require_elementwise(const torch::optim::Optimizer& optimizer, bool allow_untested);
 
+// ConfigError: the optimizer has made steps already.
+void require_fresh(const torch::optim::Optimizer& optimizer);
+
 // Gives the optimizer the masters in place of its parameters; group_of[i] belongs to
-// buckets[i]. Its state starts anew. ConfigError: it has made steps already.
+// buckets[i]. Its state starts anew.
 void hand_over(torch::optim::Optimizer& optimizer, const std::vector<ShardedBucket>& buckets,
                const std::vector<int>& group_of);
 

@@ -29,7 +29,7 @@ void UnitSchedule::finish(size_t unit) {
 
 void UnitSchedule::release(size_t unit) {
   UnitState& state = units_[unit];
-  if (!state.whole) return;
+  if (!state.whole || is_held()) return;
   finish(unit);  // nobody may write into memory that is given away
   for (const size_t bucket : state.buckets) buckets_[bucket].release(memory_);
   state.whole = false;
@@ -42,7 +42,10 @@ void UnitSchedule::start_neighbour(size_t unit, int direction) {
   if (next >= 0 && next < static_cast<int64_t>(order_.size())) start(order_[static_cast<size_t>(next)]);
 }
 
-void UnitSchedule::begin_step() { finish(0); }
+void UnitSchedule::begin_step() {
+  for (UnitState& state : units_) state.reduced = 0;  // an exception may have ended the last backward
+  finish(0);
+}
 
 void UnitSchedule::before_forward(size_t unit) {
   if (position_[unit] < 0) {
@@ -67,6 +70,7 @@ void UnitSchedule::before_backward(size_t unit) {
 void UnitSchedule::bucket_reduced(size_t bucket) {
   if (buckets_[bucket].resident()) return;
   const size_t unit = unit_of_[bucket];
+  if (unit == 0) return;
   if (++units_[unit].reduced == units_[unit].buckets.size()) release(unit);
 }
 
@@ -74,9 +78,21 @@ void UnitSchedule::release_all() {
   for (size_t unit = 0; unit < units_.size(); ++unit) release(unit);
 }
 
-void UnitSchedule::gather_all() {
+void UnitSchedule::hold() {
+  if (holds_++ == 0) {
+    whole_before_hold_.clear();
+    for (const UnitState& state : units_) whole_before_hold_.push_back(state.whole);
+  }
   for (size_t unit = 0; unit < units_.size(); ++unit) start(unit);
   for (size_t unit = 0; unit < units_.size(); ++unit) finish(unit);
+}
+
+void UnitSchedule::unhold() {
+  if (--holds_ > 0) return;
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!whole_before_hold_[unit]) release(unit);
+  }
+  memory_.forget_free();
 }
 
 }  // namespace lockstep::shard

@@ -15,8 +15,9 @@ namespace lockstep::shard {
 // its backward, released after each, and the one that comes next gathered ahead, by the
 // order of the first forward.
 //
-// Unit 0 is what belongs to no Sharded module: whole from prepare_forward() until
-// backward has its gradients. One thread at a time; all ranks see the same events.
+// Unit 0 is what belongs to no Sharded module, or to several: whole from begin_step() until
+// release_all(), because nothing tells when a forward or a backward needs it. One thread at a time; all ranks
+// see the same events.
 class UnitSchedule final : public UnitWatcher {
  public:
   // buckets[i] belongs to unit unit_of[i], below num_units; they outlive it.
@@ -31,7 +32,11 @@ class UnitSchedule final : public UnitWatcher {
   void bucket_reduced(size_t bucket);
   // Whatever a step has left whole.
   void release_all();
-  void gather_all();
+  // All units are whole, whatever happens, until as many unhold() have been said.
+  void hold();
+  // The last one releases what was not whole before the first hold().
+  void unhold();
+  bool is_held() const { return holds_ > 0; }
 
   int64_t bytes() const { return memory_.bytes(); }
 
@@ -52,6 +57,8 @@ class UnitSchedule final : public UnitWatcher {
   std::vector<ShardedBucket>& buckets_;
   const std::vector<size_t> unit_of_;
   const bool prefetch_;
+  int holds_ = 0;
+  std::vector<bool> whole_before_hold_;
   grad::LentMemory memory_;
   std::vector<UnitState> units_;
 

@@ -81,8 +81,10 @@ LossResult GradientStep::evaluate(const std::vector<Batch>& batches) {
   parallel_->zero_grad();
   LossResult total{at::Tensor()};
   for (size_t i = 0; i < batches.size(); ++i) {
-    std::optional<GradientSync::NoSync> accumulate;
-    if (i + 1 < batches.size()) accumulate.emplace(parallel_->no_sync());
+    std::optional<GradientSync::NoSync> not_yet;
+    if (i + 1 < batches.size()) {
+      if (auto scope = parallel_->accumulate()) not_yet.emplace(std::move(*scope));
+    }
     clock_.enter(base::Phase::kForward);
     parallel_->prepare_forward();
     LossResult result = forward(batches[i]);
@@ -129,15 +131,17 @@ void GradientStep::refuse_scaler() const {
 
 void GradientStep::refuse_division() const {
   if (config_.zero_stage == 0) return;
-  throw ConfigError("train",
-                    fmt::format("a step of one's own works on whole gradients, which no rank has with "
-                                "zero_stage {}: set it to 0",
-                                config_.zero_stage));
+  throw ConfigError(
+      "train", fmt::format("a step of one's own, or an optimizer that evaluates the loss itself (LBFGS), "
+                           "works on whole gradients, which no rank has with "
+                           "zero_stage {}: set it to 0",
+                           config_.zero_stage));
 }
 
 LossResult GradientStep::run_with_closure(const std::vector<Batch>& batches,
                                           torch::optim::Optimizer& optimizer) {
   refuse_scaler();
+  refuse_division();
   LossResult first{at::Tensor()};
   optimizer.step([&] {
     const LossResult result = evaluate(batches);

@@ -17,9 +17,12 @@ class WholeModel final : public ParallelModel {
       : sync_(model.module(), world.communicator(), options_of(config)) {}
 
   void prepare_forward() override { sync_.prepare_forward(); }
-  void prepare_evaluation() override { sync_.sync_buffers(); }
+  std::shared_ptr<void> prepare_evaluation() override {
+    sync_.sync_buffers();
+    return nullptr;
+  }
   void zero_grad() override { sync_.zero_grad(); }
-  GradientSync::NoSync no_sync() override { return sync_.no_sync(); }
+  std::optional<GradientSync::NoSync> accumulate() override { return sync_.no_sync(); }
   std::vector<at::Tensor> flat_gradients() const override { return sync_.flat_gradients(); }
   void clip_grad_norm(double max_norm) override { sync_.clip_grad_norm(max_norm); }
   void update(torch::optim::Optimizer& optimizer) override { optimizer.step(); }
@@ -42,12 +45,15 @@ class DividedModel final : public ParallelModel {
       : optimizer_(optimizer), model_(model.module(), optimizer, world.communicator(), options_of(config)) {}
 
   void prepare_forward() override { model_.prepare_forward(); }
-  void prepare_evaluation() override {
+  std::shared_ptr<void> prepare_evaluation() override {
     model_.sync_buffers();
-    model_.prepare_forward();
+    return std::make_shared<ShardedModel::Gathered>(model_.gather_parameters());
   }
   void zero_grad() override { model_.zero_grad(); }
-  GradientSync::NoSync no_sync() override { return model_.no_sync(); }
+  std::optional<GradientSync::NoSync> accumulate() override {
+    if (model_.options().stage >= 2) return std::nullopt;  // parts add up
+    return model_.no_sync();
+  }
   std::vector<at::Tensor> flat_gradients() const override { return model_.flat_gradients(); }
   void clip_grad_norm(double max_norm) override { model_.clip_grad_norm(max_norm); }
   void update(torch::optim::Optimizer& optimizer) override {

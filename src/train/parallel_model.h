@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace torch::optim {
@@ -31,10 +32,13 @@ class ParallelModel {
   virtual ~ParallelModel() = default;
 
   virtual void prepare_forward() = 0;
-  // Before forwards without gradients: buffers are rank 0's on all ranks.
-  virtual void prepare_evaluation() = 0;
+  // Before forwards without gradients: buffers are rank 0's on all ranks, and parameters can
+  // be read while the result lives. Ranks may then make different numbers of forwards.
+  virtual std::shared_ptr<void> prepare_evaluation() = 0;
   virtual void zero_grad() = 0;
-  virtual GradientSync::NoSync no_sync() = 0;
+  // For a backward whose gradients others are added to before the update: not reduced while
+  // the result lives. Nothing where it takes less memory to reduce each.
+  virtual std::optional<GradientSync::NoSync> accumulate() = 0;
   // The mean gradients, or this rank's part of them.
   virtual std::vector<at::Tensor> flat_gradients() const = 0;
   virtual void clip_grad_norm(double max_norm) = 0;

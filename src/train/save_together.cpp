@@ -21,6 +21,11 @@ nlohmann::json attempt(const std::function<nlohmann::json()>& work) {
   }
 }
 
+// Errors may hold bytes that are no UTF-8.
+std::string to_text(const nlohmann::json& outcome) {
+  return outcome.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 void throw_if_failed(const nlohmann::json& outcome, int rank) {
   if (!outcome.contains("error")) return;
   throw CheckpointError(fmt::format("rank {}: {}", rank, outcome.at("error").get<std::string>()));
@@ -28,7 +33,7 @@ void throw_if_failed(const nlohmann::json& outcome, int rank) {
 
 nlohmann::json from_main_rank(const Communicator& group, const std::function<nlohmann::json()>& work) {
   std::string text;
-  if (group.rank() == 0) text = attempt(work).dump();
+  if (group.rank() == 0) text = to_text(attempt(work));
   const nlohmann::json outcome = nlohmann::json::parse(group.broadcast_bytes(std::move(text)));
   throw_if_failed(outcome, 0);
   return outcome.at("result");
@@ -37,7 +42,7 @@ nlohmann::json from_main_rank(const Communicator& group, const std::function<nlo
 std::vector<nlohmann::json> from_all_ranks(const Communicator& group,
                                            const std::function<nlohmann::json()>& work) {
   std::vector<nlohmann::json> results;
-  for (const std::string& text : group.all_gather_bytes(attempt(work).dump())) {
+  for (const std::string& text : group.all_gather_bytes(to_text(attempt(work)))) {
     const nlohmann::json outcome = nlohmann::json::parse(text);
     throw_if_failed(outcome, static_cast<int>(results.size()));
     results.push_back(outcome.at("result"));

@@ -87,6 +87,7 @@ void restore_weight_parts(const Reader& reader, const torch::nn::Module& module,
   const auto shapes = divided_shapes(sharded);
   const auto names = names_of(module);
   NamedTensors own;
+  std::map<std::string, at::Tensor> stand_ins;
   std::map<const void*, std::string> divided;  // what stands for a divided parameter
   for (const auto& [name, tensor] : interop::weights_of(module)) {
     const auto parameter = names.find(tensor.unsafeGetTensorImpl());

@@ -81,6 +81,14 @@ void Trainer::Impl::check_no_fit() const {
   if (fitting) throw ConfigError("train", "the optimizer cannot be changed while fit() runs");
 }
 
+void Trainer::Impl::check_not_divided() const {
+  if (config.zero_stage == 0) return;
+  throw ConfigError("train",
+                    fmt::format("the optimizer cannot be changed with zero_stage {}: the model is divided "
+                                "for the one it was made with",
+                                config.zero_stage));
+}
+
 void Trainer::Impl::call_callbacks(Stage at, int64_t count) {
   stage = at;
   for (const auto& callback : config.callbacks) {
@@ -128,7 +136,7 @@ Evaluation Trainer::Impl::evaluate(const DataSource& data, const std::string& ph
   hooks.start = [&](const Batch& batch) { begin(batch_start, ++batches, batch); };
   hooks.end = [&](const LossResult& outcome) { end(batch_end, batches, outcome); };
   // Rank 0's buffers are everybody's: evaluations must not depend on who runs them.
-  step.parallel().prepare_evaluation();
+  const std::shared_ptr<void> whole = step.parallel().prepare_evaluation();
   std::optional<WeightAverage::Swap> averaged;
   if (average) averaged.emplace(average->swap_in());
   const auto forward = [this](const Batch& batch) { return step.forward(batch); };
@@ -167,7 +175,7 @@ Evaluation Trainer::test(const DataSource& data) {
 }
 
 at::Tensor Trainer::predict(const Loader& loader) {
-  impl_->step.parallel().prepare_evaluation();
+  const std::shared_ptr<void> parameters = impl_->step.parallel().prepare_evaluation();
   std::optional<WeightAverage::Swap> averaged;
   if (impl_->average) averaged.emplace(impl_->average->swap_in());
   return train::predict(loader, impl_->world, impl_->model, impl_->dtype, impl_->config);
@@ -205,6 +213,7 @@ Trainer::OptimizerScope::~OptimizerScope() {
 
 Trainer::OptimizerScope Trainer::disable_grad_opt(GradientFreeOptimizer& optimizer) {
   impl_->check_no_fit();
+  impl_->check_not_divided();
   OptimizerScope scope(std::unique_ptr<OptimizerScope::Saved>(
       new OptimizerScope::Saved{*impl_, impl_->optimizer, impl_->gradient_free}));
   impl_->optimizer = nullptr;
@@ -214,6 +223,7 @@ Trainer::OptimizerScope Trainer::disable_grad_opt(GradientFreeOptimizer& optimiz
 
 Trainer::OptimizerScope Trainer::enable_grad_opt(torch::optim::Optimizer& optimizer) {
   impl_->check_no_fit();
+  impl_->check_not_divided();
   OptimizerScope scope(std::unique_ptr<OptimizerScope::Saved>(
       new OptimizerScope::Saved{*impl_, impl_->optimizer, impl_->gradient_free}));
   impl_->optimizer = &optimizer;

@@ -31,6 +31,8 @@ struct Trainer::Impl {
   void call_callbacks(Stage at, int64_t count);
   // ConfigError while fit() runs.
   void check_no_fit() const;
+  // ConfigError where the model is divided over the ranks.
+  void check_not_divided() const;
   // A new average of the weights as they are.
   void make_average();
   // Puts "PHASE_loss" and the metrics where callbacks see them.

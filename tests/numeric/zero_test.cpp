@@ -127,7 +127,7 @@ TEST_F(ZeroTest, Bf16ParametersKeepTheirMasters) {
     changed.config.checkpoint_keep = 10;
     return changed;
   };
-  const Training::Outcome straight = in_bf16(1, 2, "short1").run();
+  const Training::Outcome straight = in_bf16(1, 2, "straight").run();
   for (const int stage : {1, 2, 3}) {
     const std::string name = fmt::format("short{}", stage);
     test::expect_equal_weights(in_bf16(stage, 2, name).run(), straight);
@@ -143,8 +143,14 @@ TEST_F(ZeroTest, RefusesWhatNeedsWholeGradients) {
   with_step.prepare = [](Trainer& trainer) {
     trainer.set_optimize_step([](const StepContext& context) { return context.closure(); });
   };
-  EXPECT_THAT(test::error_of([&] { with_step.run(); }),
-              HasSubstr("a step of one's own works on whole gradients"));
+  EXPECT_THAT(test::error_of([&] { with_step.run(); }), HasSubstr("works on whole gradients"));
+  Training changed = training(1, 1, "refused");
+  changed.prepare = [](Trainer& trainer) {
+    torch::optim::SGD other(trainer.model().module()->parameters(), 0.1);
+    const auto scope = trainer.enable_grad_opt(other);
+  };
+  EXPECT_THAT(test::error_of([&] { changed.run(); }),
+              HasSubstr("the optimizer cannot be changed with zero_stage 1"));
   Training averaged = training(3, 1, "refused");
   averaged.config.ema_decay = 0.9;
   EXPECT_THAT(test::error_of([&] { averaged.run(); }), HasSubstr("ema_decay averages whole parameters"));

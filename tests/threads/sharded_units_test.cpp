@@ -1,0 +1,255 @@
+// When the units of a divided model (stage 3) are whole, with ranks as threads.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lockstep/data_parallel.h>
+#include <lockstep/sharded.h>
+#include <lockstep/sharded_model.h>
+#include <torch/torch.h>
+
+#include "support/config_error.h"
+#include "support/formula.h"
+#include "support/group_case.h"
+
+namespace lockstep {
+namespace {
+
+using test::error_of;
+using test::formula;
+using test::GroupCase;
+using test::run_group;
+using test::same_bits;
+using test::set_parameters;
+using testing::HasSubstr;
+
+struct LayerImpl : torch::nn::Module {
+  LayerImpl() : fc(register_module("fc", torch::nn::Linear(8, 8))) {}
+  torch::Tensor forward(torch::Tensor x) { return torch::tanh(fc(x)); }
+  torch::nn::Linear fc;
+};
+using Layer = Sharded<LayerImpl>;
+
+struct NetImpl : torch::nn::Module {
+  NetImpl()
+      : first(register_module("first", Layer())),
+        second(register_module("second", Layer())),
+        out(register_module("out", torch::nn::Linear(8, 2))) {
+    set_parameters(*this);
+  }
+  torch::Tensor forward(torch::Tensor x) { return out(second(first(x))); }
+  // Another way through on odd ranks.
+  torch::Tensor forward_by_rank(const torch::Tensor& x, int rank) {
+    return out(rank % 2 == 0 ? torch::linear(first(second(x)), first_head, {})
+                             : torch::linear(first(second(x)), second_head, {}));
+  }
+  void add_heads() {
+    first_head = register_parameter("first_head", formula({8, 8}, 1));
+    second_head = register_parameter("second_head", formula({8, 8}, 2));
+  }
+  Layer first, second;
+  torch::nn::Linear out;
+  torch::Tensor first_head, second_head;
+};
+TORCH_MODULE(Net);
+
+const ShardedOptions kStage3{.stage = 3, .persistence_threshold = 0};
+
+at::Tensor batch_of(const Communicator& group, int step = 0) {
+  return formula({4, 8}, 10 * step + group.rank());
+}
+
+std::vector<at::Tensor> copies(const torch::nn::Module& module) {
+  std::vector<at::Tensor> result;
+  for (const auto& parameter : module.parameters()) result.push_back(parameter.detach().clone());
+  return result;
+}
+
+void expect_same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i], b[i])) << "parameter " << i;
+}
+
+class ShardedUnitsTest : public testing::TestWithParam<GroupCase> {
+ protected:
+  void run(const std::function<void(Communicator&)>& body) { run_group(GetParam(), body); }
+};
+
+TEST_P(ShardedUnitsTest, NothingTakesParametersFromWhoHoldsThem) {
+  run([](Communicator& group) {
+    Net whole;
+    const auto expected = copies(*whole);
+    Net net;
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    ShardedModel model(net.ptr(), optimizer, group, kStage3);
+    {
+      const auto outer = model.gather_parameters();
+      {
+        const auto inner = model.gather_parameters();
+        expect_same(copies(*net), expected);
+      }
+      net->forward(batch_of(group)).sum().backward();
+      expect_same(copies(*net), expected);
+      EXPECT_THAT(error_of([&] { model.step(); }), HasSubstr("while gather_parameters() keeps"));
+    }
+    EXPECT_EQ(net->first->fc->weight.numel(), 0);
+    const auto again = model.gather_parameters();
+    expect_same(copies(*net), expected);
+  });
+}
+
+// One weight in two units, under two names.
+struct TiedImpl : torch::nn::Module {
+  struct PartImpl : torch::nn::Module {
+    explicit PartImpl(torch::Tensor shared) : weight(register_parameter("weight", std::move(shared))) {}
+    torch::Tensor forward(torch::Tensor x) { return torch::tanh(torch::matmul(x, weight)); }
+    torch::Tensor weight;
+  };
+  TiedImpl()
+      : first(register_module("first", Sharded<PartImpl>(formula({8, 8}, 3)))),
+        second(register_module("second", Sharded<PartImpl>(first->weight))) {}
+  torch::Tensor forward(torch::Tensor x) { return second(first(x)); }
+  Sharded<PartImpl> first, second;
+};
+TORCH_MODULE(Tied);
+
+TEST_P(ShardedUnitsTest, TiedParametersOfSeveralUnits) {
+  run([](Communicator& group) {
+    Tied whole;
+    DataParallel reference(whole, group);
+    reference.forward(batch_of(group)).square().mean().backward();
+    torch::optim::SGD plain({whole->first->weight}, torch::optim::SGDOptions(0.1));
+    plain.step();
+    Tied tied;
+    torch::optim::SGD optimizer({tied->first->weight}, torch::optim::SGDOptions(0.1));
+    ShardedModel model(tied.ptr(), optimizer, group, kStage3);
+    model.prepare_forward();
+    tied->forward(batch_of(group)).square().mean().backward();
+    model.step();
+    const auto scope = model.gather_parameters();
+    EXPECT_TRUE(same_bits(tied->second->weight, whole->second->weight));
+  });
+}
+
+TEST_P(ShardedUnitsTest, TwoForwardsThenTwoBackwards) {
+  run([](Communicator& group) {
+    const auto losses = [&](Net& net) {
+      const at::Tensor a = net->forward(batch_of(group, 0)).square().mean();
+      const at::Tensor b = net->forward(batch_of(group, 1)).square().mean();
+      return std::pair(a, b);
+    };
+    Net whole;
+    DataParallel reference(whole, group);
+    reference.prepare_forward();
+    const auto [a, b] = losses(whole);
+    {
+      const auto scope = reference.no_sync();
+      a.backward();
+    }
+    b.backward();
+
+    Net net;
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    ShardedModel model(net.ptr(), optimizer, group, kStage3);
+    model.prepare_forward();
+    const auto [c, d] = losses(net);
+    c.backward();
+    d.backward();
+    model.step();
+    torch::optim::SGD plain(whole->parameters(), 0.1);
+    plain.step();
+    const auto scope = model.gather_parameters();
+    const auto parameters = net->parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(parameters[i], whole->parameters()[i], 1e-5, 1e-7)) << i;
+    }
+  });
+}
+
+TEST_P(ShardedUnitsTest, RanksMayUseDifferentParameters) {
+  run([](Communicator& group) {
+    Net net;
+    net->add_heads();
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    ShardedOptions options = kStage3;
+    options.find_unused_parameters = true;
+    options.bucket_cap_bytes = 64;
+    ShardedModel model(net.ptr(), optimizer, group, options);
+    for (int step = 0; step < 3; ++step) {
+      model.zero_grad();
+      model.prepare_forward();
+      net->forward_by_rank(batch_of(group, step), group.rank()).square().mean().backward();
+      model.step();
+    }
+    Net whole;
+    whole->add_heads();
+    DataParallel reference(whole, group, {.find_unused_parameters = true});
+    torch::optim::SGD plain(whole->parameters(), 0.1);
+    for (int step = 0; step < 3; ++step) {
+      reference.zero_grad();
+      reference.prepare_forward();
+      whole->forward_by_rank(batch_of(group, step), group.rank()).square().mean().backward();
+      plain.step();
+    }
+    const auto scope = model.gather_parameters();
+    expect_same(copies(*net), copies(*whole));
+  });
+}
+
+TEST_P(ShardedUnitsTest, GoesOnAfterABackwardThatFailed) {
+  run([](Communicator& group) {
+    Net net;
+    net->add_heads();
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    ShardedModel model(net.ptr(), optimizer, group, kStage3);
+    for (int step = 0; step < 2; ++step) {
+      model.zero_grad();
+      model.prepare_forward();
+      EXPECT_THAT(error_of([&] { net->forward(batch_of(group, step)).square().mean().backward(); }),
+                  HasSubstr("parameters got no gradient in this step"));
+    }
+    model.zero_grad();
+    model.prepare_forward();
+    const at::Tensor input = batch_of(group);
+    (net->forward_by_rank(input, 0) + net->forward_by_rank(input, 1)).square().mean().backward();
+    model.step();
+    EXPECT_EQ(net->first->fc->weight.numel(), 0);
+  });
+}
+
+TEST_P(ShardedUnitsTest, LoadedParametersCountAfterAnEvaluation) {
+  run([](Communicator& group) {
+    Net net;
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    ShardedModel model(net.ptr(), optimizer, group, kStage3);
+    const torch::NoGradGuard no_grad;
+    model.prepare_forward();
+    net->forward(batch_of(group));
+    model.load_parameters(
+        [](const std::vector<ShardedModel::Part>& parts) {
+          for (const auto& part : parts) part.data.fill_(0.125);
+        },
+        {});
+    model.prepare_forward();
+    EXPECT_TRUE(net->out->weight.eq(0.125).all().item<bool>());
+  });
+}
+
+TEST_P(ShardedUnitsTest, RanksMustAgreeOnTheOptions) {
+  if (GetParam().size() == 1) return;  // nobody to disagree with
+  EXPECT_THAT(error_of([&] {
+                run([](Communicator& group) {
+                  Net net;
+                  torch::optim::SGD optimizer(net->parameters(), 0.1);
+                  ShardedModel model(net.ptr(), optimizer, group, {.stage = 1 + group.rank() % 2});
+                });
+              }),
+              HasSubstr("option stage"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, ShardedUnitsTest,
+                         testing::Values(GroupCase{"gloo", {0}}, GroupCase{"shm", {0, 0}},
+                                         GroupCase{"gloo", {0, 0}}),
+                         [](const auto& info) { return info.param.name(); });
+
+}  // namespace
+}  // namespace lockstep
