@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -149,7 +150,7 @@ class ShardedModel {
   std::vector<Part> master_parts() const;
   bool has_masters() const;
   // Of all trained parameters, whoever owns them.
-  std::vector<std::pair<std::string, std::vector<int64_t>>> shapes() const;
+  std::map<std::string, std::vector<int64_t>> shapes() const;
 
   // Parts of "PARAMETER/FIELD", and all else, as OptimizerState has it.
   struct OptimizerParts {

@@ -10,6 +10,7 @@
 
 #include "grad/coalesced_broadcast.h"
 #include "grad/compression.h"
+#include "grad/gradient_norm.h"
 #include "grad/model_agreement.h"
 #include "grad/reducer.h"
 
@@ -208,19 +209,9 @@ GradientSync::NoSync::~NoSync() {
 
 at::Tensor GradientSync::clip_grad_norm(double max_norm, double norm_type) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> norms;
   const std::vector<at::Tensor> gradients = flat_gradients();
-  for (const at::Tensor& gradient : gradients) {
-    if (gradient.numel() == 0) continue;
-    const auto norm = at::linalg_vector_norm(gradient, norm_type);
-    norms.push_back(norms.empty() ? norm : norm.to(norms.front().options()));
-  }
-  if (norms.empty()) return at::zeros({});
-  const at::Tensor total =
-      norms.size() == 1 ? norms.front() : at::linalg_vector_norm(at::stack(norms), norm_type);
-  // Always multiplied, so that a GPU need not be waited for.
-  const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
-  for (const at::Tensor& gradient : gradients) gradient.mul_(factor.to(gradient.device()));
+  const at::Tensor total = grad::total_norm(gradients, norm_type);
+  grad::limit_norm(gradients, total, max_norm);
   return total;
 }
 

@@ -15,6 +15,7 @@
 #include "grad/bucket_plan.h"
 #include "grad/flat_buffer.h"
 #include "grad/lent_memory.h"
+#include "grad/named_parameter.h"
 
 namespace torch::autograd {
 struct Node;
@@ -44,11 +45,6 @@ struct ReducerOptions {
 
 // Transient buckets that are being reduced at a time: one on its way while the next fills.
 inline constexpr size_t kTransientInFlight = 2;
-
-struct NamedParameter {
-  std::string name;
-  at::Tensor tensor;
-};
 
 // Turns the gradients of a backward into their mean over the ranks, inside flat
 // buckets, while backward runs.

@@ -44,14 +44,10 @@ void Adadelta::step_group(OptimizerParamGroup& group) {
   std::vector<at::Tensor> accumulated;
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
-    auto& slot = state_[parameter.unsafeGetTensorImpl()];
-    if (slot == nullptr) {
-      auto fresh = std::make_unique<AdadeltaParamState>();
-      fresh->square_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-      fresh->acc_delta(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-      slot = std::move(fresh);
-    }
-    auto& state = static_cast<AdadeltaParamState&>(*slot);
+    AdadeltaParamState& state = state_of(parameter, [&](AdadeltaParamState& fresh) {
+      fresh.square_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+      fresh.acc_delta(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+    });
     state.step(state.step() + 1);
     parameters.push_back(parameter);
     gradients.push_back(parameter.grad());
@@ -89,8 +85,7 @@ std::unique_ptr<torch::optim::Optimizer> make_adadelta(const std::vector<at::Ten
                          .rho(options.rho)
                          .eps(options.eps)
                          .weight_decay(options.weight_decay);
-  return std::make_unique<optim::Adadelta>(
-      std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(parameters)}, group);
+  return std::make_unique<optim::Adadelta>(parameters, group);
 }
 
 }  // namespace lockstep

@@ -17,15 +17,11 @@ void CpuAdagrad::step_group(OptimizerParamGroup& group) {
   require_flat("the optimizer CpuAdagrad", group.params());
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
-    auto& slot = state_[parameter.unsafeGetTensorImpl()];
-    if (slot == nullptr) {
-      auto fresh = std::make_unique<AdagradParamState>();
-      fresh->step(0);
-      fresh->sum(
+    AdagradParamState& state = state_of(parameter, [&](AdagradParamState& fresh) {
+      fresh.step(0);
+      fresh.sum(
           torch::full_like(parameter, options.initial_accumulator_value(), {}, at::MemoryFormat::Preserve));
-      slot = std::move(fresh);
-    }
-    auto& state = static_cast<AdagradParamState&>(*slot);
+    });
     state.step(state.step() + 1);
     step_tensor(*flat_rule(options, state.step()), parameter, parameter.grad(), state.sum());
   }
@@ -48,8 +44,7 @@ std::unique_ptr<torch::optim::Optimizer> make_cpu_adagrad(const std::vector<at::
                          .eps(options.eps)
                          .weight_decay(options.weight_decay)
                          .initial_accumulator_value(options.initial_accumulator_value);
-  return std::make_unique<optim::CpuAdagrad>(
-      std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(parameters)}, group);
+  return std::make_unique<optim::CpuAdagrad>(parameters, group);
 }
 
 }  // namespace lockstep

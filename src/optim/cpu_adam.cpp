@@ -17,14 +17,10 @@ void CpuAdamOptimizer<State, Options>::step_group(OptimizerParamGroup& group) {
   require_flat("the optimizer CpuAdam", group.params());
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
-    auto& slot = this->state_[parameter.unsafeGetTensorImpl()];
-    if (slot == nullptr) {
-      auto fresh = std::make_unique<State>();
-      fresh->exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-      fresh->exp_avg_sq(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-      slot = std::move(fresh);
-    }
-    auto& state = static_cast<State&>(*slot);
+    State& state = this->state_of(parameter, [&](State& fresh) {
+      fresh.exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+      fresh.exp_avg_sq(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+    });
     state.step(state.step() + 1);
     step_tensor(*flat_rule(options, state.step()), parameter, parameter.grad(), state.exp_avg(),
                 state.exp_avg_sq());
@@ -43,8 +39,7 @@ std::unique_ptr<torch::optim::Optimizer> make(const std::vector<at::Tensor>& par
                          .betas({options.beta1, options.beta2})
                          .eps(options.eps)
                          .weight_decay(options.weight_decay);
-  return std::make_unique<Optimizer>(std::vector<OptimizerParamGroup>{OptimizerParamGroup(parameters)},
-                                     group);
+  return std::make_unique<Optimizer>(parameters, group);
 }
 
 }  // namespace

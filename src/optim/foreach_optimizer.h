@@ -16,6 +16,11 @@ class ForeachOptimizer : public torch::optim::Optimizer {
   explicit ForeachOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                             const Options& defaults)
       : Optimizer(groups, std::make_unique<Options>(defaults)) {}
+  // One group of all.
+  ForeachOptimizer(const std::vector<at::Tensor>& parameters, const Options& defaults)
+      : ForeachOptimizer(
+            std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(parameters)},
+            defaults) {}
 
   at::Tensor step(LossClosure closure = nullptr) override {
     const torch::NoGradGuard no_grad;
@@ -36,6 +41,18 @@ class ForeachOptimizer : public torch::optim::Optimizer {
   }
 
  protected:
+  // What is known of a parameter; the first time `begin` completes a new state.
+  template <typename Begin>
+  State& state_of(const at::Tensor& parameter, Begin begin) {
+    auto& slot = state_[parameter.unsafeGetTensorImpl()];
+    if (slot == nullptr) {
+      auto fresh = std::make_unique<State>();
+      begin(*fresh);
+      slot = std::move(fresh);
+    }
+    return static_cast<State&>(*slot);
+  }
+
   virtual void step_group(torch::optim::OptimizerParamGroup& group) = 0;
 };
 

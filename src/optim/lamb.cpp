@@ -99,14 +99,10 @@ void Lamb::step_group(OptimizerParamGroup& group) {
   Lists lists;
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
-    auto& slot = state_[parameter.unsafeGetTensorImpl()];
-    if (slot == nullptr) {
-      auto fresh = std::make_unique<LambParamState>();
-      fresh->exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-      fresh->exp_avg_sq(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-      slot = std::move(fresh);
-    }
-    auto& state = static_cast<LambParamState&>(*slot);
+    LambParamState& state = state_of(parameter, [&](LambParamState& fresh) {
+      fresh.exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+      fresh.exp_avg_sq(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+    });
     state.step(state.step() + 1);
     rule.step = state.step();
     lists.parameters.push_back(parameter);
@@ -151,8 +147,7 @@ std::unique_ptr<torch::optim::Optimizer> make_lamb(const std::vector<at::Tensor>
                          .eps_inside_sqrt(options.eps_inside_sqrt)
                          .max_coeff(options.max_coeff)
                          .min_coeff(options.min_coeff);
-  return std::make_unique<optim::Lamb>(
-      std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(parameters)}, group);
+  return std::make_unique<optim::Lamb>(parameters, group);
 }
 
 }  // namespace lockstep

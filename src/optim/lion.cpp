@@ -53,13 +53,9 @@ void Lion::step_group(OptimizerParamGroup& group) {
   std::vector<at::Tensor> averages;
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
-    auto& slot = state_[parameter.unsafeGetTensorImpl()];
-    if (slot == nullptr) {
-      auto fresh = std::make_unique<LionParamState>();
-      fresh->exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-      slot = std::move(fresh);
-    }
-    const at::Tensor average = static_cast<LionParamState&>(*slot).exp_avg();
+    const at::Tensor average = state_of(parameter, [&](LionParamState& fresh) {
+                                 fresh.exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+                               }).exp_avg();
     if (is_flat(parameter)) {
       step_tensor(rule, parameter, parameter.grad(), average);
       continue;
@@ -84,8 +80,7 @@ std::unique_ptr<torch::optim::Optimizer> make_lion(const std::vector<at::Tensor>
   const auto group = optim::LionGroupOptions(options.lr)
                          .betas({options.beta1, options.beta2})
                          .weight_decay(options.weight_decay);
-  return std::make_unique<optim::Lion>(
-      std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(parameters)}, group);
+  return std::make_unique<optim::Lion>(parameters, group);
 }
 
 }  // namespace lockstep

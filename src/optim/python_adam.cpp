@@ -87,8 +87,7 @@ std::unique_ptr<torch::optim::Optimizer> make_python_adam(const std::vector<at::
                          .eps(options.eps)
                          .weight_decay(options.weight_decay)
                          .amsgrad(options.amsgrad);
-  return std::make_unique<optim::PythonAdam>(
-      std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(parameters)}, group);
+  return std::make_unique<optim::PythonAdam>(parameters, group);
 }
 
 }  // namespace lockstep

@@ -10,13 +10,11 @@
 #include "grad/bucket_plan.h"
 #include "grad/flat_buffer.h"
 #include "grad/lent_memory.h"
+#include "grad/named_parameter.h"
 
 namespace lockstep::shard {
 
-struct NamedParameter {
-  std::string name;
-  at::Tensor tensor;
-};
+using grad::NamedParameter;
 
 // Where this rank stands among those that share buckets.
 struct Place {

@@ -10,12 +10,14 @@
 #include <cmath>
 #include <map>
 
+#include "grad/gradient_norm.h"
 #include "grad/model_agreement.h"
 #include "grad/reducer.h"
 #include "shard/shard_plan.h"
 #include "shard/sharded_bucket.h"
 #include "shard/sharded_optimizer.h"
 #include "shard/sharded_state.h"
+#include "shard/unit_map.h"
 #include "shard/unit_schedule.h"
 
 namespace lockstep {
@@ -50,34 +52,6 @@ std::vector<NamedParameter> trained_parameters(const torch::nn::Module& module) 
   return parameters;
 }
 
-// Which unit each parameter belongs to: the innermost Sharded module around it, or 0 where
-// there is none, or where tied parameters have several.
-class UnitMap {
- public:
-  explicit UnitMap(torch::nn::Module& module) { visit(module, 0); }
-
-  const std::vector<shard::Unit*>& units() const { return units_; }
-  size_t of(const at::Tensor& parameter) const { return owner_.at(parameter.unsafeGetTensorImpl()); }
-
- private:
-  void visit(torch::nn::Module& module, size_t unit) {
-    if (auto* own = dynamic_cast<shard::Unit*>(&module)) {
-      const auto [found, is_new] = index_.try_emplace(own, units_.size() + 1);
-      if (is_new) units_.push_back(own);
-      unit = found->second;
-    }
-    for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
-      const auto [found, is_new] = owner_.try_emplace(parameter.unsafeGetTensorImpl(), unit);
-      if (!is_new && found->second != unit) found->second = 0;
-    }
-    for (const auto& child : module.children()) visit(*child, unit);
-  }
-
-  std::vector<shard::Unit*> units_;
-  std::map<const shard::Unit*, size_t> index_;
-  std::map<const void*, size_t> owner_;
-};
-
 std::vector<grad::ModelFact> facts_of(const ShardedOptions& options) {
   return {{"option stage", std::to_string(options.stage)},
           {"option bucket_cap_bytes", std::to_string(options.bucket_cap_bytes)},
@@ -103,7 +77,6 @@ struct ShardedModel::Impl {
   PendingReduction reduce(const GradientBucket& bucket);
   PendingReduction start_reduction(size_t index, const at::Tensor& flat);
   void accumulate(size_t index, const at::Tensor& reduced);
-  void wait_for_updates();
   // What this rank owns of the parameters, in a flat tensor of each bucket.
   template <typename Flat>
   std::vector<Part> parts(Flat flat_of) const;
@@ -128,7 +101,6 @@ struct ShardedModel::Impl {
   // else a part of the bucket.
   std::vector<at::Tensor> gradients;
   std::vector<bool> has_gradient;
-  std::vector<Work> updates;  // on their way to all ranks
 };
 
 ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::optim::Optimizer& optimizer_,
@@ -179,7 +151,7 @@ ShardedModel::Impl::~Impl() {
 
 void ShardedModel::Impl::make_buckets(const std::vector<NamedParameter>& parameters,
                                       const std::vector<int>& groups) {
-  const UnitMap map(*module);
+  const shard::UnitMap map(*module);
   units = map.units();
   // A bucket has one group of the optimizer, and from stage 3 on one unit.
   struct Family {
@@ -262,11 +234,6 @@ void ShardedModel::Impl::accumulate(size_t index, const at::Tensor& reduced) {
   has_gradient[index] = true;
 }
 
-void ShardedModel::Impl::wait_for_updates() {
-  for (Work& update : updates) update.wait();
-  updates.clear();
-}
-
 template <typename Flat>
 std::vector<ShardedModel::Part> ShardedModel::Impl::parts(Flat flat_of) const {
   std::vector<Part> parts;
@@ -289,7 +256,6 @@ ShardedModel::ShardedModel(std::shared_ptr<torch::nn::Module> module, torch::opt
 ShardedModel::~ShardedModel() = default;
 
 void ShardedModel::prepare_forward() {
-  impl_->wait_for_updates();
   impl_->schedule->begin_step();
   impl_->sync->prepare_forward();
 }
@@ -305,25 +271,15 @@ std::vector<at::Tensor> ShardedModel::flat_gradients() const { return impl_->gra
 
 at::Tensor ShardedModel::clip_grad_norm(double max_norm, double norm_type) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> norms;
-  for (const at::Tensor& gradient : impl_->gradients) {
-    if (gradient.numel() == 0) continue;
-    // 16 bits would round the sum of many squares.
-    const auto dtype = at::promote_types(gradient.scalar_type(), at::kFloat);
-    const at::Tensor norm = at::linalg_vector_norm(gradient, norm_type, {}, false, dtype);
-    norms.push_back(norms.empty() ? norm : norm.to(norms.front().options()));
-  }
-  if (norms.empty()) return at::zeros({});
-  at::Tensor total = at::linalg_vector_norm(at::stack(norms), norm_type);
+  // 16 bits would round the sum of many squares.
+  at::Tensor total = grad::total_norm(impl_->gradients, norm_type, at::kFloat);
   if (impl_->place.ranks > 1) {
     const bool is_max = std::isinf(norm_type);
     if (!is_max) total.pow_(norm_type);
     impl_->communicator.all_reduce(total, is_max ? ReduceOp::kMax : ReduceOp::kSum).wait();
     if (!is_max) total.pow_(1.0 / norm_type);
   }
-  // Always multiplied, so that a GPU need not be waited for.
-  const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
-  for (const at::Tensor& gradient : impl_->gradients) gradient.mul_(factor.to(gradient.device()));
+  grad::limit_norm(impl_->gradients, total, max_norm);
   return total;
 }
 
@@ -332,23 +288,21 @@ void ShardedModel::step() {
     throw ConfigError("shard", "step() was called while gather_parameters() keeps the parameters whole");
   }
   impl_->schedule->release_all();
+  std::vector<Work> updates;
   // Buckets come as backward fills them; forward needs the last ones first.
   for (size_t i = impl_->buckets.size(); i-- > 0;) {
     if (!impl_->has_gradient[i]) continue;
     ShardedBucket& bucket = impl_->buckets[i];
     shard::step_one(impl_->optimizer, bucket.master(), impl_->gradients[i]);
     bucket.take_update();
-    impl_->updates.push_back(bucket.publish());
+    updates.push_back(bucket.publish());
   }
-  impl_->wait_for_updates();
+  for (Work& update : updates) update.wait();
 }
 
 GradientSync::NoSync ShardedModel::no_sync() { return impl_->sync->no_sync(); }
 
-ShardedModel::Gathered::Gathered(ShardedModel* model) : model_(model) {
-  model_->impl_->wait_for_updates();
-  model_->impl_->schedule->hold();
-}
+ShardedModel::Gathered::Gathered(ShardedModel* model) : model_(model) { model_->impl_->schedule->hold(); }
 
 ShardedModel::Gathered::~Gathered() {
   if (model_ == nullptr) return;
@@ -384,11 +338,11 @@ std::vector<ShardedModel::Part> ShardedModel::master_parts() const {
   return impl_->parts([](const ShardedBucket& bucket) { return bucket.master(); });
 }
 
-std::vector<std::pair<std::string, std::vector<int64_t>>> ShardedModel::shapes() const {
-  std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
+std::map<std::string, std::vector<int64_t>> ShardedModel::shapes() const {
+  std::map<std::string, std::vector<int64_t>> shapes;
   for (const ShardedBucket& bucket : impl_->buckets) {
     for (size_t i = 0; i < bucket.parameters().size(); ++i) {
-      shapes.emplace_back(bucket.parameters()[i].name, bucket.shape(i).vec());
+      shapes.emplace(bucket.parameters()[i].name, bucket.shape(i).vec());
     }
   }
   return shapes;
@@ -401,7 +355,6 @@ bool ShardedModel::has_masters() const {
 
 void ShardedModel::load_parameters(const ReadParts& read, const ReadParts& read_masters) {
   const at::NoGradGuard no_grad;
-  impl_->wait_for_updates();
   impl_->schedule->release_all();
   const auto fill = [](const std::vector<Part>& parts, const ReadParts& from) {
     std::vector<Part> on_host = parts;
@@ -416,8 +369,9 @@ void ShardedModel::load_parameters(const ReadParts& read, const ReadParts& read_
   fill(parameter_parts(), read);
   for (ShardedBucket& bucket : impl_->buckets) bucket.adopt_part();
   if (read_masters && has_masters()) fill(master_parts(), read_masters);
-  for (ShardedBucket& bucket : impl_->buckets) impl_->updates.push_back(bucket.publish());
-  impl_->wait_for_updates();
+  std::vector<Work> updates;
+  for (ShardedBucket& bucket : impl_->buckets) updates.push_back(bucket.publish());
+  for (Work& update : updates) update.wait();
 }
 
 ShardedModel::OptimizerParts ShardedModel::optimizer_parts() const {

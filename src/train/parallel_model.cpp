@@ -47,6 +47,7 @@ class DividedModel final : public ParallelModel {
   void prepare_forward() override { model_.prepare_forward(); }
   std::shared_ptr<void> prepare_evaluation() override {
     model_.sync_buffers();
+    if (model_.options().stage < 3) return nullptr;  // whole at all times
     return std::make_shared<ShardedModel::Gathered>(model_.gather_parameters());
   }
   void zero_grad() override { model_.zero_grad(); }

@@ -35,21 +35,20 @@ std::map<std::string, std::vector<Part>> by_name(const std::vector<Part>& parts)
   return result;
 }
 
-// All trained parameters, also those that this rank has nothing of.
-std::map<std::string, std::vector<int64_t>> divided_shapes(const ShardedModel& sharded) {
-  std::map<std::string, std::vector<int64_t>> shapes;
-  for (const auto& [name, shape] : sharded.shapes()) shapes[name] = shape;
-  return shapes;
-}
-
-ShardedModel::ReadParts reader_of(const Reader& reader, const std::string& prefix) {
-  return [&reader, prefix](const std::vector<Part>& parts) {
+// `name_in_file` is given a part's name.
+template <typename NameInFile>
+ShardedModel::ReadParts reader_of(const Reader& reader, NameInFile name_in_file) {
+  return [&reader, name_in_file](const std::vector<Part>& parts) {
     std::vector<Target> targets;
     for (const Part& part : parts) {
-      targets.push_back({.name = prefix + part.name, .out = part.data, .first_element = part.first});
+      targets.push_back({.name = name_in_file(part.name), .out = part.data, .first_element = part.first});
     }
     reader.read(targets);
   };
+}
+
+auto under(std::string_view section) {
+  return [section](const std::string& name) { return name_under(section, name); };
 }
 
 }  // namespace
@@ -57,7 +56,7 @@ ShardedModel::ReadParts reader_of(const Reader& reader, const std::string& prefi
 void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const ShardedModel& sharded,
                bool is_main) {
   const auto names = names_of(module);
-  const auto shapes = divided_shapes(sharded);
+  const auto shapes = sharded.shapes();
   const auto parts = by_name(sharded.parameter_parts());
   for (const auto& [name, tensor] : interop::weights_of(module)) {
     const std::string saved = std::string(interop::kModelPrefix) + name;
@@ -84,10 +83,9 @@ void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const Sharde
 
 void restore_weight_parts(const Reader& reader, const torch::nn::Module& module, ShardedModel& sharded) {
   // Parameters may have no elements now: they are compared by what they will be.
-  const auto shapes = divided_shapes(sharded);
+  const auto shapes = sharded.shapes();
   const auto names = names_of(module);
   NamedTensors own;
-  std::map<std::string, at::Tensor> stand_ins;
   std::map<const void*, std::string> divided;  // what stands for a divided parameter
   for (const auto& [name, tensor] : interop::weights_of(module)) {
     const auto parameter = names.find(tensor.unsafeGetTensorImpl());
@@ -113,21 +111,14 @@ void restore_weight_parts(const Reader& reader, const torch::nn::Module& module,
   }
   const torch::NoGradGuard no_grad;
   reader.read(whole);
-  const auto read = [&](const std::vector<Part>& parts) {
-    std::vector<Target> targets;
-    for (const Part& part : parts) {
-      targets.push_back({.name = name_in_file.at(part.name), .out = part.data, .first_element = part.first});
-    }
-    reader.read(targets);
-  };
   const bool has_masters =
       !name_in_file.empty() && reader.has(name_under("master", name_in_file.begin()->first));
-  sharded.load_parameters(read, has_masters ? reader_of(reader, name_under("master", "")) : nullptr);
+  sharded.load_parameters(reader_of(reader, [&](const std::string& name) { return name_in_file.at(name); }),
+                          has_masters ? reader_of(reader, under("master")) : nullptr);
 }
 
 void restore_optimizer_parts(const Reader& reader, ShardedModel& sharded) {
-  sharded.load_optimizer(reader.metadata().at("optimizer").dump(),
-                         reader_of(reader, name_under("optimizer", "")));
+  sharded.load_optimizer(reader.metadata().at("optimizer").dump(), reader_of(reader, under("optimizer")));
 }
 
 }  // namespace lockstep::train

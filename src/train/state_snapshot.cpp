@@ -25,15 +25,23 @@ using checkpoint::TensorPiece;
 
 NamedTensors parameters_of(const Model& model) { return named_parameters(*model.module()); }
 
-void add_weights(Snapshot& snapshot, const torch::nn::Module& module) {
-  for (const auto& [name, tensor] : interop::weights_of(module)) {
-    snapshot.pieces.push_back(TensorPiece::whole(std::string(interop::kModelPrefix) + name, tensor));
-  }
-}
-
 void add(Snapshot& snapshot, std::string_view part, const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
     snapshot.pieces.push_back(TensorPiece::whole(name_under(part, name), tensor));
+  }
+}
+
+// Weights and optimizer, as rank 0 has them.
+void add_whole(Snapshot& snapshot, const TrainState& state) {
+  for (const auto& [name, tensor] : interop::weights_of(*state.model.module())) {
+    snapshot.pieces.push_back(TensorPiece::whole(std::string(interop::kModelPrefix) + name, tensor));
+  }
+  if (state.optimizer != nullptr) {
+    const OptimizerState optimizer = optimizer_state(*state.optimizer, parameters_of(state.model));
+    add(snapshot, "optimizer", optimizer.tensors);
+    snapshot.metadata["optimizer"] = nlohmann::json::parse(optimizer.values);
+  } else {
+    add(snapshot, "gradient_free", state.gradient_free->state());
   }
 }
 
@@ -159,19 +167,13 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
   const std::vector<std::string> streams =
       world.communicator().all_gather_bytes(random_state(world.device()));
   nlohmann::json epoch_sums = state.sums.totals(world.communicator());
-  if (state.sharded != nullptr) add_parts(snapshot, *state.model.module(), *state.sharded, world.is_main());
+  if (state.sharded != nullptr) {
+    add_parts(snapshot, *state.model.module(), *state.sharded, world.is_main());
+  } else if (world.is_main()) {
+    add_whole(snapshot, state);
+  }
   if (!world.is_main()) return snapshot;  // rank 0 has what is not divided
   nlohmann::json& metadata = snapshot.metadata;
-  if (state.sharded == nullptr) add_weights(snapshot, *state.model.module());
-  if (state.sharded != nullptr) {
-    // Is there already.
-  } else if (state.optimizer != nullptr) {
-    const OptimizerState optimizer = optimizer_state(*state.optimizer, parameters_of(state.model));
-    add(snapshot, "optimizer", optimizer.tensors);
-    metadata["optimizer"] = nlohmann::json::parse(optimizer.values);
-  } else {
-    add(snapshot, "gradient_free", state.gradient_free->state());
-  }
   if (state.scaler != nullptr) metadata["scaler"] = state.scaler->state();
   if (state.average != nullptr) add(snapshot, "average", state.average->state());
   for (size_t rank = 0; rank < streams.size(); ++rank) {

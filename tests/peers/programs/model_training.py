@@ -7,12 +7,9 @@ STORE_FILE.
 """
 
 import json
-import os
-import pathlib
-import sys
 
+import rank_cases
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
@@ -156,23 +153,11 @@ def run_case(file, rank, size):
         model.to(memory_format=torch.channels_last)
     (file.parent / f"losses.{rank}.json").write_text(json.dumps(train(spec, model, rank, size)))
     if rank == 0:
-        save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()},
-                  file.parent / "weights.safetensors")
+        rank_cases.save_state(model, file.parent)
         model.eval()
         with torch.no_grad():
             save_file({"output": model(make_batch(spec, -1)[0])}, file.parent / "prediction.safetensors")
 
 
-def main():
-    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    torch.set_num_threads(1)
-    if size > 1:
-        dist.init_process_group("gloo", f"file://{os.environ['STORE_FILE']}", rank=rank, world_size=size)
-    for case in sys.argv[1:]:
-        run_case(pathlib.Path(case), rank, size)
-    if size > 1:
-        dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    rank_cases.main(run_case)

@@ -8,18 +8,14 @@ STORE_FILE. An epoch is one batch, so that a curve of epochs is one of steps.
 
 import json
 import math
-import os
-import pathlib
-import sys
 
 import numpy as np
+import rank_cases
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 import torchvision.transforms.functional as V
 from model_training import PrincetonCnn, WideResNet, make_vision_transformer
 from PIL import Image
-from safetensors.torch import save_file
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import random_split
@@ -153,20 +149,8 @@ def run_case(file, rank, size):
         losses.append(loss.item())
     (file.parent / f"losses.{rank}.json").write_text(json.dumps(losses))
     if rank == 0:
-        save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()},
-                  file.parent / "weights.safetensors")
-
-
-def main():
-    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    torch.set_num_threads(1)
-    if size > 1:
-        dist.init_process_group("gloo", f"file://{os.environ['STORE_FILE']}", rank=rank, world_size=size)
-    for case in sys.argv[1:]:
-        run_case(pathlib.Path(case), rank, size)
-    if size > 1:
-        dist.destroy_process_group()
+        rank_cases.save_state(model, file.parent)
 
 
 if __name__ == "__main__":
-    main()
+    rank_cases.main(run_case)

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+namespace lockstep::grad {
+
+// The norm of all gradients together, a scalar on the device of the first, in its dtype, or
+// in the wider one of it and `at_least`. norm_type may be infinity.
+at::Tensor total_norm(const std::vector<at::Tensor>& gradients, double norm_type,
+                      std::optional<c10::ScalarType> at_least = {});
+
+// Scales the gradients, whose norm is `total`, so that it is at most max_norm. Waits for no
+// device.
+void limit_norm(const std::vector<at::Tensor>& gradients, const at::Tensor& total, double max_norm);
+
+}  // namespace lockstep::grad

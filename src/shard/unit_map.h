@@ -1,0 +1,34 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <lockstep/sharded.h>
+
+#include <cstddef>
+#include <map>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep::shard {
+
+// Which unit each parameter of a module belongs to: the innermost Sharded module around it,
+// from 1 on, or 0 where there is none, or where tied parameters have several.
+class UnitMap {
+ public:
+  explicit UnitMap(torch::nn::Module& module) { visit(module, 0); }
+
+  // Unit i + 1 is units()[i].
+  const std::vector<Unit*>& units() const { return units_; }
+  size_t of(const at::Tensor& parameter) const { return owner_.at(parameter.unsafeGetTensorImpl()); }
+
+ private:
+  void visit(torch::nn::Module& module, size_t unit);
+
+  std::vector<Unit*> units_;
+  std::map<const Unit*, size_t> index_;
+  std::map<const void*, size_t> owner_;
+};
+
+}  // namespace lockstep::shard
