@@ -11,9 +11,9 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
+#include "engine/save_together.h"
 #include "interop/weights_file.h"
 #include "train/main_rank.h"
-#include "train/save_together.h"
 #include "train/state_snapshot.h"
 
 namespace lockstep::train {
@@ -56,7 +56,7 @@ struct Checkpointing::Writer {
       : store(of_main_rank ? std::move(of_main_rank->store) : nullptr),
         group(std::move(own_group)),
         async([this](const checkpoint::Snapshot& snapshot) {
-          return save_together(group, store.get(), snapshot);
+          return engine::save_together(group, store.get(), snapshot);
         }) {}
 
   std::unique_ptr<checkpoint::Store> store;

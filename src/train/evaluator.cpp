@@ -6,7 +6,7 @@
 #include <lockstep/world.h>
 #include <torch/torch.h>
 
-#include "train/autocast.h"
+#include "engine/autocast.h"
 #include "train/batch_source.h"
 #include "train/device_copy.h"
 #include "train/evaluation_mode.h"
@@ -82,7 +82,7 @@ at::Tensor predict(const Loader& whole, const World& world, const Model& model, 
   Loader loader = own_part(whole, world);
   const EvaluationMode mode(model);
   const torch::NoGradGuard no_grad;
-  const Autocast autocast(config.precision, world.device().type());
+  const engine::Autocast autocast(config.precision, world.device().type());
   std::vector<at::Tensor> outputs;
   DeviceCopy copy_to_device(world.device(), dtype);
   for (const Batch& batch : loader.epoch(0)) {

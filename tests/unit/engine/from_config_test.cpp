@@ -96,6 +96,7 @@ TEST(MakeOptimizerTest, OtherDtypesHaveOptimizersOfTheSameName) {
   }
 }
 
+// DeepSpeed's iteration 0 is the one after its first step().
 TEST(MakeScheduleTest, EveryTypeHasDeepSpeedsRates) {
   const auto rate = [](const std::string& scheduler, int64_t step) {
     const auto schedule = make_schedule(text("{scheduler: " + scheduler + "}").scheduler);
@@ -103,14 +104,14 @@ TEST(MakeScheduleTest, EveryTypeHasDeepSpeedsRates) {
   };
   const std::string warmup =
       R"({"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear"}})";
-  EXPECT_DOUBLE_EQ(rate(warmup, 5), 0.25);
+  EXPECT_DOUBLE_EQ(rate(warmup, 6), 0.25);
   EXPECT_DOUBLE_EQ(rate(warmup, 50), 0.5);
   const std::string decay = R"({"type": "WarmupDecayLR", "params": {"total_num_steps": 20,
       "warmup_max_lr": 1, "warmup_num_steps": 10, "warmup_type": "linear"}})";
-  EXPECT_DOUBLE_EQ(rate(decay, 15), 0.5);
+  EXPECT_DOUBLE_EQ(rate(decay, 16), 0.5);
   const std::string cosine = R"({"type": "WarmupCosineLR", "params": {"total_num_steps": 20,
       "warmup_num_steps": 10, "warmup_type": "linear", "cos_min_ratio": 0}})";
-  EXPECT_NEAR(rate(cosine, 10), 0.5, 1e-9);
+  EXPECT_NEAR(rate(cosine, 11), 0.5, 1e-9);
   const std::string range =
       R"({"type": "LRRangeTest", "params": {"lr_range_test_min_lr": 0.5, "lr_range_test_step_size": 1}})";
   EXPECT_GT(rate(range, 3), rate(range, 2));

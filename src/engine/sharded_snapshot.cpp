@@ -1,15 +1,15 @@
-#include "train/sharded_snapshot.h"
+#include "engine/sharded_snapshot.h"
 
 #include <lockstep/sharded_model.h>
 #include <torch/torch.h>
 
 #include <map>
 
+#include "engine/snapshot_names.h"
 #include "interop/match_weights.h"
 #include "interop/weights_file.h"
-#include "train/snapshot_names.h"
 
-namespace lockstep::train {
+namespace lockstep::engine {
 namespace {
 
 using checkpoint::Reader;
@@ -121,4 +121,4 @@ void restore_optimizer_parts(const Reader& reader, ShardedModel& sharded) {
   sharded.load_optimizer(reader.metadata().at("optimizer").dump(), reader_of(reader, under("optimizer")));
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::engine
