@@ -30,7 +30,8 @@ int main(int argc, char** argv) {
     const auto batch = config.resolve_batch(world.size());
 
     torch::manual_seed(0);
-    torch::nn::Sequential net(torch::nn::Linear(1, 64), torch::nn::Tanh(), torch::nn::Linear(64, 1));
+    torch::nn::Sequential net(torch::nn::Linear(1, 64), torch::nn::Tanh(), torch::nn::Linear(64, 64),
+                              torch::nn::Tanh(), torch::nn::Linear(64, 1));
     auto engine = lockstep::initialize(net, config, world);
 
     const auto x = torch::linspace(0, 1, 1024).reshape({-1, 1});

@@ -5,6 +5,7 @@
 #include <lockstep/deepspeed_config.h>
 #include <lockstep/sharded_model.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -32,6 +33,8 @@ struct SaveCheckpointOptions {
   std::string tag = {};
   // The program's own, as JSON; load_checkpoint() gives it back.
   std::string client_state = "null";
+  // How long the ranks may be apart when they come to save.
+  std::chrono::milliseconds patience = std::chrono::minutes(1);
 };
 
 struct LoadCheckpointOptions {
@@ -110,10 +113,12 @@ class EngineCore {
   // format (docs/checkpoints.md): any stage and any number of ranks can load it, so can the
   // trainer, and `lockstep ckpt` reads it. Returns its path. Blocks until it is on disk.
   // ConfigError: gradients of an unfinished step would be lost, or the ranks' tags differ and
-  // tag_validation is Fail. CheckpointError on all ranks where one failed.
+  // tag_validation is Fail. CommError: a rank did not come, because it does not save; which
+  // one, where the backend knows. CheckpointError on all ranks where one failed.
   std::filesystem::path save_checkpoint(const std::filesystem::path& folder,
                                         const SaveCheckpointOptions& options = {});
-  // Goes on from the newest valid one; nothing where there is none, with a warning.
+  // Goes on from the newest valid one, which may be of a trainer's run folder; nothing where
+  // there is none, with a warning.
   // ConfigError: it is of another model or another optimizer.
   std::optional<LoadedCheckpoint> load_checkpoint(const std::filesystem::path& folder,
                                                   const LoadCheckpointOptions& options = {});

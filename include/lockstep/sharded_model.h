@@ -131,7 +131,7 @@ class ShardedModel {
 
   // Updates this rank's parts and makes the parameters of all ranks whole again, or
   // theirs to be: stage 3 puts them together when they are needed. Collective.
-  void step();
+  void step() { step(at::Tensor()); }
   // The same with every gradient times `factor`, one number, in the precision of the
   // update: unscaling and clipping in one pass. flat_gradients() may have changed after it.
   void step(const at::Tensor& factor);

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "base/log.h"
 #include "deepspeed/failure.h"
@@ -45,6 +46,27 @@ constexpr std::array kNotWithLamb = {
                         "Lamb's gradients are reduced while backward runs: remove the line"},
 };
 
+[[noreturn]] void refuse_lbfgs(const C& config) {
+  deepspeed::fail_at(
+      config, "optimizer.type",
+      "LBFGS evaluates the loss itself, as often as it likes, and step() cannot: use the trainer, or "
+      "another optimizer");
+}
+
+// The rules of an optimizer that the file names, for one that the program brings.
+void require_known_class(const C& config, const std::string& name) {
+  if (name == "LBFGS" || name == "AdamLbfgs") refuse_lbfgs(config);
+  if (name == "Lamb") engine::refuse(config, kNotWithLamb);
+  const bool is_deepspeeds = name == "Adam" || name == "AdamW" || name == "Adagrad" || name == "Lion";
+  if (config.zero.stage > 0 && !is_deepspeeds && !config.zero_allow_untested_optimizer) {
+    deepspeed::fail_at(
+        config, "zero_allow_untested_optimizer",
+        fmt::format("zero_allow_untested_optimizer is false, and DeepSpeed does not know the program's "
+                    "optimizer under ZeRO: set it to true: {}",
+                    name));
+  }
+}
+
 void require_known(const C& config, const torch::optim::Optimizer* own) {
   config.validate();
   engine::require_supported(config);
@@ -58,15 +80,9 @@ void require_known(const C& config, const torch::optim::Optimizer* own) {
         config, "optimizer.type",
         "the program brings its own optimizer, and the configuration has one: remove one of them");
   }
-  const std::string name = own == nullptr ? "" : optimizer_class(*own);
-  if (config.optimizer.type == C::Optimizer::Type::kLbfgs || name == "LBFGS" || name == "AdamLbfgs") {
-    deepspeed::fail_at(
-        config, "optimizer.type",
-        "LBFGS evaluates the loss itself, as often as it likes, and step() cannot: use the trainer, "
-        "or another optimizer");
-  }
-  if (config.optimizer.type == C::Optimizer::Type::kLamb || name == "Lamb")
-    engine::refuse(config, kNotWithLamb);
+  if (config.optimizer.type == C::Optimizer::Type::kLbfgs) refuse_lbfgs(config);
+  if (config.optimizer.type == C::Optimizer::Type::kLamb) engine::refuse(config, kNotWithLamb);
+  if (own != nullptr) require_known_class(config, optimizer_class(*own));
 }
 
 std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module) {
@@ -91,6 +107,13 @@ void convert(torch::nn::Module& module, c10::ScalarType dtype) {
   };
   for (const at::Tensor& parameter : module.parameters()) convert_one(parameter);
   for (const at::Tensor& buffer : module.buffers()) convert_one(buffer);
+}
+
+// Another group of the same ranks.
+Communicator twin_of(const Communicator& communicator) {
+  std::vector<int> ranks(static_cast<size_t>(communicator.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return *communicator.subgroup(ranks);
 }
 
 C::BatchTriple batch_at_start(const C& config, int ranks) {
@@ -124,6 +147,7 @@ EngineCore::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, C config_, Co
                        torch::optim::Optimizer* own_optimizer)
     : config(checked(std::move(config_), own_optimizer)),
       communicator(std::move(communicator_)),
+      saving(twin_of(communicator)),
       module(std::move(module_)),
       device(device_of(*module)),
       autocast(engine::autocast_dtype(config, device.type())),

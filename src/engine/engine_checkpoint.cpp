@@ -17,6 +17,7 @@
 #include "deepspeed/failure.h"
 #include "engine/engine_impl.h"
 #include "engine/save_together.h"
+#include "interop/weights_file.h"
 
 namespace lockstep {
 namespace {
@@ -65,6 +66,21 @@ void compare_tags(const DeepSpeedConfig& config, const Communicator& group, cons
   if (group.rank() == 0) base::log_warning("engine", "{}; rank 0's is taken", sentence);
 }
 
+// A save that some ranks do not take part in would wait for them forever.
+void meet(const Communicator& saving, std::chrono::milliseconds patience) {
+  try {
+    saving.barrier(patience);
+  } catch (const CommError& error) {
+    throw CommError(
+        "engine",
+        fmt::format("save_checkpoint() was called by rank {} and not by all ranks within {} ms: every rank "
+                    "saves its own part, so call it on all of them, not on rank 0 alone: {}",
+                    saving.rank(), patience.count(), error.what()),
+        error.can_rebuild() ? CommError::Recovery::kRebuild : CommError::Recovery::kFatal,
+        error.failed_rank());
+  }
+}
+
 nlohmann::json parse_client_state(const std::string& text) {
   try {
     return nlohmann::json::parse(text);
@@ -86,7 +102,8 @@ fs::path EngineCore::save_checkpoint(const fs::path& folder, const SaveCheckpoin
   }
   const fs::path place = tag_folder(folder, options.tag);
   const nlohmann::json client_state = parse_client_state(options.client_state);
-  compare_tags(impl.config, impl.communicator, options.tag);
+  meet(impl.saving, options.patience);
+  compare_tags(impl.config, impl.saving, options.tag);
 
   checkpoint::Snapshot snapshot;
   snapshot.step = impl.global_steps;
@@ -102,14 +119,14 @@ fs::path EngineCore::save_checkpoint(const fs::path& folder, const SaveCheckpoin
   if (impl.schedule) state["schedule"] = impl.schedule->state();
 
   std::unique_ptr<checkpoint::Store> store;
-  on_main_rank(impl.communicator, [&] {
+  on_main_rank(impl.saving, [&] {
     checkpoint::StoreOptions keep_all;
     keep_all.rotation = {.keep_last = 0, .keep_best = 0};
     store = std::make_unique<checkpoint::Store>(place, keep_all);
     return std::string();
   });
-  const checkpoint::Entry entry = engine::save_together(impl.communicator, store.get(), snapshot);
-  return on_main_rank(impl.communicator, [&] { return entry.path.string(); });
+  const checkpoint::Entry entry = engine::save_together(impl.saving, store.get(), snapshot);
+  return on_main_rank(impl.saving, [&] { return entry.path.string(); });
 }
 
 std::optional<LoadedCheckpoint> EngineCore::load_checkpoint(const fs::path& folder,
@@ -117,7 +134,7 @@ std::optional<LoadedCheckpoint> EngineCore::load_checkpoint(const fs::path& fold
   Impl& impl = *impl_;
   const fs::path place = tag_folder(folder, options.tag);
   const fs::path path = on_main_rank(impl.communicator, [&] {
-    const auto newest = checkpoint::newest_valid(place);
+    const auto newest = checkpoint::newest_valid(interop::checkpoints_folder(place));
     if (!newest) base::log_warning("engine", "there is no checkpoint to go on from in '{}'", place.string());
     return newest ? newest->path.string() : std::string();
   });

@@ -55,6 +55,7 @@ auto under(std::string_view section) {
 
 void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const ShardedModel& sharded,
                bool is_main) {
+  if (sharded.options().stage == 0 && !is_main) return;  // every rank holds all of it
   const auto names = names_of(module);
   const auto shapes = sharded.shapes();
   const auto parts = by_name(sharded.parameter_parts());

@@ -38,7 +38,7 @@ ShardedOptions validated(ShardedOptions options) {
           options.persistence_threshold);
   require(options.gradient_predivide_factor > 0 && std::isfinite(options.gradient_predivide_factor),
           "gradient_predivide_factor must be positive", options.gradient_predivide_factor);
-  require(!options.sum_gradients || (options.gradient_predivide_factor == 1 && !options.divide_after_sum),
+  require(!options.sum_gradients || options.gradient_predivide_factor == 1,
           "sum_gradients divides nothing: leave gradient_predivide_factor at 1",
           options.gradient_predivide_factor);
   return options;
@@ -60,14 +60,12 @@ std::vector<grad::ModelFact> facts_of(const ShardedOptions& options) {
           {"option bucket_cap_bytes", std::to_string(options.bucket_cap_bytes)},
           {"option persistence_threshold", std::to_string(options.persistence_threshold)},
           {"option persistence_limit", std::to_string(options.persistence_limit)},
-          {"option prefetch", options.prefetch ? "true" : "false"},
-          {"option prefetch_limit", std::to_string(options.prefetch_limit)},
+          {"option prefetch", std::to_string(options.prefetch ? options.prefetch_limit : 0)},
           {"option overlap", options.overlap ? "true" : "false"},
           {"option communication_dtype",
            options.communication_dtype ? c10::toString(*options.communication_dtype) : "unset"},
-          {"option gradient_predivide_factor", std::to_string(options.gradient_predivide_factor)},
-          {"option divide_after_sum", options.divide_after_sum ? "true" : "false"},
-          {"option sum_gradients", options.sum_gradients ? "true" : "false"}};
+          {"options of the mean", fmt::format("{} {} {}", options.gradient_predivide_factor,
+                                              options.divide_after_sum, options.sum_gradients)}};
 }
 
 }  // namespace
@@ -211,7 +209,7 @@ PendingReduction ShardedModel::Impl::start_reduction(size_t index, const at::Ten
   const at::NoGradGuard no_grad;
   const double before = options.gradient_predivide_factor;
   const double after = before / communicator.size();
-  const bool is_split = before != 1.0 || options.divide_after_sum;
+  const bool is_split = !options.sum_gradients && (before != 1.0 || options.divide_after_sum);
   const bool converts = options.communication_dtype && *options.communication_dtype != flat.scalar_type();
   // The first of a step is reduced to where it stays; others are added to it.
   const bool direct = !converts && !has_gradient[index];
@@ -300,8 +298,6 @@ at::Tensor ShardedModel::clip_grad_norm(double max_norm, double norm_type) {
   grad::limit_norm(impl_->gradients, total, max_norm);
   return total;
 }
-
-void ShardedModel::step() { step(at::Tensor()); }
 
 void ShardedModel::step(const at::Tensor& factor) {
   if (impl_->schedule->is_held()) {

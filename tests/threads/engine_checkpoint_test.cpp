@@ -11,6 +11,7 @@
 #include "support/config_error.h"
 #include "support/group_case.h"
 #include "support/temporary_folder.h"
+#include "support/training.h"
 
 namespace lockstep {
 namespace {
@@ -54,6 +55,10 @@ std::vector<at::Tensor> parameters_of(EngineCore& engine, const BlockNet& net) {
   std::vector<at::Tensor> result;
   for (const at::Tensor& parameter : net->parameters()) result.push_back(parameter.detach().clone());
   return result;
+}
+
+at::Tensor mse_of(const at::Tensor& output, const at::Tensor& target) {
+  return torch::mse_loss(output, target);
 }
 
 std::vector<int> hosts(int ranks) { return std::vector<int>(static_cast<size_t>(ranks), 0); }
@@ -173,6 +178,60 @@ TEST(EngineSavingTest, WeightsAlone) {
   });
 }
 
+// One format: a trainer's run goes on as an engine, and an engine's weights as a trainer's.
+TEST(EngineSavingTest, TheTrainersCheckpointsAreTheSame) {
+  const TemporaryFolder folder;
+  const auto make_net = [] {
+    torch::nn::Sequential net(torch::nn::Linear(1, 6), torch::nn::Tanh(), torch::nn::Linear(6, 1));
+    test::set_parameters(*net);
+    return net;
+  };
+  TrainConfig train_config = test::quiet_config(folder.path() / "run");
+  train_config.dtype = "float32";
+  train_config.max_iter = 3;
+  train_config.checkpoint_every = 1;
+  World world(RankMap{}, Communicator(), torch::kCPU);
+  torch::nn::Sequential trained = make_net();
+  torch::optim::AdamW optimizer(trained->parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0));
+  const auto x = formula({16, 1}, 1);
+  Trainer trainer(world, trained, optimizer, train_config, mse);
+  const FitResult result = trainer.fit(Loader(TensorDataset({x, x.square()}), {.batch_size = 16}));
+
+  run_group({"shm", hosts(2)}, [&](Communicator& group) {
+    torch::nn::Sequential net = make_net();
+    auto engine =
+        initialize(net,
+                   DeepSpeedConfig::from_text(
+                       R"({train_batch_size: 16, gradient_clipping: 0, zero_optimization: {stage: 2},
+                                 optimizer: {type: "AdamW", params: {lr: 0.01}}})",
+                       "ds.json"),
+                   group);
+    const auto loaded = engine.load_checkpoint(result.run_folder);
+    ASSERT_TRUE(loaded);
+    EXPECT_EQ(loaded->client_state, "null");
+    EXPECT_EQ(engine.global_steps(), 3);
+    const auto weights = trained->parameters();
+    for (size_t i = 0; i < weights.size(); ++i) EXPECT_TRUE(same_bits(net->parameters()[i], weights[i]));
+    const auto half = x.slice(0, 8 * group.rank(), 8 * group.rank() + 8);
+    engine.backward(mse_of(engine.forward(half), half.square()));
+    engine.step();
+    engine.save_checkpoint(folder.path() / "engine");
+    if (group.rank() == 0) {
+      // The optimizer went on, too: the fourth step of AdamW, by hand.
+      trained->zero_grad();
+      mse_of(trained->forward(x), x.square()).backward();
+      optimizer.step();
+    }
+    group.barrier();
+    for (size_t i = 0; i < weights.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(net->parameters()[i], weights[i], 1e-4, 1e-6)) << i;
+    }
+  });
+  torch::nn::Sequential read = make_net();
+  load_weights(*read, folder.path() / "engine");
+  EXPECT_TRUE(torch::allclose(read->parameters()[0], trained->parameters()[0], 1e-4, 1e-6));
+}
+
 TEST(EngineSavingTest, NothingToLoad) {
   const TemporaryFolder folder;
   run_group({"shm", hosts(2)}, [&](Communicator& group) {
@@ -209,6 +268,24 @@ TEST(EngineSavingTest, WhatWouldLoseSomethingIsRefused) {
   });
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "good"));
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "rank0"));
+}
+
+TEST(EngineSavingTest, ARankThatSavesAloneIsToldWhoDidNotCome) {
+  const TemporaryFolder folder;
+  run_group({"shm", hosts(3)}, [&](Communicator& group) {
+    BlockNet net;
+    auto engine = initialize(net, config(1, Precision::kFp32), group);
+    if (group.rank() == 0) {
+      try {
+        engine.save_checkpoint(folder.path(), {.patience = std::chrono::milliseconds(100)});
+        FAIL() << "it was saved";
+      } catch (const CommError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("called by rank 0 and not by all ranks within 100 ms"));
+        EXPECT_THAT(error.what(), HasSubstr("ranks 1,2"));
+      }
+    }
+    group.barrier();
+  });
 }
 
 TEST(EngineSavingTest, WholeWeightsInTheModelsDtype) {

@@ -282,6 +282,12 @@ TEST_P(EngineTest, AnOptimizerOfTheProgram) {
     engine.step();
     EXPECT_FALSE(same_bits(before[0], parameters_of(engine, net)[0]));
     EXPECT_EQ(&engine.optimizer(), &optimizer);
+    if (GetParam().stage > 0) {
+      EXPECT_THAT(error_of([&] {
+                    initialize(net, config("zero_allow_untested_optimizer: false"), group, &optimizer);
+                  }),
+                  HasSubstr("does not know the program's optimizer"));
+    }
   });
 }
 
