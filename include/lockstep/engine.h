@@ -34,7 +34,7 @@ struct SaveCheckpointOptions {
   // The program's own, as JSON; load_checkpoint() gives it back.
   std::string client_state = "null";
   // How long the ranks may be apart when they come to save.
-  std::chrono::milliseconds patience = std::chrono::minutes(1);
+  std::chrono::milliseconds patience = std::chrono::seconds(10);
 };
 
 struct LoadCheckpointOptions {
@@ -112,9 +112,9 @@ class EngineCore {
   // Saves what all ranks hold, in the folder that all see, as a checkpoint of the project's
   // format (docs/checkpoints.md): any stage and any number of ranks can load it, so can the
   // trainer, and `lockstep ckpt` reads it. Returns its path. Blocks until it is on disk.
-  // ConfigError: gradients of an unfinished step would be lost, or the ranks' tags differ and
-  // tag_validation is Fail. CommError: a rank did not come, because it does not save; which
-  // one, where the backend knows. CheckpointError on all ranks where one failed.
+  // ConfigError: gradients of an unfinished step would be lost, the ranks' tags differ and
+  // tag_validation is Fail, or some ranks did not come, and which. CheckpointError on all ranks
+  // where one failed.
   std::filesystem::path save_checkpoint(const std::filesystem::path& folder,
                                         const SaveCheckpointOptions& options = {});
   // Goes on from the newest valid one, which may be of a trainer's run folder; nothing where

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cmath>
-#include <numeric>
 
 #include "base/log.h"
 #include "deepspeed/failure.h"
@@ -109,13 +108,6 @@ void convert(torch::nn::Module& module, c10::ScalarType dtype) {
   for (const at::Tensor& buffer : module.buffers()) convert_one(buffer);
 }
 
-// Another group of the same ranks.
-Communicator twin_of(const Communicator& communicator) {
-  std::vector<int> ranks(static_cast<size_t>(communicator.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return *communicator.subgroup(ranks);
-}
-
 C::BatchTriple batch_at_start(const C& config, int ranks) {
   if (config.train_batch_size || config.train_micro_batch_size_per_gpu) return config.resolve_batch(ranks);
   return {.train_batch_size = 0,
@@ -147,7 +139,6 @@ EngineCore::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, C config_, Co
                        torch::optim::Optimizer* own_optimizer)
     : config(checked(std::move(config_), own_optimizer)),
       communicator(std::move(communicator_)),
-      saving(twin_of(communicator)),
       module(std::move(module_)),
       device(device_of(*module)),
       autocast(engine::autocast_dtype(config, device.type())),

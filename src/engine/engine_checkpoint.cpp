@@ -66,21 +66,6 @@ void compare_tags(const DeepSpeedConfig& config, const Communicator& group, cons
   if (group.rank() == 0) base::log_warning("engine", "{}; rank 0's is taken", sentence);
 }
 
-// A save that some ranks do not take part in would wait for them forever.
-void meet(const Communicator& saving, std::chrono::milliseconds patience) {
-  try {
-    saving.barrier(patience);
-  } catch (const CommError& error) {
-    throw CommError(
-        "engine",
-        fmt::format("save_checkpoint() was called by rank {} and not by all ranks within {} ms: every rank "
-                    "saves its own part, so call it on all of them, not on rank 0 alone: {}",
-                    saving.rank(), patience.count(), error.what()),
-        error.can_rebuild() ? CommError::Recovery::kRebuild : CommError::Recovery::kFatal,
-        error.failed_rank());
-  }
-}
-
 nlohmann::json parse_client_state(const std::string& text) {
   try {
     return nlohmann::json::parse(text);
@@ -102,8 +87,8 @@ fs::path EngineCore::save_checkpoint(const fs::path& folder, const SaveCheckpoin
   }
   const fs::path place = tag_folder(folder, options.tag);
   const nlohmann::json client_state = parse_client_state(options.client_state);
-  meet(impl.saving, options.patience);
-  compare_tags(impl.config, impl.saving, options.tag);
+  impl.communicator.meet("save_checkpoint()", options.patience);
+  compare_tags(impl.config, impl.communicator, options.tag);
 
   checkpoint::Snapshot snapshot;
   snapshot.step = impl.global_steps;
@@ -119,14 +104,14 @@ fs::path EngineCore::save_checkpoint(const fs::path& folder, const SaveCheckpoin
   if (impl.schedule) state["schedule"] = impl.schedule->state();
 
   std::unique_ptr<checkpoint::Store> store;
-  on_main_rank(impl.saving, [&] {
+  on_main_rank(impl.communicator, [&] {
     checkpoint::StoreOptions keep_all;
     keep_all.rotation = {.keep_last = 0, .keep_best = 0};
     store = std::make_unique<checkpoint::Store>(place, keep_all);
     return std::string();
   });
-  const checkpoint::Entry entry = engine::save_together(impl.saving, store.get(), snapshot);
-  return on_main_rank(impl.saving, [&] { return entry.path.string(); });
+  const checkpoint::Entry entry = engine::save_together(impl.communicator, store.get(), snapshot);
+  return on_main_rank(impl.communicator, [&] { return entry.path.string(); });
 }
 
 std::optional<LoadedCheckpoint> EngineCore::load_checkpoint(const fs::path& folder,

@@ -22,8 +22,6 @@ struct EngineCore::Impl {
 
   const DeepSpeedConfig config;
   const Communicator communicator;
-  // Of saves alone: a rank that saves while others train must not meet their collectives.
-  const Communicator saving;
   const std::shared_ptr<torch::nn::Module> module;
   const c10::Device device;
   const std::optional<c10::ScalarType> autocast;
