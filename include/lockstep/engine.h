@@ -39,7 +39,7 @@ struct SaveCheckpointOptions {
 
 struct LoadCheckpointOptions {
   std::string tag = {};
-  // Off: the optimizer starts anew, and masters from the weights.
+  // Off: the optimizer's state stays as it is.
   bool load_optimizer_states = true;
   bool load_lr_scheduler_states = true;
   // Weights alone: counters, loss scale and all else stay as they are.

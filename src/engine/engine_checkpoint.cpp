@@ -137,6 +137,8 @@ std::optional<LoadedCheckpoint> EngineCore::load_checkpoint(const fs::path& fold
   if (impl.scaler && state.contains("scaler")) impl.scaler->load_state(state.at("scaler"));
   if (impl.schedule && options.load_lr_scheduler_states && state.contains("schedule")) {
     impl.schedule->load_state(state.at("schedule"));
+  } else if (impl.schedule) {
+    impl.schedule->set_step(impl.schedule->step());  // the optimizer came with its own rates
   }
   impl.global_steps = state.value("global_steps", reader.step());
   // Another configuration may accumulate otherwise: a step begins here in any case.
