@@ -6,7 +6,7 @@
 // prints two lines every hundred steps from rank 0, and at the end what it came to:
 //
 //   [rank 0 node01] [engine] step=100, skipped=0, lr=[0.01], norm=1.15388
-//   [rank 0 node01] [engine] global_step=100, RunningAvgSamplesPerSec=20591, CurrSamplesPerSec=20591
+//   [rank 0 node01] [engine] global_step=100, RunningAvgSamplesPerSec=1057.57, CurrSamplesPerSec=1057.57
 //   ...
 //   Loss: 0.1971 after 400 steps of 32 samples on 2 ranks
 
