@@ -38,6 +38,9 @@ ShardedOptions validated(ShardedOptions options) {
           options.persistence_threshold);
   require(options.gradient_predivide_factor > 0 && std::isfinite(options.gradient_predivide_factor),
           "gradient_predivide_factor must be positive", options.gradient_predivide_factor);
+  require(!options.sum_gradients || options.gradient_predivide_factor == 1,
+          "sum_gradients divides nothing: leave gradient_predivide_factor at 1",
+          options.gradient_predivide_factor);
   return options;
 }
 
@@ -56,10 +59,13 @@ std::vector<grad::ModelFact> facts_of(const ShardedOptions& options) {
   return {{"option stage", std::to_string(options.stage)},
           {"option bucket_cap_bytes", std::to_string(options.bucket_cap_bytes)},
           {"option persistence_threshold", std::to_string(options.persistence_threshold)},
-          {"option prefetch", options.prefetch ? "true" : "false"},
+          {"option persistence_limit", std::to_string(options.persistence_limit)},
+          {"option prefetch", std::to_string(options.prefetch ? options.prefetch_limit : 0)},
+          {"option overlap", options.overlap ? "true" : "false"},
           {"option communication_dtype",
            options.communication_dtype ? c10::toString(*options.communication_dtype) : "unset"},
-          {"option gradient_predivide_factor", std::to_string(options.gradient_predivide_factor)}};
+          {"options of the mean", fmt::format("{} {} {}", options.gradient_predivide_factor,
+                                              options.divide_after_sum, options.sum_gradients)}};
 }
 
 }  // namespace
@@ -123,7 +129,7 @@ ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::opti
 
   grad::BucketRules rules{.plan = {},
                           .transient = has_transient_gradients(),
-                          .late = options.stage == 3 && options.find_unused_parameters};
+                          .late = !options.overlap || (options.stage == 3 && options.find_unused_parameters)};
   for (const ShardedBucket& bucket : buckets) rules.plan.push_back(bucket.layout());
   DataParallelOptions sync_options;
   sync_options.find_unused_parameters = options.find_unused_parameters;
@@ -134,7 +140,7 @@ ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::opti
   for (ShardedBucket& bucket : buckets) bucket.divide();
   shard::hand_over(optimizer, buckets, group_of);
   schedule = std::make_unique<shard::UnitSchedule>(buckets, unit_of, units.size() + 1, communicator,
-                                                   options.prefetch);
+                                                   options.prefetch ? options.prefetch_limit : 0);
   attach_units();
   const std::vector<at::Tensor> flat = sync->flat_gradients();
   for (size_t i = 0; i < buckets.size(); ++i) {
@@ -162,9 +168,13 @@ void ShardedModel::Impl::make_buckets(const std::vector<NamedParameter>& paramet
   };
   std::map<Family, int> families;
   std::vector<Family> by_number;
+  int64_t persistent = 0;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& tensor = parameters[i].tensor;
-    const bool resident = options.stage < 3 || tensor.numel() < options.persistence_threshold;
+    const bool is_small = tensor.numel() < options.persistence_threshold &&
+                          tensor.numel() <= options.persistence_limit - persistent;
+    if (is_small) persistent += tensor.numel();
+    const bool resident = options.stage < 3 || is_small;
     const Family family{groups[i], resident ? 0 : map.of(tensor), resident};
     const auto [found, is_new] = families.try_emplace(family, static_cast<int>(by_number.size()));
     if (is_new) by_number.push_back(family);
@@ -199,14 +209,14 @@ PendingReduction ShardedModel::Impl::start_reduction(size_t index, const at::Ten
   const at::NoGradGuard no_grad;
   const double before = options.gradient_predivide_factor;
   const double after = before / communicator.size();
-  const bool is_split = before != 1.0;
+  const bool is_split = !options.sum_gradients && (before != 1.0 || options.divide_after_sum);
   const bool converts = options.communication_dtype && *options.communication_dtype != flat.scalar_type();
   // The first of a step is reduced to where it stays; others are added to it.
   const bool direct = !converts && !has_gradient[index];
   at::Tensor input = flat;
   if (converts) input = input.to(*options.communication_dtype);
-  if (is_split) input.mul_(1.0 / before);
-  const ReduceOp op = is_split ? ReduceOp::kSum : ReduceOp::kMean;
+  if (before != 1.0) input.mul_(1.0 / before);
+  const ReduceOp op = is_split || options.sum_gradients ? ReduceOp::kSum : ReduceOp::kMean;
   at::Tensor output;
   Work work;
   if (!is_divided()) {
@@ -274,7 +284,7 @@ void ShardedModel::zero_grad() {
 
 std::vector<at::Tensor> ShardedModel::flat_gradients() const { return impl_->gradients; }
 
-at::Tensor ShardedModel::clip_grad_norm(double max_norm, double norm_type) {
+at::Tensor ShardedModel::grad_norm(double norm_type) const {
   const at::NoGradGuard no_grad;
   // 16 bits would round the sum of many squares.
   at::Tensor total = grad::total_norm(impl_->gradients, norm_type, at::kFloat);
@@ -284,11 +294,17 @@ at::Tensor ShardedModel::clip_grad_norm(double max_norm, double norm_type) {
     impl_->communicator.all_reduce(total, is_max ? ReduceOp::kMax : ReduceOp::kSum).wait();
     if (!is_max) total.pow_(1.0 / norm_type);
   }
+  return total;
+}
+
+at::Tensor ShardedModel::clip_grad_norm(double max_norm, double norm_type) {
+  const at::NoGradGuard no_grad;
+  at::Tensor total = grad_norm(norm_type);
   grad::limit_norm(impl_->gradients, total, max_norm);
   return total;
 }
 
-void ShardedModel::step() {
+void ShardedModel::step(const at::Tensor& factor) {
   if (impl_->schedule->is_held()) {
     throw ConfigError("shard", "step() was called while gather_parameters() keeps the parameters whole");
   }
@@ -298,7 +314,7 @@ void ShardedModel::step() {
   for (size_t i = impl_->buckets.size(); i-- > 0;) {
     if (!impl_->has_gradient[i]) continue;
     ShardedBucket& bucket = impl_->buckets[i];
-    shard::step_one(impl_->optimizer, bucket.master(), impl_->gradients[i]);
+    shard::step_one(impl_->optimizer, bucket.master(), impl_->gradients[i], factor);
     bucket.take_update();
     updates.push_back(bucket.publish());
   }
