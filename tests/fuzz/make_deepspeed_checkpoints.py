@@ -53,6 +53,7 @@ def save_honest():
             saved = pathlib.Path(folder) / name
             shutil.copytree(saved / "saved", CORPUS / name, ignore=shutil.ignore_patterns("zero_to_fp32.py"))
             shutil.copy(saved / "state.safetensors", CORPUS / name)
+            (CORPUS / name / "latest").write_text("global_step3\n")  # text files here end with a line
 
 
 def change(name, file, edit, of="stage1"):

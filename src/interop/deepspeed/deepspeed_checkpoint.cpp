@@ -224,8 +224,6 @@ class Assembly {
     }
     if (model().schedule != nullptr) {
       if (const auto schedule = plain_value(model().schedule)) facts["lr_scheduler"] = *schedule;
-      result_.left_behind.push_back(
-          "lr_scheduler: the schedule of the learning rate is the new program's own");
     }
     json client = json::object();
     for (const auto& [name, value] : model().others) {
@@ -240,7 +238,34 @@ class Assembly {
       }
     }
     if (!client.empty()) facts["client_state"] = std::move(client);
+    add_engine(facts);
     result_.metadata["deepspeed"] = std::move(facts);
+  }
+
+  // What lockstep::Engine goes on from; a trainer has a schedule of its own.
+  void add_engine(const json& facts) {
+    json engine = {{"global_steps", model().steps}, {"global_samples", model().samples}};
+    if (facts.contains("client_state")) engine["client_state"] = facts.at("client_state");
+    if (result_.metadata.contains("scaler")) engine["scaler"] = result_.metadata.at("scaler");
+    if (model().schedule != nullptr) {
+      const bool taken = !options_.weights_alone && add_schedule(facts, engine);
+      result_.left_behind.push_back(taken ? "lr_scheduler, where a trainer goes on: its schedule is its own"
+                                          : "lr_scheduler: the schedule of the learning rate begins anew");
+    }
+    if (!options_.weights_alone) result_.metadata["engine"] = std::move(engine);
+  }
+
+  // As ScheduledLearningRate::state() has it. False: the rate that it began with is not told.
+  bool add_schedule(const json& facts, json& engine) const {
+    const json::json_pointer rate("/config/optimizer/params/lr");
+    const json::json_pointer last("/lr_scheduler/last_batch_iteration");
+    if (!facts.contains(rate) || !facts.at(rate).is_number()) return false;
+    if (!facts.contains(last) || !facts.at(last).is_number_integer()) return false;
+    const int64_t step = std::clamp<int64_t>(facts.at(last).get<int64_t>(), -1, int64_t{1} << 50) + 1;
+    const size_t groups = shards_->optimizer()->groups.size();
+    engine["schedule"] = {{"step", step},
+                          {"base_lrs", std::vector<double>(groups, facts.at(rate).get<double>())}};
+    return true;
   }
 
   const DeepSpeedImportOptions& options_;

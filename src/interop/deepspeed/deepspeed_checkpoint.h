@@ -12,10 +12,10 @@
 namespace lockstep::interop {
 
 struct DeepSpeedImportOptions {
-  std::string tag;             // which checkpoint of the folder; empty: the latest
+  std::string tag = {};        // which checkpoint of the folder; empty: the latest
   bool weights_alone = false;  // no optimizer and no loss scale
   bool float32 = false;        // 16-bit weights as the float32 ones behind them
-  std::string optimizer;       // "Adam" or "AdamW", where the files do not say which
+  std::string optimizer = {};  // "Adam" or "AdamW", where the files do not say which
 };
 
 // A checkpoint of DeepSpeed's (stages 0 to 3, data parallel), put together: what is in it

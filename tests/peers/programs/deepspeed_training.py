@@ -6,7 +6,8 @@ test_deepspeed_training.py and test_deepspeed_import.py.
 Under RANK and WORLD_SIZE it is one of the ranks; they meet at STORE_FILE. DeepSpeed costs
 seconds to import, so one process runs many cases. For each, rank R writes losses.R.json,
 and rank 0 weights.safetensors (float32); with "save_at" also a checkpoint of DeepSpeed's in
-`saved` and state.safetensors: what DeepSpeed's own functions say is in it.
+`saved`, and what DeepSpeed's own functions say is in it: state.safetensors of the living
+engine, and from stage 1 on fp32.safetensors of the files.
 """
 
 import json
@@ -22,6 +23,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from deepspeed.accelerator import get_accelerator
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from model_training import make_batch, make_model
 from safetensors.torch import save_file
 from torch import nn
@@ -70,6 +72,15 @@ def configuration(spec):
     return config
 
 
+def whole_master(optimizer, parameter):
+    """At stage 0: the float32 one behind a parameter, and the optimizer that trains it."""
+    for own, masters in zip(getattr(optimizer, "fp16_groups", []), getattr(optimizer, "fp32_groups", [])):
+        for candidate, master in zip(own, masters):
+            if candidate is parameter:
+                return master, optimizer.optimizer
+    return parameter, optimizer
+
+
 def state_of(engine, model, spec):
     """Masters and moments by name, as DeepSpeed gives them to its users. Collective."""
     state = {}
@@ -84,10 +95,11 @@ def state_of(engine, model, spec):
             state[f"master/{name}"] = safe_get_full_fp32_param(parameter)
             for field in ("exp_avg", "exp_avg_sq"):
                 state[f"{field}/{name}"] = safe_get_full_optimizer_state(parameter, field)
-        elif spec["zero"]["dtype"] == "float32":
-            state[f"master/{name}"] = parameter.detach()
+        else:
+            master, optimizer = whole_master(engine.optimizer, parameter)
+            state[f"master/{name}"] = master.detach()
             for field in ("exp_avg", "exp_avg_sq"):
-                state[f"{field}/{name}"] = engine.optimizer.state[parameter][field]
+                state[f"{field}/{name}"] = optimizer.state[master][field]
     return {name: tensor.clone().contiguous() for name, tensor in state.items()}
 
 
@@ -129,6 +141,10 @@ def save(engine, model, spec, folder, rank):
     state = state_of(engine, model, spec)
     if rank == 0:
         save_file(state, folder / "state.safetensors")
+        if spec["zero"]["stage"] > 0:
+            merged = get_fp32_state_dict_from_zero_checkpoint(folder / "saved")
+            save_file({name: tensor.clone() for name, tensor in merged.items()}, folder / "fp32.safetensors")
+    dist.barrier()
 
 
 def train_ddp(spec, model, rank, size):

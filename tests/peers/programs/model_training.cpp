@@ -10,6 +10,7 @@
 #include <lockstep/adadelta.h>
 #include <lockstep/data_parallel.h>
 #include <lockstep/dataset.h>
+#include <lockstep/grad_scaler.h>
 #include <lockstep/launch.h>
 #include <lockstep/learning_rate.h>
 #include <lockstep/loader.h>
@@ -25,6 +26,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "interop/weights_file.h"
@@ -116,29 +118,64 @@ std::unique_ptr<torch::optim::AdamW> make_adamw(const json& zero, const lockstep
       torch::optim::AdamWOptions(zero.at("lr")).weight_decay(zero.at("weight_decay")));
 }
 
+at::ScalarType dtype_of(const json& zero) {
+  if (zero.at("dtype") == "float16") return torch::kHalf;
+  return zero.at("dtype") == "bfloat16" ? torch::kBFloat16 : torch::kFloat;
+}
+
+lockstep::GradScaler make_scaler(const json& fp16) {
+  lockstep::GradScalerOptions options;
+  options.deepspeed = lockstep::DeepSpeedScaleOptions{.initial_scale_power = fp16.at("initial_scale_power"),
+                                                      .loss_scale_window = fp16.at("loss_scale_window"),
+                                                      .hysteresis = fp16.at("hysteresis"),
+                                                      .consecutive_hysteresis = false,
+                                                      .min_loss_scale = 1};
+  return lockstep::GradScaler(options);
+}
+
+// False: this step is left out.
+bool unscale(lockstep::GradScaler& scaler, const lockstep::ShardedModel& sharded) {
+  std::vector<at::Tensor> wide;
+  for (const at::Tensor& part : sharded.flat_gradients()) wide.push_back(part.to(torch::kFloat));
+  const bool finite = scaler.unscale(wide, sharded.communicator());
+  const auto parts = sharded.flat_gradients();
+  for (size_t i = 0; i < parts.size(); ++i) parts[i].copy_(wide[i]);
+  return finite;
+}
+
 // As DeepSpeed trains: AdamW on float32 masters, whatever the stage divides.
 json train_sharded(const json& spec, const lockstep::Model& model, lockstep::World& world,
                    const std::filesystem::path& folder) {
   const json& zero = spec.at("zero");
-  const auto dtype = zero.at("dtype") == "bfloat16" ? torch::kBFloat16 : torch::kFloat;
+  const at::ScalarType dtype = dtype_of(zero);
   model.module()->to(dtype);
   const auto optimizer = make_adamw(zero, model);
   lockstep::ShardedModel sharded(
       model.module(), *optimizer, world.communicator(),
       {.stage = zero.at("stage"), .bucket_cap_bytes = 1 << 14, .persistence_threshold = 0});
+  std::optional<lockstep::GradScaler> scaler;
+  if (dtype == torch::kHalf) scaler.emplace(make_scaler(zero.at("fp16")));
   json losses = json::array();
+  json scales = json::array();  // after each step, and how many were left out until then
   for (int64_t step = 0; step < spec.at("steps"); ++step) {
     const Batch batch = make_batch(spec, step * world.size() + world.rank());
     sharded.zero_grad();
     sharded.prepare_forward();
     const at::Tensor loss = loss_of(spec, model(batch.inputs.to(dtype)).to(torch::kFloat), batch.classes);
-    loss.backward();
-    sharded.clip_grad_norm(zero.at("clip"));
-    sharded.step();
+    (scaler ? scaler->scale(loss) : loss).backward();
+    if (!scaler || unscale(*scaler, sharded)) {
+      sharded.clip_grad_norm(zero.at("clip"));
+      sharded.step();
+    }
     losses.push_back(static_cast<double>(loss.item<float>()));
+    if (!scaler) continue;
+    scaler->update();
+    scales.push_back({scaler->current_scale(), scaler->skipped_steps()});
   }
   const auto whole = sharded.gather_parameters();
-  if (world.is_main()) lockstep::save_weights(*model.module(), folder / "weights.safetensors");
+  if (!world.is_main()) return losses;
+  lockstep::save_weights(*model.module(), folder / "weights.safetensors");
+  std::ofstream(folder / "scales.json") << scales;
   return losses;
 }
 
