@@ -108,6 +108,21 @@ void restore_optimizer(const Reader& reader, const nlohmann::json& metadata, Tra
   }
 }
 
+// Of another program: it tells nothing of epochs and data, which begin anew.
+void restore_imported(const Reader& reader, TrainState& state) {
+  const nlohmann::json& metadata = reader.metadata();
+  const std::string folder = reader.folder().string();
+  if (!metadata.contains("optimizer")) {
+    base::log_info("train", "'{}' holds weights alone: training starts with them", folder);
+    return;
+  }
+  restore_optimizer(reader, metadata, state);
+  if (state.scaler != nullptr && metadata.contains("scaler")) state.scaler->load_state(metadata.at("scaler"));
+  state.result.step = reader.step();
+  base::log_info("train", "'{}' was imported: training goes on from its step {}, and its data begin anew",
+                 folder, state.result.step);
+}
+
 void restore_random_streams(const Reader& reader, const TrainState& state, const World& world,
                             uint64_t seed) {
   const std::string own = engine::name_under("random", std::to_string(world.rank()));
@@ -156,9 +171,8 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
 void restore_snapshot(const Reader& reader, TrainState& state, const World& world, uint64_t seed) {
   const nlohmann::json& metadata = reader.metadata();
   restore_model(reader, state);
-  // Weights alone, imported from elsewhere: a start, not a continuation.
   if (!metadata.contains("epochs_done")) {
-    base::log_info("train", "'{}' holds weights alone: training starts with them", reader.folder().string());
+    restore_imported(reader, state);
     return;
   }
   restore_optimizer(reader, metadata, state);
