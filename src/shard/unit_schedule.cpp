@@ -1,24 +1,22 @@
 #include "shard/unit_schedule.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 namespace lockstep::shard {
 
-UnitSchedule::UnitSchedule(std::vector<ShardedBucket>& buckets, std::vector<size_t> unit_of, size_t num_units,
-                           Communicator communicator, bool prefetch)
-    : buckets_(buckets), unit_of_(std::move(unit_of)), prefetch_(prefetch), memory_(std::move(communicator)) {
-  units_.resize(num_units);
-  position_.assign(num_units, -1);
-  for (size_t i = 0; i < buckets_.size(); ++i) {
-    if (!buckets_[i].resident()) units_[unit_of_[i]].buckets.push_back(i);
-  }
+UnitSchedule::UnitSchedule(const std::vector<std::vector<size_t>>& units, Gatherer& gatherer, bool prefetch)
+    : gatherer_(gatherer), prefetch_(prefetch) {
+  units_.resize(units.size());
+  position_.assign(units.size(), -1);
+  for (size_t unit = 0; unit < units.size(); ++unit) units_[unit].buckets = units[unit];
 }
 
 void UnitSchedule::start(size_t unit) {
   UnitState& state = units_[unit];
   if (state.whole) return;
   state.whole = true;
-  for (const size_t bucket : state.buckets) state.gathers.push_back(buckets_[bucket].start_gather(memory_));
+  for (const size_t bucket : state.buckets) state.gathers.push_back(gatherer_.start(bucket));
 }
 
 void UnitSchedule::finish(size_t unit) {
@@ -31,7 +29,7 @@ void UnitSchedule::release(size_t unit) {
   UnitState& state = units_[unit];
   if (!state.whole || is_held()) return;
   finish(unit);  // nobody may write into memory that is given away
-  for (const size_t bucket : state.buckets) buckets_[bucket].release(memory_);
+  for (const size_t bucket : state.buckets) gatherer_.release(bucket);
   state.whole = false;
   state.reduced = 0;
 }
@@ -51,15 +49,23 @@ void UnitSchedule::before_forward(size_t unit) {
   if (position_[unit] < 0) {
     position_[unit] = static_cast<int64_t>(order_.size());
     order_.push_back(unit);
+    // It seemed to be the last one as long as nobody knew of this one.
+    if (kept_ != 0) release(kept_);
   }
+  kept_ = 0;
   finish(unit);
-  start_neighbour(unit, +1);
+  // Inside of a backward activations are computed again: what comes next has been there.
+  if (torch::autograd::get_current_graph_task_id() == -1) start_neighbour(unit, +1);
 }
 
 void UnitSchedule::after_forward(size_t unit) {
   // Backward begins with the last one.
   const bool is_last = order_.back() == unit;
-  if (!at::GradMode::is_enabled() || !is_last) release(unit);
+  if (!at::GradMode::is_enabled() || !is_last) {
+    release(unit);
+  } else {
+    kept_ = unit;
+  }
 }
 
 void UnitSchedule::before_backward(size_t unit) {
@@ -67,9 +73,7 @@ void UnitSchedule::before_backward(size_t unit) {
   start_neighbour(unit, -1);
 }
 
-void UnitSchedule::bucket_reduced(size_t bucket) {
-  if (buckets_[bucket].resident()) return;
-  const size_t unit = unit_of_[bucket];
+void UnitSchedule::bucket_reduced(size_t unit) {
   if (unit == 0) return;
   if (++units_[unit].reduced == units_[unit].buckets.size()) release(unit);
 }
@@ -92,7 +96,7 @@ void UnitSchedule::unhold() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     if (!whole_before_hold_[unit]) release(unit);
   }
-  memory_.forget_free();
+  gatherer_.forget_free();
 }
 
 }  // namespace lockstep::shard

@@ -6,10 +6,17 @@
 #include <cstdint>
 #include <vector>
 
-#include "grad/lent_memory.h"
-#include "shard/sharded_bucket.h"
-
 namespace lockstep::shard {
+
+// What makes buckets whole, and takes the memory for it away again. Buckets by their number.
+class Gatherer {
+ public:
+  virtual ~Gatherer() = default;
+  virtual Work start(size_t bucket) = 0;
+  virtual void release(size_t bucket) = 0;
+  // Memory that no bucket has now is given up.
+  virtual void forget_free() = 0;
+};
 
 // Decides when the parameters of each unit are whole: gathered before its forward and
 // its backward, released after each, and the one that comes next gathered ahead, by the
@@ -20,16 +27,17 @@ namespace lockstep::shard {
 // see the same events.
 class UnitSchedule final : public UnitWatcher {
  public:
-  // buckets[i] belongs to unit unit_of[i], below num_units; they outlive it.
-  UnitSchedule(std::vector<ShardedBucket>& buckets, std::vector<size_t> unit_of, size_t num_units,
-               Communicator communicator, bool prefetch);
+  // units[i] has the buckets of unit i that are not whole at all times. The gatherer
+  // outlives it.
+  UnitSchedule(const std::vector<std::vector<size_t>>& units, Gatherer& gatherer, bool prefetch);
 
   void begin_step();
   void before_forward(size_t unit) override;
   void after_forward(size_t unit) override;
   void before_backward(size_t unit) override;
-  // The reduction of a bucket's gradients has started: nobody needs its parameters.
-  void bucket_reduced(size_t bucket);
+  // The reduction of the gradients of one of the unit's buckets, one that is not whole at
+  // all times, has started: nobody needs its parameters.
+  void bucket_reduced(size_t unit);
   // Whatever a step has left whole.
   void release_all();
   // All units are whole, whatever happens, until as many unhold() have been said.
@@ -37,8 +45,6 @@ class UnitSchedule final : public UnitWatcher {
   // The last one releases what was not whole before the first hold().
   void unhold();
   bool is_held() const { return holds_ > 0; }
-
-  int64_t bytes() const { return memory_.bytes(); }
 
  private:
   struct UnitState {
@@ -54,17 +60,17 @@ class UnitSchedule final : public UnitWatcher {
   // The unit that follows in the recorded order, or comes before.
   void start_neighbour(size_t unit, int direction);
 
-  std::vector<ShardedBucket>& buckets_;
-  const std::vector<size_t> unit_of_;
+  Gatherer& gatherer_;
   const bool prefetch_;
   int holds_ = 0;
   std::vector<bool> whole_before_hold_;
-  grad::LentMemory memory_;
   std::vector<UnitState> units_;
 
   // Each unit's place in the forward, by first use; -1: not seen yet.
   std::vector<int64_t> position_;
   std::vector<size_t> order_;
+  // The unit that is still whole after its forward because backward may begin with it; 0: none.
+  size_t kept_ = 0;
 };
 
 }  // namespace lockstep::shard
