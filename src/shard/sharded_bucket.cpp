@@ -12,9 +12,9 @@ at::Tensor leaf_over(const at::Tensor& flat, int64_t first, int64_t count) {
   return leaf.set_(flat.storage(), flat.storage_offset() + first, {count});
 }
 
-bool needs_master(c10::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf; }
-
 }  // namespace
+
+bool needs_master(c10::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf; }
 
 ShardedBucket::ShardedBucket(const grad::BucketLayout& layout, const std::vector<NamedParameter>& parameters,
                              const Communicator& communicator, Place place, bool resident)

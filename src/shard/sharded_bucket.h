@@ -16,6 +16,12 @@ namespace lockstep::shard {
 
 using grad::NamedParameter;
 
+// 16-bit parameters are updated in float32.
+bool needs_master(c10::ScalarType dtype);
+inline c10::ScalarType master_dtype(c10::ScalarType dtype) {
+  return needs_master(dtype) ? c10::ScalarType::Float : dtype;
+}
+
 // Where this rank stands among those that share buckets.
 struct Place {
   int ranks = 1;

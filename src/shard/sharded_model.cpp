@@ -13,6 +13,8 @@
 #include "grad/gradient_norm.h"
 #include "grad/model_agreement.h"
 #include "grad/reducer.h"
+#include "shard/memory_check.h"
+#include "shard/model_layout.h"
 #include "shard/shard_plan.h"
 #include "shard/sharded_bucket.h"
 #include "shard/sharded_optimizer.h"
@@ -27,22 +29,6 @@ using shard::Place;
 using shard::ShardedBucket;
 
 namespace {
-
-ShardedOptions validated(ShardedOptions options) {
-  const auto require = [](bool holds, const char* what, auto value) {
-    if (!holds) throw ConfigError("shard", fmt::format("{}: {}", what, value));
-  };
-  require(options.stage >= 0 && options.stage <= 3, "the stage must be 0, 1, 2 or 3", options.stage);
-  require(options.bucket_cap_bytes > 0, "bucket_cap_bytes must be positive", options.bucket_cap_bytes);
-  require(options.persistence_threshold >= 0, "persistence_threshold must not be negative",
-          options.persistence_threshold);
-  require(options.gradient_predivide_factor > 0 && std::isfinite(options.gradient_predivide_factor),
-          "gradient_predivide_factor must be positive", options.gradient_predivide_factor);
-  require(!options.sum_gradients || options.gradient_predivide_factor == 1,
-          "sum_gradients divides nothing: leave gradient_predivide_factor at 1",
-          options.gradient_predivide_factor);
-  return options;
-}
 
 std::vector<NamedParameter> trained_parameters(const torch::nn::Module& module) {
   std::vector<NamedParameter> parameters;
@@ -67,6 +53,21 @@ std::vector<grad::ModelFact> facts_of(const ShardedOptions& options) {
           {"options of the mean", fmt::format("{} {} {}", options.gradient_predivide_factor,
                                               options.divide_after_sum, options.sum_gradients)}};
 }
+
+class BucketGatherer final : public shard::Gatherer {
+ public:
+  BucketGatherer(std::vector<ShardedBucket>& buckets, Communicator communicator)
+      : buckets_(buckets), memory_(std::move(communicator)) {}
+
+  Work start(size_t bucket) override { return buckets_[bucket].start_gather(memory_); }
+  void release(size_t bucket) override { buckets_[bucket].release(memory_); }
+  void forget_free() override { memory_.forget_free(); }
+  int64_t bytes() const { return memory_.bytes(); }
+
+ private:
+  std::vector<ShardedBucket>& buckets_;
+  grad::LentMemory memory_;
+};
 
 }  // namespace
 
@@ -100,6 +101,7 @@ struct ShardedModel::Impl {
   std::vector<int> group_of;    // of each bucket
   std::vector<size_t> unit_of;  // of each bucket
   std::vector<shard::Unit*> units;
+  std::unique_ptr<BucketGatherer> gatherer;
   std::unique_ptr<shard::UnitSchedule> schedule;
   std::unique_ptr<GradientSync> sync;
 
@@ -114,13 +116,14 @@ ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::opti
     : module(std::move(module_)),
       optimizer(optimizer_),
       communicator(std::move(communicator_)),
-      options(validated(std::move(options_))),
+      options(shard::validated(std::move(options_))),
       place(options.stage == 0 ? Place{} : Place{communicator.size(), communicator.rank()}) {
   shard::require_elementwise(optimizer, options.allow_untested_optimizer);
   shard::require_fresh(optimizer);
   grad::require_agreement(facts_of(options), communicator);
   const std::vector<NamedParameter> parameters = trained_parameters(*module);
   const std::vector<int> groups = shard::groups_of(optimizer, parameters);
+  shard::require_memory(*module, optimizer, communicator, options);
   group_names.resize(optimizer.param_groups().size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     group_names[static_cast<size_t>(groups[i])].push_back(parameters[i].name);
@@ -139,8 +142,6 @@ ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::opti
 
   for (ShardedBucket& bucket : buckets) bucket.divide();
   shard::hand_over(optimizer, buckets, group_of);
-  schedule = std::make_unique<shard::UnitSchedule>(buckets, unit_of, units.size() + 1, communicator,
-                                                   options.prefetch ? options.prefetch_limit : 0);
   attach_units();
   const std::vector<at::Tensor> flat = sync->flat_gradients();
   for (size_t i = 0; i < buckets.size(); ++i) {
@@ -159,33 +160,21 @@ void ShardedModel::Impl::make_buckets(const std::vector<NamedParameter>& paramet
                                       const std::vector<int>& groups) {
   const shard::UnitMap map(*module);
   units = map.units();
-  // A bucket has one group of the optimizer, and from stage 3 on one unit.
-  struct Family {
-    int group;
-    size_t unit;
-    bool resident;
-    auto operator<=>(const Family&) const = default;
-  };
-  std::map<Family, int> families;
-  std::vector<Family> by_number;
-  int64_t persistent = 0;
+  std::vector<shard::LayoutParameter> places;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& tensor = parameters[i].tensor;
-    const bool is_small = tensor.numel() < options.persistence_threshold &&
-                          tensor.numel() <= options.persistence_limit - persistent;
-    if (is_small) persistent += tensor.numel();
-    const bool resident = options.stage < 3 || is_small;
-    const Family family{groups[i], resident ? 0 : map.of(tensor), resident};
-    const auto [found, is_new] = families.try_emplace(family, static_cast<int>(by_number.size()));
-    if (is_new) by_number.push_back(family);
-    items.push_back({tensor.numel(), tensor.scalar_type(), tensor.device(), found->second});
+    places.push_back({{tensor.numel(), tensor.scalar_type(), tensor.device()}, groups[i], map.of(tensor)});
   }
-  for (const grad::BucketLayout& layout : shard::plan_shards(items, options.bucket_cap_bytes, place.ranks)) {
-    const Family& family = by_number[static_cast<size_t>(layout.family)];
-    buckets.emplace_back(layout, parameters, communicator, place, family.resident);
-    group_of.push_back(family.group);
-    unit_of.push_back(family.unit);
+  const shard::ModelLayout planned = shard::lay_out(places, options, place.ranks);
+  items = planned.items;
+  for (const shard::LayoutBucket& bucket : planned.buckets) {
+    buckets.emplace_back(bucket.layout, parameters, communicator, place, bucket.resident);
+    group_of.push_back(bucket.group);
+    unit_of.push_back(bucket.unit);
   }
+  gatherer = std::make_unique<BucketGatherer>(buckets, communicator);
+  schedule = std::make_unique<shard::UnitSchedule>(planned.by_unit(units.size() + 1), *gatherer,
+                                                   options.prefetch ? options.prefetch_limit : 0);
 }
 
 void ShardedModel::Impl::attach_units() {
@@ -201,7 +190,7 @@ PendingReduction ShardedModel::Impl::reduce(const GradientBucket& bucket) {
         "backward of a step into no_sync()");
   }
   PendingReduction reduction = start_reduction(bucket.index, flat);
-  schedule->bucket_reduced(bucket.index);
+  if (!buckets[bucket.index].resident()) schedule->bucket_reduced(unit_of[bucket.index]);
   return reduction;
 }
 
@@ -346,7 +335,7 @@ ShardedModel::Memory ShardedModel::memory() const {
     if (transient) memory.gradients += static_cast<int64_t>(gradient.nbytes());
   }
   (transient ? memory.buffers : memory.gradients) += impl_->sync->gradient_bytes();
-  memory.buffers += impl_->schedule->bytes();
+  memory.buffers += impl_->gatherer->bytes();
   memory.optimizer = shard::state_bytes(impl_->optimizer);
   return memory;
 }
