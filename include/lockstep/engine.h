@@ -151,6 +151,8 @@ class EngineCore {
   Forward begin_forward(std::optional<int64_t> batch_size) { return {*this, batch_size}; }
   // As the model takes it: in 16 bit where fp16.auto_cast is set.
   at::Tensor input(const at::Tensor& tensor) const;
+  Impl& impl() { return *impl_; }
+  const Impl& impl() const { return *impl_; }
 
  private:
   std::unique_ptr<Impl> impl_;

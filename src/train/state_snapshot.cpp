@@ -7,10 +7,12 @@
 #include <torch/torch.h>
 
 #include "base/log.h"
+#include "engine/engine_impl.h"
 #include "engine/sharded_snapshot.h"
 #include "engine/snapshot_names.h"
 #include "engine/whole_snapshot.h"
 #include "train/bytes_tensor.h"
+#include "train/deepspeed_step.h"
 #include "train/random_state.h"
 
 namespace lockstep::train {
@@ -151,6 +153,7 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
   if (!world.is_main()) return snapshot;  // rank 0 has what is not divided
   nlohmann::json& metadata = snapshot.metadata;
   if (state.scaler != nullptr) metadata["scaler"] = state.scaler->state();
+  if (state.deepspeed != nullptr) metadata[engine::kSection] = state.deepspeed->state();
   if (state.average != nullptr) engine::add_section(snapshot, "average", state.average->state());
   for (size_t rank = 0; rank < streams.size(); ++rank) {
     snapshot.pieces.push_back(
@@ -177,6 +180,9 @@ void restore_snapshot(const Reader& reader, TrainState& state, const World& worl
   }
   restore_optimizer(reader, metadata, state);
   if (state.scaler != nullptr && metadata.contains("scaler")) state.scaler->load_state(metadata.at("scaler"));
+  if (state.deepspeed != nullptr) {
+    state.deepspeed->load_state(metadata.value(engine::kSection, nlohmann::json::object()), reader.step());
+  }
   if (state.average != nullptr) {
     const NamedTensors average = engine::read_section(reader, "average");
     if (!average.empty()) state.average->load_state(average);
