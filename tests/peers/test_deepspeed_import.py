@@ -1,6 +1,7 @@
 """`lockstep ckpt import` of checkpoints that live DeepSpeed has just saved: weights, masters
 and moments are DeepSpeed's own, bit for bit."""
 
+import functools
 import json
 import subprocess
 
@@ -16,6 +17,9 @@ CASES = {
     for dtype in ("float32", "bfloat16", "float16") for stage in (0, 1, 2, 3)
 }
 CASES["float32_stage3"]["zero"]["options"] = {"sub_group_size": 40}  # more flat groups than groups of options
+# Its own class of optimizer, of whose files DeepSpeed's script knows nothing.
+CASES["bfloat16_sums"] = {**CASES["bfloat16_stage1"], "zero": {
+    **CASES["bfloat16_stage1"]["zero"], "config": {"data_types": {"grad_accum_dtype": "fp32"}}, "mergeable": False}}
 ROUND_ROBIN = {**CASES["float32_stage2"], "zero": {**CASES["float32_stage2"]["zero"],
                                                    "options": {"round_robin_gradients": True}}}
 
@@ -26,20 +30,28 @@ def saved(request, tmp_path_factory):
                          ranks=request.param)
 
 
-def imported_tensors(folder):
-    step, = folder.glob("step-*")
-    tensors = {}
-    for shard in step.glob("*.safetensors"):
-        tensors.update(load_file(shard))
-    return tensors, json.loads((step / "manifest.json").read_text())["metadata"]
+@pytest.fixture(scope="module")
+def imported(saved, tmp_path_factory):
+    """Of a case the tensors, the metadata and what the command printed."""
+    folder = tmp_path_factory.mktemp("imported")
+
+    @functools.cache
+    def of(name):
+        printed = import_checkpoint(saved / name / "saved", folder / name)
+        step, = (folder / name).glob("step-*")
+        tensors = {}
+        for shard in step.glob("*.safetensors"):
+            tensors.update(load_file(shard))
+        return tensors, json.loads((step / "manifest.json").read_text())["metadata"], printed
+
+    return of
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_masters_moments_and_steps_are_those_of_the_engine(saved, tmp_path, name):
+def test_masters_moments_and_steps_are_those_of_the_engine(saved, imported, name):
     zero = CASES[name]["zero"]
-    printed = import_checkpoint(saved / name / "saved", tmp_path / "run")
+    tensors, metadata, printed = imported(name)
     assert "left behind: when" in printed
-    tensors, metadata = imported_tensors(tmp_path / "run")
     state = load_file(saved / name / "state.safetensors")
     assert len(state) == 15
     for key, expected in state.items():
@@ -59,24 +71,34 @@ def test_masters_moments_and_steps_are_those_of_the_engine(saved, tmp_path, name
     assert ("scaler" in metadata) == (zero["dtype"] == "float16")
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if not name.endswith("stage0")])
-def test_float32_weights_are_those_of_zero_to_fp32(saved, tmp_path, name):
-    import_checkpoint(saved / name / "saved", tmp_path / "weights.safetensors", "--dtype", "float32")
-    weights = load_file(tmp_path / "weights.safetensors")
-    expected = load_file(saved / name / "fp32.safetensors")
-    frozen = {"frozen.weight", "frozen.bias"}
+@pytest.mark.parametrize("name", [name for name in CASES if not name.endswith(("stage0", "sums"))])
+def test_float32_weights_are_those_of_zero_to_fp32(saved, imported, name):
+    tensors, _, _ = imported(name)
+    weights = {key.removeprefix("model."): tensor for key, tensor in tensors.items() if key.startswith("model.")}
+    merged = load_file(saved / name / "fp32.safetensors")
     # Of a stage 1 its script leaves out what is frozen.
-    assert set(expected) | frozen == set(weights)
-    for key, tensor in expected.items():
-        assert torch.equal(weights[key].float(), tensor.float()), key
+    assert set(merged) | {"frozen.weight", "frozen.bias"} == set(weights)
+    for key, expected in merged.items():
+        owner = "embed.weight" if key == "head.weight" else key
+        tensor = tensors.get(f"lockstep/master/{owner}", weights[key])
+        assert torch.equal(tensor.float(), expected.float()), key
     assert weights["seen"].dtype == torch.int64 and weights["seen"] == 7
     assert weights["frozen.weight"].shape == (5, 6)
 
 
-def test_parameters_in_an_order_of_their_own(saved, tmp_path):
+def test_a_file_of_float32_weights(saved, tmp_path):
+    name = "bfloat16_stage3"
+    import_checkpoint(saved / name / "saved", tmp_path / "weights.safetensors", "--dtype", "float32")
+    weights = load_file(tmp_path / "weights.safetensors")
+    merged = load_file(saved / name / "fp32.safetensors")
+    assert set(weights) == set(merged)
+    for key, expected in merged.items():
+        assert torch.equal(weights[key].float(), expected), key
+
+
+def test_parameters_in_an_order_of_their_own(saved, imported):
     """What DeepSpeed's engine says of moments is wrong then, so that another run tells them."""
-    import_checkpoint(saved / "round_robin" / "saved", tmp_path / "run")
-    tensors, metadata = imported_tensors(tmp_path / "run")
+    tensors, metadata, _ = imported("round_robin")
     for key, expected in load_file(saved / "round_robin" / "weights.safetensors").items():
         assert torch.equal(tensors[f"model.{key}"].float(), expected), key
     for key, expected in load_file(saved / "float32_stage2" / "state.safetensors").items():

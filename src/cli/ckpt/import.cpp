@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <lockstep/exit_status.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
 
 #include <filesystem>
@@ -34,7 +35,16 @@ int64_t write_file(const interop::DeepSpeedCheckpoint& imported, const std::stri
   return bytes;
 }
 
+// Of each rank a file stays open, at stage 3 two: large jobs have more than the usual limit.
+void raise_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int import_deepspeed(const ImportOptions& options) {
+  raise_open_files();
   const bool to_file = is_weights_file(options.to);
   const interop::DeepSpeedCheckpoint imported =
       interop::open_deepspeed_checkpoint(options.file, {.tag = options.tag,

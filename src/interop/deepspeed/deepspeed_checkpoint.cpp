@@ -32,7 +32,8 @@ class Assembly {
       : options_(options), shards_(std::make_shared<DeepSpeedShards>(files)) {
     result_.folder = files.folder;
     result_.stage = shards_->stage();
-    result_.ranks = static_cast<int>(model().ranks);
+    result_.ranks = static_cast<int>(
+        std::clamp<int64_t>(model().ranks, static_cast<int64_t>(shards_->ranks()), 1'000'000));
     result_.step = model().steps;
     result_.metadata = {{"imported_from", files.folder.string()}};
   }

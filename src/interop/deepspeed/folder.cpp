@@ -71,7 +71,7 @@ std::string refusal(const std::string& name) {
   return "";
 }
 
-// The files of a kind by rank. `model_parallel`: a file of another rank of the model.
+// The files of a kind by rank.
 using Ranks = std::map<int, fs::path>;
 
 std::vector<fs::path> in_order(const fs::path& folder, const Ranks& ranks, const std::string& what) {

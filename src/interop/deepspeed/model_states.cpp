@@ -129,7 +129,7 @@ ModelStates read(const Dict& root) {
   states.steps = count(root, "global_steps", 0);
   states.skipped_steps = count(root, "skipped_steps", 0);
   states.samples = count(root, "global_samples", 0);
-  states.ranks = count(root, "dp_world_size", 1);
+  states.ranks = count(root, "dp_world_size", 0);
   if (ValueRef version = find_member(root, "ds_version"); version != nullptr && version->as<std::string>()) {
     states.version = *version->as<std::string>();
   }

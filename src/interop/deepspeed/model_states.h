@@ -31,7 +31,7 @@ struct ModelStates {
   int64_t steps = 0;
   int64_t skipped_steps = 0;
   int64_t samples = 0;
-  int64_t ranks = 1;
+  int64_t ranks = 0;             // 0: not told
   std::string version;           // of DeepSpeed
   ValueRef optimizer = nullptr;  // null: divided, and in files of its own
   ValueRef config = nullptr;     // or null

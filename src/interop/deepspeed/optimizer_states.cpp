@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "interop/deepspeed/pickle_reading.h"
 
 namespace lockstep::interop {
@@ -16,9 +13,9 @@ constexpr size_t kMaxFlats = 1'000'000;
 int64_t step_of(const TorchArchive& archive, ValueRef value) {
   double number = 0;
   if (const auto* tensor = value->as<TensorReference>()) {
-    const auto extent = tensor->sizes.size() <= 1 ? archive.read(*tensor) : at::Tensor();
-    if (!extent.defined() || extent.numel() != 1) throw PickleError("a 'step' of its optimizer is no number");
-    number = extent.to(at::kDouble).item<double>();
+    const auto read = tensor->sizes.size() <= 1 ? archive.read(*tensor) : at::Tensor();
+    if (!read.defined() || read.numel() != 1) throw PickleError("a 'step' of its optimizer is no number");
+    number = read.to(at::kDouble).item<double>();
   } else {
     const auto plain = number_in(value);
     if (!plain) throw PickleError("a 'step' of its optimizer is no number");

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "interop/deepspeed/whole_names.h"
 #include "interop/pickle.h"
@@ -84,7 +85,9 @@ void DeepSpeedShards::check_ranks(const DeepSpeedFiles& files) const {
   }
   const bool is_divided = first.stage == 3;
   for (const Model& rank : models_) {
-    if (rank.states.ranks != static_cast<int64_t>(optimizer_.size()) || rank.states.steps != model().steps) {
+    const bool other_ranks =
+        rank.states.ranks > 0 && rank.states.ranks != static_cast<int64_t>(optimizer_.size());
+    if (other_ranks || rank.states.steps != model().steps) {
       rank.archive->fail(
           fmt::format("it was saved at step {} by {} ranks; rank 0 saved at step {}, and there are {} "
                       "files of the optimizer: they are of different saves",

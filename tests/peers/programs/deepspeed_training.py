@@ -64,7 +64,8 @@ def configuration(spec):
     config = {"train_micro_batch_size_per_gpu": spec["batch"][0], "gradient_clipping": zero["clip"],
               "optimizer": {"type": "AdamW", "params": optimizer},
               "zero_optimization": {"stage": zero["stage"], "stage3_param_persistence_threshold": 0,
-                                    **zero.get("options", {})}}
+                                    **zero.get("options", {})},
+              **zero.get("config", {})}
     if zero["dtype"] == "bfloat16":
         config["bf16"] = {"enabled": True}
     if zero["dtype"] == "float16":
@@ -141,7 +142,7 @@ def save(engine, model, spec, folder, rank):
     state = state_of(engine, model, spec)
     if rank == 0:
         save_file(state, folder / "state.safetensors")
-        if spec["zero"]["stage"] > 0:
+        if spec["zero"]["stage"] > 0 and spec["zero"].get("mergeable", True):
             merged = get_fp32_state_dict_from_zero_checkpoint(folder / "saved")
             save_file({name: tensor.clone() for name, tensor in merged.items()}, folder / "fp32.safetensors")
     dist.barrier()

@@ -174,8 +174,7 @@ TEST(DeepSpeedTest, AFolderIsKnownByWhatIsInIt) {
 
 TEST(DeepSpeedTest, LatestLeadsToNoOtherFolder) {
   const Copy copy("stage1");
-  for (const std::string text :
-       {"../stage1", "..", ".", "", "/tmp", "a/b", std::string("global\0step3", 12).c_str()}) {
+  for (const std::string text : {"../stage1", "..", ".", "", "/tmp", "a/b"}) {
     copy.write_latest(text);
     EXPECT_THAT(copy.error(), HasSubstr("latest")) << text;
   }
