@@ -17,8 +17,8 @@ namespace {
 using torch::optim::Optimizer;
 
 // Each of their elements depends on its own gradients alone.
-constexpr std::array<std::string_view, 6> kElementwise = {"SGD",     "Adam",    "AdamW",
-                                                          "Adagrad", "RMSprop", "Adadelta"};
+constexpr std::array<std::string_view, 7> kElementwise = {"SGD",     "Adam",     "AdamW", "Adagrad",
+                                                          "RMSprop", "Adadelta", "Lion"};
 constexpr std::array<std::string_view, 2> kWhole = {"LBFGS", "AdamLbfgs"};
 
 template <size_t N>

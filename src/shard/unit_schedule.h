@@ -43,7 +43,7 @@ class UnitSchedule final : public UnitWatcher {
  private:
   struct UnitState {
     std::vector<size_t> buckets;  // those that are not resident
-    std::vector<Work> gathers;    // running ones
+    std::vector<Gather> gathers;  // running ones
     bool whole = false;           // or on its way
     size_t reduced = 0;           // buckets of this backward
   };
