@@ -22,7 +22,8 @@ from collections.abc import Callable, Sequence
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUITES = ROOT / "bench" / "suites"
 BIN = ROOT / "build" / "bin"
-PEER_PYTHON = ROOT / ".deps" / "peers" / "bin" / "python"
+# Another Python that has PyTorch: on a GPU machine, the one with CUDA.
+PEER_PYTHON = pathlib.Path(os.environ.get("LOCKSTEP_PEER_PYTHON", ROOT / ".deps" / "peers" / "bin" / "python"))
 
 
 class BenchError(Exception):

@@ -39,6 +39,7 @@ def wide_resnet():
 def main():
     batch, precision = int(sys.argv[1]), sys.argv[2]
     dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
     model = wide_resnet().cuda().to(memory_format=torch.channels_last)
     assert sum(p.numel() for p in model.parameters()) == 17_175_444

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import subprocess
 import tempfile
 
@@ -31,8 +32,24 @@ def fashion_mnist_epoch():
                floor=1.5, repeat=1, warm_up=0)
 
 
+def gpu_is_there():
+    return shutil.which("nvidia-smi") is not None and subprocess.run(["nvidia-smi", "-L"]).returncode == 0
+
+
+def gpu_steps(batch, floor):
+    """Both try the algorithms of a convolution and keep the fastest, as trainings of this size do."""
+    return Row(f"GPU: cifar100 training step, bf16, batch {batch}, against PyTorch eager", "img/s",
+               ours=Command([BIN / "bench" / "gpu_steps", str(batch), "bf16", "graph"]),
+               peer=Command([PEER_PYTHON, PEERS / "gpu_steps.py", str(batch), "bf16"]), higher_is_better=True,
+               floor=floor, repeat=3)
+
+
+def gpu_rows():
+    return [gpu_steps(32, 3), gpu_steps(64, 2), gpu_steps(256, 1), gpu_steps(1024, 1)]
+
+
 def rows():
-    return [
+    return (gpu_rows() if gpu_is_there() else []) + [
         fashion_mnist_epoch(),
         Row("CIFAR augmentation a core, against torchvision", "images/s", ours=images_per_second,
             peer=Command([PEER_PYTHON, PEERS / "torchvision_images.py"]), higher_is_better=True, floor=15, repeat=3),

@@ -107,6 +107,12 @@ class Communicator {
   Work recv(const at::Tensor& tensor, int source, int tag = 0, Timeout timeout = {}) const;
   void barrier(Timeout timeout = {}) const;
 
+  // Before a collective that some ranks may have left out by mistake, such as a save that
+  // rank 0 calls alone. Blocks until every rank has called it with the same `purpose`;
+  // after `patience` ConfigError on those that have, which names the others. Needs no
+  // answer from ranks that are busy elsewhere, and costs a few round trips to the store.
+  void meet(const std::string& purpose, std::chrono::milliseconds patience = std::chrono::seconds(10)) const;
+
   // Bytes of any length. Block.
   std::string broadcast_bytes(std::string bytes, int root = 0, Timeout timeout = {}) const;
   std::vector<std::string> all_gather_bytes(const std::string& bytes, Timeout timeout = {}) const;

@@ -113,6 +113,9 @@ class ShardedModel {
   // Before each forward, on all ranks alike. ConfigError as GradientSync.
   void prepare_forward();
   void sync_buffers();
+  // Before forwards without gradients, of which all ranks make equally many at stage 3:
+  // buffers are rank 0's, and units are put together as they run.
+  void prepare_evaluation();
 
   // Forgets all gradients.
   void zero_grad();

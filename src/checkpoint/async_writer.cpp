@@ -40,12 +40,19 @@ AsyncWriter::~AsyncWriter() {
 }
 
 void AsyncWriter::save(const Snapshot& snapshot) {
+  prepare(snapshot);
+  start();
+}
+
+void AsyncWriter::prepare(const Snapshot& snapshot) {
   wait();
   // Nobody else touches copy_ and pending_ now: the thread waits for busy_.
-  Snapshot copied = copy_.copy(snapshot);
+  pending_ = copy_.copy(snapshot);
+}
+
+void AsyncWriter::start() {
   {
     const std::lock_guard lock(mutex_);
-    pending_ = std::move(copied);
     done_.reset();
     busy_ = true;
   }

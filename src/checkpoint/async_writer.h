@@ -29,8 +29,11 @@ class AsyncWriter {
 
   // Waits for the save before, copies the tensors, and returns while the thread writes.
   // Throws the error of the save before, if nobody has taken it; this snapshot is then
-  // not saved.
+  // not saved. It is prepare() and start(), between which writers of several ranks can agree
+  // that all have their copy.
   void save(const Snapshot& snapshot);
+  void prepare(const Snapshot& snapshot);
+  void start();
 
   // What became of the last save: its entry when it is on disk; nullopt while it is
   // being written, and when there is nothing that was not taken already. Throws its

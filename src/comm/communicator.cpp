@@ -44,6 +44,15 @@ Communicator comm::make_group(TransportRequest request, std::shared_ptr<Lifeline
   }
 }
 
+Communicator comm::make_host_group(const Communicator& group) {
+  CommunicatorOptions options = group.impl()->options();
+  if (group.impl()->transport().devices == Transport::Devices::kCuda) {
+    options.backend = "auto";
+    options.device_index = -1;
+  }
+  return group.impl()->make_subgroup(all_ranks(group.size()), group.impl()->next_subgroup(), options);
+}
+
 Communicator::Communicator() : impl_(comm::make_group({}, nullptr).impl()) {}
 
 Communicator make_communicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
@@ -73,8 +82,10 @@ at::Device Communicator::Impl::device() const {
              : at::Device(at::kCPU);
 }
 
-Communicator Communicator::Impl::make_subgroup(const std::vector<int>& ranks, int index_in_group) const {
+Communicator Communicator::Impl::make_subgroup(const std::vector<int>& ranks, int index_in_group,
+                                               const CommunicatorOptions& options) const {
   comm::TransportRequest request = request_;
+  request.options = options;
   request.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
   request.size = static_cast<int>(ranks.size());
   if (request.store) {
@@ -105,7 +116,7 @@ std::optional<Communicator> Communicator::subgroup(const std::vector<int>& ranks
   if (!std::binary_search(sorted.begin(), sorted.end(), rank())) {
     return std::nullopt;
   }
-  return impl_->make_subgroup(ranks, index);
+  return impl_->make_subgroup(ranks, index, impl_->options());
 }
 
 at::Tensor Communicator::allocate(int64_t numel, const at::Tensor& like) const {

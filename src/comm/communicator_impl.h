@@ -4,7 +4,9 @@
 #include <lockstep/communicator.h>
 #include <lockstep/error.h>
 
+#include <map>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +25,11 @@ namespace comm {
 // Lockstep.
 Communicator make_group(TransportRequest request, std::shared_ptr<Lifeline> lifeline);
 
+// A new group of the same ranks that exchanges what is in host memory, whatever this one's
+// backend is: for threads beside the training, whose exchange must not stand in line with
+// the GPU's work. Collective.
+Communicator make_host_group(const Communicator& group);
+
 // Communicator::connect, with TransportRequest's host_identity.
 Communicator connect_job(const RankMap& map, const CommunicatorOptions& options,
                          const std::string& host_identity);
@@ -40,6 +47,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   int rank() const { return request_.rank; }
   int size() const { return request_.size; }
   const comm::Transport& transport() const { return transport_; }
+  const CommunicatorOptions& options() const { return request_.options; }
   // Where tensors that carry bytes and sizes have to be.
   at::Device device() const;
 
@@ -61,11 +69,15 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   Work start_with_peer(std::string_view operation, Timeout timeout, Body&& body);
 
   // The group of these ranks, which include this one.
-  Communicator make_subgroup(const std::vector<int>& ranks, int index_in_group) const;
+  Communicator make_subgroup(const std::vector<int>& ranks, int index_in_group,
+                             const CommunicatorOptions& options) const;
   int next_subgroup() { return num_subgroups_++; }
+
+  void meet(const std::string& purpose, Milliseconds patience);
 
  private:
   std::exception_ptr name_the_departed(const CommError& error, std::string_view operation) const;
+  void wait_for_all(const std::string& purpose, const std::string& meeting, Milliseconds patience) const;
   std::shared_ptr<Work::Impl> new_work(std::string_view operation, Timeout timeout);
 
   const comm::TransportRequest request_;
@@ -73,6 +85,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   const std::shared_ptr<comm::Lifeline> lifeline_;
   std::optional<comm::Lifeline::Subscription> subscription_;
   int num_subgroups_ = 0;
+  std::map<std::string, int> num_meetings_;  // by purpose
 };
 
 namespace comm {

@@ -23,9 +23,13 @@ std::vector<OwnedRange> owned_ranges(const grad::BucketLayout& layout,
   std::vector<OwnedRange> ranges;
   for (size_t i = 0; i < layout.slots.size(); ++i) {
     const grad::BucketSlot& slot = layout.slots[i];
+    const int64_t numel = items[slot.item].numel;
     const int64_t from = std::max(begin, slot.offset);
-    const int64_t to = std::min(begin + part, slot.offset + items[slot.item].numel);
-    if (from < to) ranges.push_back({i, from - slot.offset, to - from, from - begin});
+    const int64_t to = std::min(begin + part, slot.offset + numel);
+    const bool is_last = rank + 1 == ranks;
+    const bool owns_nothing =
+        numel == 0 && from == slot.offset && (from < begin + part || (is_last && from == begin + part));
+    if (from < to || owns_nothing) ranges.push_back({i, from - slot.offset, to - from, from - begin});
   }
   return ranges;
 }

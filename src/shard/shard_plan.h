@@ -14,11 +14,12 @@ namespace lockstep::shard {
 std::vector<grad::BucketLayout> plan_shards(const std::vector<grad::BucketItem>& items, int64_t bucket_bytes,
                                             int ranks);
 
-// Elements of one item that a rank owns.
+// Elements of one item that a rank owns. An item without elements has an owner, too: it is
+// somebody's to save.
 struct OwnedRange {
   size_t slot = 0;     // index into layout.slots
   int64_t first = 0;   // in the item
-  int64_t count = 0;   // > 0
+  int64_t count = 0;   // 0 for an item without elements only
   int64_t offset = 0;  // in the rank's part of the bucket
 };
 

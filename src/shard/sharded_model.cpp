@@ -206,6 +206,11 @@ void ShardedModel::prepare_forward() {
 
 void ShardedModel::sync_buffers() { impl_->sync->sync_buffers(); }
 
+void ShardedModel::prepare_evaluation() {
+  impl_->schedule->begin_step();
+  sync_buffers();
+}
+
 void ShardedModel::zero_grad() {
   impl_->sync->zero_grad();
   impl_->gradients->forget();

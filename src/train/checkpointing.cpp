@@ -4,13 +4,12 @@
 #include <lockstep/error.h>
 #include <lockstep/world.h>
 
-#include <numeric>
-
 #include "base/log.h"
 #include "checkpoint/async_writer.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
+#include "comm/communicator_impl.h"
 #include "interop/weights_file.h"
 #include "train/main_rank.h"
 #include "train/save_together.h"
@@ -72,9 +71,7 @@ Checkpointing::Checkpointing(const World& world, const TrainConfig& config, fs::
     return std::string();
   });
   if (config.zero_stage == 0) return;
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  writer_ = std::make_unique<Writer>(std::move(writer_), *world.communicator().subgroup(ranks));
+  writer_ = std::make_unique<Writer>(std::move(writer_), comm::make_host_group(world.communicator()));
 }
 
 Checkpointing::~Checkpointing() = default;
@@ -89,29 +86,38 @@ bool Checkpointing::due_after_epoch(int64_t epoch) const {
          epoch % config_.checkpoint_every == 0;
 }
 
-void Checkpointing::note_failure(const std::exception& error) {
-  ++failures_;
-  if (!world_.is_main()) return;  // says the same
+void Checkpointing::say_failure(const std::exception& error) const {
   base::log_warning("train", "a checkpoint was not saved, the one before stays; training goes on: {}",
                     error.what());
+}
+
+bool Checkpointing::prepare(const checkpoint::Snapshot& snapshot) {
+  if (!writer_) return true;
+  finish();  // an error of the save before would else take the place of this one
+  try {
+    writer_->async.prepare(snapshot);
+    return true;
+  } catch (const std::exception& error) {
+    say_failure(error);
+    return false;
+  }
 }
 
 void Checkpointing::save(TrainState& state, std::optional<double> metric, bool wait) {
   checkpoint::Snapshot snapshot = take_snapshot(state, world_, config_.to_json());
   snapshot.metric = metric;
   const bool waits = wait || !config_.checkpoint_async;
-  bool failed = false;
-  if (writer_) {
-    finish();  // an error of the save before would else take the place of this one
-    try {
-      writer_->async.save(snapshot);
-      if (waits) writer_->async.wait();
-    } catch (const std::exception& error) {
-      note_failure(error);
-      failed = true;
-    }
+  const bool divided = state.sharded != nullptr;
+  bool failed = !prepare(snapshot);
+  // Writers of a divided model wait for each other: none starts where one cannot.
+  if (divided) failed = any_rank(world_, failed);
+  if (failed) ++failures_;
+  if (writer_ && !failed) {
+    writer_->async.start();
+    if (waits) failed = !finish();
   }
-  last_step_ = waits && any_rank(world_, failed) ? -1 : snapshot.step;
+  const bool lost = waits ? any_rank(world_, failed) : divided && failed;
+  last_step_ = lost ? -1 : snapshot.step;
 }
 
 fs::path Checkpointing::find() const {
@@ -132,12 +138,15 @@ std::optional<fs::path> Checkpointing::resume(TrainState& state) {
   return path;
 }
 
-void Checkpointing::finish() {
-  if (!writer_) return;
+bool Checkpointing::finish() {
+  if (!writer_) return true;
   try {
     writer_->async.wait();
+    return true;
   } catch (const std::exception& error) {
-    note_failure(error);
+    ++failures_;
+    if (world_.is_main()) say_failure(error);  // the others would say the same
+    return false;
   }
 }
 

@@ -9,7 +9,10 @@
 
 namespace lockstep {
 class World;
+namespace checkpoint {
+struct Snapshot;
 }
+}  // namespace lockstep
 
 namespace lockstep::train {
 
@@ -45,13 +48,15 @@ class Checkpointing {
   // and says which parameters differ.
   std::optional<std::filesystem::path> resume(TrainState& state);
 
-  // Until all is on disk.
-  void finish();
+  // Until all is on disk. False: it is not, which was said.
+  bool finish();
 
  private:
   struct Writer;
 
-  void note_failure(const std::exception& error);
+  void say_failure(const std::exception& error) const;
+  // Copies what is to be written. False: it could not, which was said.
+  bool prepare(const checkpoint::Snapshot& snapshot);
   std::filesystem::path find() const;
 
   const World& world_;

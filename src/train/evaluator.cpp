@@ -6,6 +6,8 @@
 #include <lockstep/world.h>
 #include <torch/torch.h>
 
+#include <limits>
+
 #include "train/autocast.h"
 #include "train/batch_source.h"
 #include "train/device_copy.h"
@@ -14,18 +16,33 @@
 namespace lockstep::train {
 namespace {
 
-Loader own_part(const Loader& whole, const World& world) {
-  if (whole.dataset_size() == 0) throw ConfigError("train", "nothing to evaluate: the dataset is empty");
-  return whole.shard(world.rank(), world.size(), ShardKind::kEvaluation);
+// Of a whole loader.
+using Part = std::function<Loader(const Loader&)>;
+
+Part part_of_rank(const World& world) {
+  return [&world](const Loader& whole) {
+    if (whole.dataset_size() == 0) throw ConfigError("train", "nothing to evaluate: the dataset is empty");
+    return whole.shard(world.rank(), world.size(), ShardKind::kEvaluation);
+  };
 }
 
-// This rank's batches of one loader, or of several side by side until the first one ends.
+Loader one_by_one(const Loader& whole) {
+  return whole.with_batch_size(1).shard(0, 1, ShardKind::kEvaluation);
+}
+
+// The batches of one loader, or of several side by side until the first one ends.
 class EvaluationBatches {
  public:
-  EvaluationBatches(const DataSource& data, const World& world) : named_(!data.loaders().empty()) {
+  EvaluationBatches(const DataSource& data, const Part& part) : named_(!data.loaders().empty()) {
     if (data.empty()) throw ConfigError("train", "nothing to evaluate: no data were given");
-    if (data.loader() != nullptr) add("", *data.loader(), world);
-    for (const auto& [name, loader] : data.loaders()) add(name, *loader, world);
+    if (data.loader() != nullptr) streams_.push_back({"", part(*data.loader()).epoch(0)});
+    for (const auto& [name, loader] : data.loaders()) streams_.push_back({name, part(*loader).epoch(0)});
+  }
+
+  int64_t count() const {
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (const Stream& stream : streams_) least = std::min(least, stream.epoch.num_batches());
+    return least;
   }
 
   bool next(Batch& batch) {
@@ -43,31 +60,51 @@ class EvaluationBatches {
     std::string name;
     Loader::Epoch epoch;
   };
-  void add(const std::string& name, const Loader& whole, const World& world) {
-    streams_.push_back({name, own_part(whole, world).epoch(0)});
-  }
 
   const bool named_;
   std::vector<Stream> streams_;
 };
 
+int64_t greatest_of_ranks(int64_t value, const World& world) {
+  const at::Tensor greatest = torch::full({1}, value, torch::dtype(torch::kInt64).device(world.device()));
+  world.communicator().all_reduce(greatest, ReduceOp::kMax).wait();
+  return greatest.item<int64_t>();
+}
+
+// Gives this rank's batches to `run`, and the first sample, which does not count, until it
+// has run `at_least` times; in step: as often as on any rank.
+void run_batches(const DataSource& data, const World& world, bool in_step, int64_t at_least,
+                 const std::function<void(const Batch&, bool counts)>& run) {
+  EvaluationBatches own(data, part_of_rank(world));
+  if (in_step) at_least = greatest_of_ranks(std::max(at_least, own.count()), world);
+  int64_t done = 0;
+  Batch batch;
+  for (; own.next(batch); ++done) run(batch, true);
+  if (done >= at_least) return;
+  EvaluationBatches(data, one_by_one).next(batch);
+  for (; done < at_least; ++done) run(batch, false);
+}
+
 }  // namespace
 
-Evaluation evaluate(const DataSource& data, const World& world, const Model& model, c10::ScalarType dtype,
-                    const std::function<LossResult(const Batch&)>& forward, const TrainConfig& config,
-                    const BatchHooks& hooks) {
-  EvaluationBatches batches(data, world);
-  const EvaluationMode mode(model);
+Evaluation evaluate(const DataSource& data, const World& world, c10::ScalarType dtype,
+                    const std::function<LossResult(const Batch&)>& forward, const Evaluated& evaluated,
+                    const TrainConfig& config, const BatchHooks& hooks) {
+  const EvaluationMode mode(evaluated.model);
   const torch::NoGradGuard no_grad;
   MetricSums sums(config.log_setup == "auto");
   DeviceCopy copy_to_device(world.device(), dtype);
-  for (Batch batch; batches.next(batch);) {
+  run_batches(data, world, evaluated.in_step, 0, [&](const Batch& batch, bool counts) {
     const Batch moved = copy_to_device(batch);
+    if (!counts) {
+      forward(moved);
+      return;
+    }
     hooks.start(moved);
     const LossResult result = forward(moved);
     sums.add(result, moved.size());
     hooks.end(result);
-  }
+  });
   MetricSums::Means means = sums.over(world.communicator());
   Evaluation evaluation;
   evaluation.samples = static_cast<int64_t>(means.samples);
@@ -77,26 +114,19 @@ Evaluation evaluate(const DataSource& data, const World& world, const Model& mod
   return evaluation;
 }
 
-at::Tensor predict(const Loader& whole, const World& world, const Model& model, c10::ScalarType dtype,
+at::Tensor predict(const Loader& whole, const World& world, c10::ScalarType dtype, const Evaluated& evaluated,
                    const TrainConfig& config) {
-  Loader loader = own_part(whole, world);
-  const EvaluationMode mode(model);
+  const EvaluationMode mode(evaluated.model);
   const torch::NoGradGuard no_grad;
   const Autocast autocast(config.precision, world.device().type());
   std::vector<at::Tensor> outputs;
   DeviceCopy copy_to_device(world.device(), dtype);
-  for (const Batch& batch : loader.epoch(0)) {
-    outputs.push_back(model(copy_to_device(batch).data()));
-  }
-  // A rank without samples must still know what the others' look like: it runs the model
-  // on one sample and gives none of it.
-  if (outputs.empty()) {
-    Loader one = whole.with_batch_size(1).shard(0, 1, ShardKind::kEvaluation);
-    for (const Batch& batch : one.epoch(0)) {
-      outputs.push_back(model(copy_to_device(batch).data()).narrow(0, 0, 0));
-      break;
-    }
-  }
+  // Once at least: a rank without samples must still know what the others' outputs look
+  // like.
+  run_batches(whole, world, evaluated.in_step, 1, [&](const Batch& batch, bool counts) {
+    const at::Tensor output = evaluated.model(copy_to_device(batch).data());
+    outputs.push_back(counts ? output : output.narrow(0, 0, 0));
+  });
   const at::Tensor own = torch::cat(outputs).contiguous();
   return torch::cat(world.communicator().all_gather_uneven(own)).cpu();
 }

@@ -201,7 +201,11 @@ void FitLoop::check_finite(double loss) const {
 }
 
 bool FitLoop::after_step() {
-  if (trainer_.save_requested || checkpoints_.due_after_step(trainer_.result.step)) save();
+  if (checkpoints_.due_after_step(trainer_.result.step)) {
+    save();
+  } else {
+    save_on_request();
+  }
   if (!preemption_->requested()) return false;
   handle_preemption();
   return true;
@@ -231,9 +235,10 @@ void FitLoop::finish_epoch() {
   write_metrics();
   write_plots();
   agree_to_stop();
-  if (trainer_.save_requested || checkpoints_.due_after_epoch(epoch) ||
-      checkpoints_.due_after_step(trainer_.result.step)) {
+  if (checkpoints_.due_after_epoch(epoch) || checkpoints_.due_after_step(trainer_.result.step)) {
     save();
+  } else {
+    save_on_request();
   }
 }
 
@@ -262,6 +267,13 @@ void FitLoop::check_epoch_so_far() const {
   const MetricSums::Means means = sums_.over(world_.communicator());
   const auto loss = means.values.find("loss");
   if (loss != means.values.end()) check_finite(loss->second);
+}
+
+// A program may ask on one rank alone, and the others would never come.
+void FitLoop::save_on_request() {
+  if (!trainer_.save_requested) return;
+  world_.communicator().meet("save_checkpoint");
+  save();
 }
 
 void FitLoop::save(bool wait) {

@@ -49,6 +49,7 @@ class FitLoop {
   void agree_to_stop();
   void check_epoch_so_far() const;
   void save(bool wait = false);
+  void save_on_request();
   // A signal, or the time limit: saves, and throws Preempted unless it was Ctrl-C.
   void handle_preemption();
 

@@ -17,9 +17,9 @@ class WholeModel final : public ParallelModel {
       : sync_(model.module(), world.communicator(), options_of(config)) {}
 
   void prepare_forward() override { sync_.prepare_forward(); }
-  std::shared_ptr<void> prepare_evaluation() override {
+  bool prepare_evaluation() override {
     sync_.sync_buffers();
-    return nullptr;
+    return false;
   }
   void zero_grad() override { sync_.zero_grad(); }
   std::optional<GradientSync::NoSync> accumulate() override { return sync_.no_sync(); }
@@ -45,10 +45,9 @@ class DividedModel final : public ParallelModel {
       : optimizer_(optimizer), model_(model.module(), optimizer, world.communicator(), options_of(config)) {}
 
   void prepare_forward() override { model_.prepare_forward(); }
-  std::shared_ptr<void> prepare_evaluation() override {
-    model_.sync_buffers();
-    if (model_.options().stage < 3) return nullptr;  // whole at all times
-    return std::make_shared<ShardedModel::Gathered>(model_.gather_parameters());
+  bool prepare_evaluation() override {
+    model_.prepare_evaluation();
+    return model_.options().stage == 3;
   }
   void zero_grad() override { model_.zero_grad(); }
   std::optional<GradientSync::NoSync> accumulate() override {

@@ -32,9 +32,9 @@ class ParallelModel {
   virtual ~ParallelModel() = default;
 
   virtual void prepare_forward() = 0;
-  // Before forwards without gradients: buffers are rank 0's on all ranks, and parameters can
-  // be read while the result lives. Ranks may then make different numbers of forwards.
-  virtual std::shared_ptr<void> prepare_evaluation() = 0;
+  // Before forwards without gradients: buffers are rank 0's on all ranks. Whether all ranks
+  // have to make equally many of them, because parameters are put together on the way.
+  virtual bool prepare_evaluation() = 0;
   virtual void zero_grad() = 0;
   // For a backward whose gradients others are added to before the update: not reduced while
   // the result lives. Nothing where it takes less memory to reduce each.

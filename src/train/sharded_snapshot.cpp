@@ -3,6 +3,7 @@
 #include <lockstep/sharded_model.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <map>
 
 #include "interop/match_weights.h"
@@ -86,15 +87,19 @@ void restore_weight_parts(const Reader& reader, const torch::nn::Module& module,
   const auto shapes = sharded.shapes();
   const auto names = names_of(module);
   NamedTensors own;
-  std::map<const void*, std::string> divided;  // what stands for a divided parameter
+  std::map<std::string, at::Tensor> stand_ins;  // one for all names of a tied parameter
+  std::map<const void*, std::string> divided;   // which of them a stand-in is for
   for (const auto& [name, tensor] : interop::weights_of(module)) {
     const auto parameter = names.find(tensor.unsafeGetTensorImpl());
     const auto shape = parameter == names.end() ? shapes.end() : shapes.find(parameter->second);
     own.emplace_back(name, tensor);
     if (shape == shapes.end()) continue;
-    own.back().second =
-        torch::empty(shape->second, tensor.options().device(torch::kCPU).requires_grad(false));
-    divided[own.back().second.unsafeGetTensorImpl()] = parameter->second;
+    at::Tensor& stand_in = stand_ins[parameter->second];
+    if (!stand_in.defined()) {
+      stand_in = torch::empty(shape->second, tensor.options().device(torch::kMeta).requires_grad(false));
+      divided[stand_in.unsafeGetTensorImpl()] = parameter->second;
+    }
+    own.back().second = stand_in;
   }
   const SavedWeights saved = saved_weights(reader);
   const interop::WeightMatch match = match_saved(reader, own, saved);
@@ -111,8 +116,9 @@ void restore_weight_parts(const Reader& reader, const torch::nn::Module& module,
   }
   const torch::NoGradGuard no_grad;
   reader.read(whole);
-  const bool has_masters =
-      !name_in_file.empty() && reader.has(name_under("master", name_in_file.begin()->first));
+  const bool has_masters = std::any_of(name_in_file.begin(), name_in_file.end(), [&](const auto& names) {
+    return reader.has(name_under("master", names.first));
+  });
   sharded.load_parameters(reader_of(reader, [&](const std::string& name) { return name_in_file.at(name); }),
                           has_masters ? reader_of(reader, under("master")) : nullptr);
 }

@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/gradient_free.h>
+#include <lockstep/named_tensors.h>
 #include <lockstep/sharded_model.h>
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <set>
 
 #include "train/dtype.h"
 #include "train/evaluator.h"
@@ -40,6 +42,29 @@ void move_optimizer_state(const torch::optim::Optimizer& optimizer) {
   }
 }
 
+// LibTorch would update it twice a step.
+torch::optim::Optimizer* without_doubles(const torch::nn::Module& module,
+                                         torch::optim::Optimizer* optimizer) {
+  if (optimizer == nullptr) return nullptr;
+  std::set<const void*> seen;
+  for (const auto& group : optimizer->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      std::string name = "?";
+      for (const auto& [known, tensor] : named_parameters(module)) {
+        if (tensor.is_same(parameter)) name = known;
+      }
+      throw ConfigError(
+          "train",
+          fmt::format("the optimizer has the parameter '{}' twice, and would update it twice a step: "
+                      "Module::parameters() lists a tied weight under each of its names, "
+                      "lockstep::named_parameters() once",
+                      name));
+    }
+  }
+  return optimizer;
+}
+
 TrainConfig validated(TrainConfig config) {
   config.validate();
   return config;
@@ -61,7 +86,7 @@ Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::O
       dtype(train::parse_dtype(config.dtype)),
       model(place_model(std::move(model_), world.device(), dtype)),
       loss(std::move(loss_)),
-      optimizer(optimizer_),
+      optimizer(without_doubles(*model.module(), optimizer_)),
       gradient_free(gradient_free_),
       step(world, model, optimizer, loss, config, clock) {
   if (!loss) throw ConfigError("train", "a trainer needs a loss: mse, cross_entropy, nll or a function");
@@ -136,11 +161,11 @@ Evaluation Trainer::Impl::evaluate(const DataSource& data, const std::string& ph
   hooks.start = [&](const Batch& batch) { begin(batch_start, ++batches, batch); };
   hooks.end = [&](const LossResult& outcome) { end(batch_end, batches, outcome); };
   // Rank 0's buffers are everybody's: evaluations must not depend on who runs them.
-  const std::shared_ptr<void> whole = step.parallel().prepare_evaluation();
+  const bool in_step = step.parallel().prepare_evaluation();
   std::optional<WeightAverage::Swap> averaged;
   if (average) averaged.emplace(average->swap_in());
   const auto forward = [this](const Batch& batch) { return step.forward(batch); };
-  const Evaluation evaluation = train::evaluate(data, world, model, dtype, forward, config, hooks);
+  const Evaluation evaluation = train::evaluate(data, world, dtype, forward, {model, in_step}, config, hooks);
   note(phase, evaluation);
   stage = Stage::kIdle;
   return evaluation;
@@ -175,10 +200,10 @@ Evaluation Trainer::test(const DataSource& data) {
 }
 
 at::Tensor Trainer::predict(const Loader& loader) {
-  const std::shared_ptr<void> parameters = impl_->step.parallel().prepare_evaluation();
+  const bool in_step = impl_->step.parallel().prepare_evaluation();
   std::optional<WeightAverage::Swap> averaged;
   if (impl_->average) averaged.emplace(impl_->average->swap_in());
-  return train::predict(loader, impl_->world, impl_->model, impl_->dtype, impl_->config);
+  return train::predict(loader, impl_->world, impl_->dtype, {impl_->model, in_step}, impl_->config);
 }
 
 std::shared_ptr<void> Trainer::gather_parameters() {
@@ -188,6 +213,9 @@ std::shared_ptr<void> Trainer::gather_parameters() {
 }
 
 void Trainer::save_weights(const std::string& file) {
+  if (impl_->step.parallel().sharded() != nullptr) {
+    impl_->world.communicator().meet("save_weights");
+  }
   const std::shared_ptr<void> whole = gather_parameters();
   if (impl_->world.is_main()) lockstep::save_weights(*impl_->model.module(), file);
 }

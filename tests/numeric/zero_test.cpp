@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <lockstep/sharded.h>
 
 #include "checkpoint/reader.h"
 #include "support/config_error.h"
@@ -117,6 +118,92 @@ TEST_F(ZeroTest, EveryRankWritesItsParts) {
   EXPECT_EQ(reader.manifest().files.size(), 3u);
   EXPECT_TRUE(torch::equal(reader.read("model.0.weight"), outcome.weights[0]));
   EXPECT_TRUE(torch::equal(reader.read("model.3.bias"), outcome.weights[3]));
+}
+
+// Two names for one weight, and a parameter without elements.
+struct OddImpl : torch::nn::Module {
+  OddImpl()
+      : first(register_module("first", torch::nn::Linear(1, 8))),
+        last(register_module("last", torch::nn::Linear(8, 1))),
+        inner(register_parameter("inner", torch::zeros({8, 8}))),
+        nothing(register_parameter("nothing", torch::zeros({0, 3}))) {
+    register_parameter("again", inner);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    x = torch::tanh(torch::matmul(torch::tanh(first->forward(x)), inner));
+    return last->forward(torch::tanh(torch::matmul(x, inner))) + nothing.sum();
+  }
+  torch::nn::Linear first, last;
+  torch::Tensor inner, nothing;
+};
+TORCH_MODULE(Odd);
+
+TEST_F(ZeroTest, AParameterThatTheOptimizerHasTwiceIsRefused) {
+  for (const int stage : {0, 2}) {
+    Training twice = training(stage, 1, "twice");
+    twice.make_model = [] { return Model(Odd()); };
+    twice.make_optimizer = [](auto parameters) {
+      parameters.push_back(parameters.at(0));
+      return std::make_unique<torch::optim::SGD>(parameters, 0.1);
+    };
+    EXPECT_THAT(test::error_of([&] { twice.run(); }), HasSubstr("twice"));
+  }
+}
+
+TEST_F(ZeroTest, TiedAndEmptyParametersGoFromEveryStageToEveryOther) {
+  const auto odd = [&](int stage, int ranks, const std::string& name) {
+    Training changed = training(stage, ranks, name);
+    changed.make_model = [] { return Model(Odd()); };
+    return changed;
+  };
+  const Training::Outcome straight = odd(0, 1, "straight").run();
+  const std::vector<std::pair<int, int>> shapes = {{0, 2}, {1, 2}, {2, 3}, {3, 2}};
+  for (const auto& [stage, ranks] : shapes) {
+    const std::string name = fmt::format("odd{}_{}", stage, ranks);
+    Training first = odd(stage, ranks, name);
+    first.config.checkpoint_every = 3;
+    first.config.checkpoint_keep = 10;
+    first.run();
+    for (const auto& [next_stage, next_ranks] : shapes) {
+      Training rest = odd(next_stage, next_ranks, "rest");
+      rest.config.resume = checkpoint(name, 12);
+      test::expect_close_weights(rest.run(), straight, 1e-9);
+      if (HasFailure()) FAIL() << stage << " on " << ranks << " to " << next_stage << " on " << next_ranks;
+    }
+  }
+}
+
+// 97 samples on three ranks: one has a batch more than the others.
+TEST_F(ZeroTest, EvaluatesUnitByUnitWhereRanksHaveDifferentNumbersOfBatches) {
+  using Unit = Sharded<torch::nn::LinearImpl>;
+  const auto with_units = [&](int stage) {
+    Training changed = training(stage, 3, fmt::format("units{}", stage));
+    changed.samples = 97;
+    changed.config.val_every = 2;
+    changed.make_model = [] {
+      return Model(torch::nn::Sequential(Unit(1, 16), torch::nn::Tanh(), Unit(16, 16), torch::nn::Tanh(),
+                                         torch::nn::Linear(16, 1)));
+    };
+    changed.loss = [stage](const Batch& batch, const Model& model) {
+      LossResult result = mse(batch, model);
+      if (!torch::GradMode::is_enabled()) {  // after the unit's forward
+        EXPECT_EQ(model.module()->parameters()[0].numel(), stage == 3 ? 0 : 16);
+      }
+      return result;
+    };
+    changed.fit = [](Trainer& trainer, const Loader& data) {
+      const FitResult result = trainer.fit(data, data.with_batch_size(4));
+      EXPECT_EQ(trainer.predict(data.with_batch_size(4)).size(0), 97);
+      return result;
+    };
+    return changed.run();
+  };
+  const Training::Outcome whole = with_units(0);
+  for (const int stage : {1, 2, 3}) {
+    const Training::Outcome divided = with_units(stage);
+    test::expect_close_weights(divided, whole);
+    EXPECT_NEAR(divided.result.metrics.at("val_loss"), whole.result.metrics.at("val_loss"), 1e-12);
+  }
 }
 
 TEST_F(ZeroTest, Bf16ParametersKeepTheirMasters) {

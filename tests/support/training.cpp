@@ -8,19 +8,14 @@
 namespace lockstep::test {
 namespace {
 
-void set_weights(torch::nn::SequentialImpl& model) {
+void set_weights(const torch::nn::Module& model) {
   const torch::NoGradGuard no_grad;
   int64_t k = 0;
-  for (torch::Tensor& parameter : model.parameters()) {
+  for (const torch::Tensor& parameter : model.parameters()) {
     parameter.copy_(
         torch::sin(torch::arange(k, k + parameter.numel(), torch::kFloat64)).reshape(parameter.sizes()));
     k += parameter.numel();
   }
-}
-
-torch::nn::Sequential with_batch_norm() {
-  return torch::nn::Sequential(torch::nn::Linear(1, 16), torch::nn::BatchNorm1d(16), torch::nn::Tanh(),
-                               torch::nn::Linear(16, 1));
 }
 
 }  // namespace
@@ -40,6 +35,15 @@ std::shared_ptr<Dataset> Training::dataset() const {
   return std::make_shared<TensorDataset>(std::vector<torch::Tensor>{x, torch::sin(2 * M_PI * x)});
 }
 
+Model Training::default_model() const {
+  if (batch_norm) {
+    return torch::nn::Sequential(torch::nn::Linear(1, 16), torch::nn::BatchNorm1d(16), torch::nn::Tanh(),
+                                 torch::nn::Linear(16, 1));
+  }
+  return torch::nn::Sequential(torch::nn::Linear(1, 16), torch::nn::Tanh(), torch::nn::Dropout(dropout),
+                               torch::nn::Linear(16, 1));
+}
+
 Training::Outcome Training::run() const {
   std::vector<Outcome> all(static_cast<size_t>(ranks));
   run_ranks(ranks, [&](int rank, c10::intrusive_ptr<c10d::Store> store) {
@@ -47,14 +51,13 @@ Training::Outcome Training::run() const {
     map.rank = rank;
     map.world_size = ranks;
     World world(map, make_communicator(std::move(store), rank, ranks, {.backend = "shm"}), torch::kCPU);
-    torch::nn::Sequential model(torch::nn::Linear(1, 16), torch::nn::Tanh(), torch::nn::Dropout(dropout),
-                                torch::nn::Linear(16, 1));
-    if (batch_norm) model = with_batch_norm();
-    set_weights(*model);
-    const auto optimizer = make_optimizer
-                               ? make_optimizer(model->parameters())
-                               : std::make_unique<torch::optim::SGD>(
-                                     model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+    const Model model = make_model ? make_model() : default_model();
+    std::vector<torch::Tensor> parameters;
+    for (const auto& [name, parameter] : named_parameters(*model.module())) parameters.push_back(parameter);
+    set_weights(*model.module());
+    const auto optimizer = make_optimizer ? make_optimizer(parameters)
+                                          : std::make_unique<torch::optim::SGD>(
+                                                parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
     TrainConfig own = config;
     if (make_callbacks) own.callbacks = make_callbacks();
     Trainer trainer(world, model, *optimizer, own, loss);
@@ -63,10 +66,8 @@ Training::Outcome Training::run() const {
     Outcome& outcome = all[static_cast<size_t>(rank)];
     outcome.result = fit ? fit(trainer, data) : trainer.fit(data);
     const auto whole = trainer.gather_parameters();
-    for (const torch::Tensor& parameter : model->parameters()) {
-      outcome.weights.push_back(parameter.detach().clone());
-    }
-    for (const torch::Tensor& buffer : model->buffers()) outcome.weights.push_back(buffer.clone());
+    for (const torch::Tensor& parameter : parameters) outcome.weights.push_back(parameter.detach().clone());
+    for (const torch::Tensor& buffer : model.module()->buffers()) outcome.weights.push_back(buffer.clone());
   });
   for (const Outcome& one : all) expect_equal_weights(one, all[0]);
   return all[0];

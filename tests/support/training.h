@@ -21,6 +21,7 @@ struct Training {
   LoaderOptions loader = {.batch_size = 16, .shuffle = true};
   double dropout = 0;  // with one rank only: threads share a generator
   bool batch_norm = false;
+  std::function<Model()> make_model;  // instead of the MLP: [n, 1] to [n, 1]
   TrainConfig config;
   Loss loss = mse;
   MakeOptimizer make_optimizer;
@@ -39,6 +40,9 @@ struct Training {
   Outcome run() const;
 
   std::shared_ptr<Dataset> dataset() const;
+
+ private:
+  Model default_model() const;
 };
 
 // Eight epochs, float64, silent, trackers off, everything in this folder.

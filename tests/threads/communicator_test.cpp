@@ -371,6 +371,46 @@ TEST_P(CommunicatorTest, ATimeoutOfOneCallIsACommError) {
   });
 }
 
+TEST_P(CommunicatorTest, AMeetingIsOverWhenAllAreThere) {
+  std::atomic<int> arrived = 0;
+  run([&](Communicator& group) {
+    for (int round = 1; round <= 4; ++round) {
+      ++arrived;
+      group.meet("lunch");
+      EXPECT_GE(arrived, round * group.size());
+    }
+    group.meet("tea");
+  });
+}
+
+TEST_P(CommunicatorTest, AMeetingNamesWhoDidNotCome) {
+  const int size = GetParam().size();
+  if (size == 1) {
+    return;
+  }
+  const auto error_at_meeting = [](Communicator& group, std::chrono::milliseconds patience) -> std::string {
+    try {
+      group.meet("save", patience);
+      return "all came";
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+  };
+  std::promise<void> over;
+  const auto is_over = over.get_future().share();
+  run([&](Communicator& group) {
+    if (group.rank() == size - 1) {
+      is_over.wait();
+      EXPECT_THAT(error_at_meeting(group, std::chrono::hours(1)),
+                  testing::HasSubstr("after the others had given up"));
+      return;
+    }
+    EXPECT_THAT(error_at_meeting(group, std::chrono::milliseconds(group.rank() == 0 ? 100 : 3'600'000)),
+                testing::HasSubstr("save: rank " + std::to_string(size - 1) + " did not come within"));
+    if (group.rank() == 0) over.set_value();
+  });
+}
+
 std::vector<GroupCase> every_group() {
   std::vector<GroupCase> groups;
   for (const std::vector<int>& one_host :

@@ -271,5 +271,17 @@ TEST_F(StagesTest, AMissingMetricIsNamedWithThoseThereAre) {
       ThrowsMessage<ConfigError>(HasSubstr("there is no metric 'train_accuracy': there are train_loss")));
 }
 
+TEST_F(StagesTest, ASaveThatOneRankAloneAsksForIsRefused) {
+  training_.ranks = 2;
+  training_.config.checkpoint_every = 100;
+  training_.make_callbacks = [] {
+    return std::vector{at(Stage::kTrainBatchEnd, [](Trainer& trainer) {
+      if (trainer.world().is_main()) trainer.save_checkpoint();
+    })};
+  };
+  EXPECT_THAT([&] { training_.run(); },
+              ThrowsMessage<ConfigError>(HasSubstr("save_checkpoint: rank 1 did not come within")));
+}
+
 }  // namespace
 }  // namespace lockstep
