@@ -28,6 +28,7 @@ namespace {
 constexpr int64_t kVocabulary = 8192;
 constexpr int64_t kLength = 256;
 constexpr int kOutOfMemory = 3;  // exit status of a try
+constexpr int kKilled = 137;     // by the kernel, when host memory was full
 
 struct Arguments {
   std::string program;
@@ -190,12 +191,13 @@ bool fits(const Arguments& arguments, int64_t layers, bool offload) {
       std::to_string(arguments.width) + " --steps " + std::to_string(arguments.steps) + " --device " +
       arguments.device + " --layers " + std::to_string(layers) + (offload ? " --offload" : "");
   const int status = std::system(command.c_str());
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kOutOfMemory) {
-    std::fprintf(stderr, "  does not fit\n");
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (code == 0) return true;
+  if (code == kOutOfMemory || code == kKilled) {
+    std::fprintf(stderr, "  does not fit into %s\n", code == kKilled ? "host memory" : "the device");
     return false;
   }
-  throw lockstep::ConfigError("bench", "a try ended with status " + std::to_string(status) + ": " + command);
+  throw lockstep::ConfigError("bench", "a try ended with status " + std::to_string(code) + ": " + command);
 }
 
 // The most layers that fit, from a guess on: few tries where it is a good one.

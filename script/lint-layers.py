@@ -34,12 +34,14 @@ LAYERS = {
     "optim": (*CORE, "comm", "grad", "checkpoint"),
     # ZeRO: parameters, gradients and optimizer states divided over the ranks.
     "shard": (*CORE, "comm", "grad", "optim", "checkpoint"),
-    "train": (*CORE, "track", "comm", "grad", "shard", "optim", "data", "checkpoint", "interop"),
+    # What a DeepSpeed configuration trains by, without a loop around it.
+    "engine": (*CORE, "comm", "grad", "shard", "optim", "checkpoint", "interop"),
+    "train": (*CORE, "track", "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop"),
     "models": ("base", "config", "grad", "interop", "shard", "train"),
     # What `lockstep train NAME` runs.
-    "recipes": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models"),
-    "cli": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models", "recipes"),
-    "app": (*CORE, "comm", "grad", "shard", "optim", "data", "checkpoint", "interop", "train", "models", "recipes", "cli"),
+    "recipes": (*CORE, "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop", "train", "models"),
+    "cli": (*CORE, "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop", "train", "models", "recipes"),
+    "app": (*CORE, "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop", "train", "models", "recipes", "cli"),
     # The one optional library: nothing includes it, it is loaded.
     "cuda": (*CORE, "comm", "grad", "shard"),
 }

@@ -77,6 +77,10 @@ class GradScaler {
   // be skipped. For kernels that look at it themselves, and for steps that are recorded.
   at::Tensor unscale_on_device(const std::vector<at::Tensor>& gradients, const Communicator& communicator);
 
+  // In place of unscale(), for who finds an overflow and unscales in a pass of his own: what
+  // was found, the same on all ranks. Asks nobody.
+  void note_overflow(bool overflow, const Communicator& communicator);
+
   // Adjusts the scale by what unscale() found, once a step. Counts a skipped step, and
   // warns when the scale has collapsed; after unscale_on_device() that happens when the
   // counts are next asked for. DeepSpeed's rules are arithmetic of the host: with them it

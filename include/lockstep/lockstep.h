@@ -15,6 +15,7 @@
 #include <lockstep/deepspeed_config.h>
 #include <lockstep/deepspeed_schedules.h>
 #include <lockstep/device_image_dataset.h>
+#include <lockstep/engine.h>
 #include <lockstep/error.h>
 #include <lockstep/grad_scaler.h>
 #include <lockstep/gradient_free.h>

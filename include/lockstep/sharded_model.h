@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,14 +43,25 @@ struct ShardedOptions {
   int64_t bucket_cap_bytes = 25 << 20;
   // Stage 3: parameters of fewer elements stay whole on every rank.
   int64_t persistence_threshold = 100'000;
-  // Stage 3: the next module is put together while this one runs.
+  // Stage 3: elements that stay whole for their parameters' smallness, at most; a small
+  // parameter that does not fit any more is divided.
+  int64_t persistence_limit = std::numeric_limits<int64_t>::max();
+  // Stage 3: the next module is put together while this one runs, where it has no more
+  // elements than this.
   bool prefetch = true;
+  int64_t prefetch_limit = std::numeric_limits<int64_t>::max();
+  // Full buckets are reduced while backward runs; else all of them at its end.
+  bool overlap = true;
 
   // What gradients are reduced in. Unset: their own dtype.
   std::optional<c10::ScalarType> communication_dtype = {};
   // Gradients are divided by this before they are summed, and by the rest of the world
-  // size after it: against overflow of 16-bit sums.
+  // size after it: against overflow of 16-bit sums. With 1 they are divided by the world
+  // size before the sum, as DataParallel does, or after it.
   double gradient_predivide_factor = 1.0;
+  bool divide_after_sum = false;
+  // The sum over the ranks in place of the mean: nothing is divided.
+  bool sum_gradients = false;
 
   // What lives in host memory or on a disk. The optimizer has tensors on the CPU then; its
   // class and its options stay.
@@ -128,10 +140,16 @@ class ShardedModel {
   // Over all ranks' parts: scales them so that their total norm is at most max_norm, and
   // returns the norm before. Collective. norm_type may be infinity.
   at::Tensor clip_grad_norm(double max_norm, double norm_type = 2.0);
+  // The norm alone, in float32 or wider, the same on all ranks: not finite where a gradient
+  // of some rank is not. Collective.
+  at::Tensor grad_norm(double norm_type = 2.0) const;
 
   // Updates this rank's parts and makes the parameters of all ranks whole again, or
   // theirs to be: stage 3 puts them together when they are needed. Collective.
-  void step();
+  void step() { step(at::Tensor()); }
+  // The same with every gradient times `factor`, one number, in the precision of the
+  // update: unscaling and clipping in one pass. flat_gradients() may have changed after it.
+  void step(const at::Tensor& factor);
 
   [[nodiscard]] Gathered gather_parameters() { return Gathered(this); }
 

@@ -10,7 +10,7 @@ void add_output_keys(std::vector<Key>& keys) {
       .honour("steps_per_print", &C::steps_per_print, "steps between progress lines; null or 0: none",
               {.range = {.least = 0}})
       .honour("wall_clock_breakdown", &C::wall_clock_breakdown,
-              "times of forward, backward, all-reduce and step; on with flops_profiler, too")
+              "times of forward, backward, all-reduce and step, with each progress line or after each step")
       .honour("memory_breakdown", &C::memory_breakdown, "memory along with the times")
       .honour("dump_state", &C::dump_state, "print the engine's state at the start")
       .honour("log_level", &C::log_level, "debug, info, warning or error; null: LOCKSTEP_LOG_LEVEL");
@@ -29,14 +29,14 @@ void add_output_keys(std::vector<Key>& keys) {
 
   Section<C::Monitor>(
       keys, "csv_monitor", [](auto& c) -> auto& { return c.csv_monitor; })
-      .honour("enabled", &C::Monitor::enabled, "write a CSV file for each value")
+      .honour("enabled", &C::Monitor::enabled, "write metrics.csv, a row a step")
       .honour("output_path", &C::Monitor::output_path, "folder; empty: where the program was started")
       .honour("job_name", &C::Monitor::job_name, "folder in it");
 
   using Profiler = C::FlopsProfiler;
   Section<Profiler>(
       keys, "flops_profiler", [](auto& c) -> auto& { return c.flops_profiler; })
-      .honour("enabled", &Profiler::enabled, "count parameters and operations of one step")
+      .honour("enabled", &Profiler::enabled, "refused where true: operations are not counted")
       .honour("profile_step", &Profiler::profile_step, "which step", {.range = {.least = 1}})
       .honour("module_depth", &Profiler::module_depth, "levels of modules that are printed; -1: all",
               {.range = {.least = -1}})
@@ -50,7 +50,7 @@ void add_output_keys(std::vector<Key>& keys) {
   using Logger = C::CommsLogger;
   Section<Logger>(
       keys, "comms_logger", [](auto& c) -> auto& { return c.comms_logger; })
-      .honour("enabled", &Logger::enabled, "measure collectives")
+      .honour("enabled", &Logger::enabled, "refused where true: collectives are not measured one by one")
       .honour("verbose", &Logger::verbose, "a line for each call")
       .honour("prof_all", &Logger::prof_all, "all operations; false: those of prof_ops")
       .honour("debug", &Logger::debug, "name the caller")

@@ -40,10 +40,10 @@ void add_precision_keys(std::vector<Key>& keys) {
   Section<C::DataTypes>(
       keys, "data_types", [](auto& c) -> auto& { return c.data_types; })
       .honour("grad_accum_dtype", &C::DataTypes::grad_accum_dtype,
-              "gradients are summed in it; null: the model's dtype")
+              "the model's dtype; another one is refused: gradients are summed in that")
       .fix("param_dtype", {"null"}, "fp16 and bf16 say the model's dtype")
-      .fix("buffer_dtype", {"null"}, "buffers keep their dtype")
-      .fix("keep_in_fp32_modules", {"\"auto\"", "[]"}, "a module's own dtype is kept where it is set");
+      .fix("buffer_dtype", {"null"}, "buffers have the model's dtype")
+      .fix("keep_in_fp32_modules", {"\"auto\"", "[]"}, "every module has the model's dtype");
 }
 
 }  // namespace lockstep::deepspeed

@@ -32,7 +32,7 @@ void add_training_keys(std::vector<Key>& keys) {
       .honour("zero_force_ds_cpu_optimizer", &C::zero_force_ds_cpu_optimizer,
               "with offload: only optimizers that have a kernel for the CPU")
       .honour("dataloader_drop_last", &C::dataloader_drop_last,
-              "the engine's own loader drops a short last batch")
+              "refused where true: the program brings its own loader")
       .fix("sparse_gradients", {"false"}, "gradients are reduced dense")
       .fix("disable_allgather", {"false"}, "parameters are gathered, or ranks would differ")
       .fix("disable_python_gc", {"false"}, "there is no Python here")
@@ -45,7 +45,7 @@ void add_training_keys(std::vector<Key>& keys) {
   Section<C::ActivationCheckpointing>(
       keys, "activation_checkpointing", [](auto& c) -> auto& { return c.activation_checkpointing; })
       .honour("cpu_checkpointing", &C::ActivationCheckpointing::cpu_checkpointing,
-              "inputs of checkpointed units wait in CPU memory")
+              "refused where true: activations stay where they are")
       .fix("partition_activations", {"false"}, "there is no tensor parallelism to partition over")
       .fix("contiguous_memory_optimization", {"false"}, "LibTorch's allocator keeps the inputs")
       .fix("number_checkpoints", {"null"}, "only contiguous_memory_optimization reads it")

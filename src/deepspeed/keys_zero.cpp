@@ -12,8 +12,7 @@ void add_offload_keys(std::vector<Key>& keys) {
   using Offload = C::OffloadOptimizer;
   Section<Offload>(
       keys, "zero_optimization.offload_optimizer", [](auto& c) -> auto& { return c.zero.offload_optimizer; })
-      .honour("device", &Offload::device,
-              "where the optimizer's state lives: none, cpu, or with stage 3 nvme")
+      .honour("device", &Offload::device, "where the optimizer's state lives: refused unless none")
       .honour("nvme_path", &Offload::nvme_path, "folder for device nvme")
       .honour("pin_memory", &Offload::pin_memory, "page-locked memory")
       .honour("buffer_count", &Offload::buffer_count, "buffers for device nvme", {.range = {.least = 1}})
@@ -29,7 +28,7 @@ void add_offload_keys(std::vector<Key>& keys) {
   const char* nvme_only = "only nvme reads it, and parameters are offloaded to CPU memory only";
   Section<OffloadParam>(
       keys, "zero_optimization.offload_param", [](auto& c) -> auto& { return c.zero.offload_param; })
-      .honour("device", &OffloadParam::device, "where parameters wait with stage 3: none or cpu")
+      .honour("device", &OffloadParam::device, "where parameters wait with stage 3: refused unless none")
       .honour("pin_memory", &OffloadParam::pin_memory, "page-locked memory")
       .fix("nvme_path", {"null"}, nvme_only)
       .fix("buffer_count", {"5"}, nvme_only)
@@ -108,17 +107,19 @@ void add_zero_keys(std::vector<Key>& keys) {
       keys, "zero_optimization", [](auto& c) -> auto& { return c.zero; });
   zero.honour("stage", &Zero::stage, "shards: 1 optimizer state, 2 also gradients, 3 also parameters; 0 none",
               {.range = {.least = 0, .most = 3}})
-      .honour("reduce_bucket_size", &Zero::reduce_bucket_size, "elements reduced at once",
-              {.range = {.least = 1}})
-      .honour("allgather_bucket_size", &Zero::allgather_bucket_size, "elements gathered at once",
-              {.range = kNotNegative})
-      .honour("overlap_comm", &Zero::overlap_comm, "reduce during backward; null: with stage 3")
+      .honour("reduce_bucket_size", &Zero::reduce_bucket_size,
+              "elements reduced at once; the default leaves 25 MiB", {.range = {.least = 1}})
+      .honour("allgather_bucket_size", &Zero::allgather_bucket_size,
+              "elements gathered at once; the default leaves 25 MiB", {.range = kNotNegative})
+      .honour("overlap_comm", &Zero::overlap_comm, "reduce during backward; null: true")
       .honour("ignore_unused_parameters", &Zero::ignore_unused_parameters,
-              "false: a parameter without gradient is an error that names it")
-      .honour("sub_group_size", &Zero::sub_group_size, "elements of one tile of the optimizer's step",
+              "false: a parameter without gradient is an error that names it; so at stage 3 unless the file "
+              "says true")
+      .honour("sub_group_size", &Zero::sub_group_size,
+              "elements of one tile of the optimizer's step at stage 3; the default leaves 25 MiB",
               {.range = {.least = 1}})
       .honour("stage3_prefetch_bucket_size", &Zero::prefetch_bucket_size,
-              "elements gathered ahead of their use",
+              "the next unit is gathered ahead if it has no more elements; 0: none is",
               {.range = kNotNegative, .aliases = {"prefetch_bucket_size"}})
       .honour("stage3_param_persistence_threshold", &Zero::param_persistence_threshold,
               "smaller parameters are kept whole",
@@ -127,10 +128,10 @@ void add_zero_keys(std::vector<Key>& keys) {
               "elements that are kept whole, at most",
               {.range = kNotNegative, .aliases = {"model_persistence_threshold"}})
       .honour("stage3_max_live_parameters", &Zero::max_live_parameters,
-              "elements gathered at a time, at most",
+              "read, but only the default is taken: a unit and the next one are gathered at a time",
               {.range = kNotNegative, .aliases = {"max_live_parameters"}})
       .honour("stage3_max_reuse_distance", &Zero::max_reuse_distance,
-              "a parameter needed again within so many elements is not freed",
+              "read, but only the default is taken: a unit is freed after its forward",
               {.range = kNotNegative, .aliases = {"max_reuse_distance"}})
       .honour(
           "stage3_gather_16bit_weights_on_model_save", &Zero::gather_16bit_weights_on_model_save,

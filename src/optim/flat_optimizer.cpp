@@ -98,7 +98,7 @@ constexpr bool kHasKernel =
 }  // namespace
 
 bool step_one_flat(Optimizer& optimizer, const OptimizerOptions& options, const at::Tensor& parameter,
-                   const at::Tensor& gradient, const at::Tensor& copy) {
+                   const at::Tensor& gradient, const FlatExtras& extras) {
   // Its steps are those of Python's Adam to the bit, which the kernels' are not.
   const bool is_exact = typeid(optimizer) == typeid(PythonAdam);
   if (is_exact || !is_flat(parameter) || !flat_rule(options, 1)) return false;
@@ -107,7 +107,7 @@ bool step_one_flat(Optimizer& optimizer, const OptimizerOptions& options, const 
     using Options = typename std::decay_t<decltype(kind)>::Options;
     if constexpr (kHasKernel<Options>) {
       const FlatState state = flat_state<Options>(optimizer, options, parameter);
-      step_tensor(state.rule, parameter, gradient, state.first, state.second, copy);
+      step_tensor(state.rule, parameter, gradient, state.first, state.second, extras);
       done = true;
     }
   });

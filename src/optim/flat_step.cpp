@@ -55,7 +55,7 @@ void require_flat(std::string_view what, const std::vector<at::Tensor>& paramete
 }
 
 void step_tensor(const FlatRule& rule, const at::Tensor& parameter, const at::Tensor& gradient,
-                 const at::Tensor& state, const at::Tensor& second_state, const at::Tensor& copy) {
+                 const at::Tensor& state, const at::Tensor& second_state, const FlatExtras& extras) {
   if (gradient.is_sparse()) {
     throw ConfigError("optim", "a gradient is sparse: this optimizer takes dense gradients only");
   }
@@ -70,9 +70,10 @@ void step_tensor(const FlatRule& rule, const at::Tensor& parameter, const at::Te
   memory.gradients = values.const_data_ptr();
   if (state.defined()) memory.state = state.mutable_data_ptr<float>();
   if (second_state.defined()) memory.second_state = second_state.mutable_data_ptr<float>();
-  if (copy.defined()) {
-    memory.copy = copy.mutable_data_ptr();
-    memory.copy_type = flat_type(copy);
+  memory.gradient_factor = extras.gradient_factor;
+  if (extras.copy.defined()) {
+    memory.copy = extras.copy.mutable_data_ptr();
+    memory.copy_type = flat_type(extras.copy);
   }
   step_flat(rule, memory);
 }

@@ -182,6 +182,16 @@ at::Tensor GradScaler::unscale_on_device(const std::vector<at::Tensor>& gradient
   return found;
 }
 
+void GradScaler::note_overflow(bool overflow, const Communicator& communicator) {
+  if (impl_->found_inf.defined()) {
+    throw ConfigError("optim", "an overflow was noted twice: call update() once after each step");
+  }
+  impl_->found_inf = at::full({1}, overflow ? 1.0 : 0.0, impl_->scale.options());
+  impl_->speaks = communicator.rank() == 0;
+  impl_->skip = overflow;
+  impl_->deferred = false;
+}
+
 void GradScaler::update() {
   if (!impl_->found_inf.defined()) {
     throw ConfigError("optim", "update() was called without unscale() before it: the step is not known");

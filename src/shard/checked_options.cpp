@@ -57,6 +57,9 @@ ShardedOptions checked(ShardedOptions options) {
           options.persistence_threshold);
   require(options.gradient_predivide_factor > 0 && std::isfinite(options.gradient_predivide_factor),
           "gradient_predivide_factor must be positive", options.gradient_predivide_factor);
+  require(!options.sum_gradients || options.gradient_predivide_factor == 1,
+          "sum_gradients divides nothing: leave gradient_predivide_factor at 1",
+          options.gradient_predivide_factor);
   check_offload(options);
   return options;
 }
@@ -65,10 +68,13 @@ std::vector<grad::ModelFact> facts_of(const ShardedOptions& options) {
   return {{"option stage", std::to_string(options.stage)},
           {"option bucket_cap_bytes", std::to_string(options.bucket_cap_bytes)},
           {"option persistence_threshold", std::to_string(options.persistence_threshold)},
-          {"option prefetch", options.prefetch ? "true" : "false"},
+          {"option persistence_limit", std::to_string(options.persistence_limit)},
+          {"option prefetch", std::to_string(options.prefetch ? options.prefetch_limit : 0)},
+          {"option overlap", options.overlap ? "true" : "false"},
           {"option communication_dtype",
            options.communication_dtype ? c10::toString(*options.communication_dtype) : "unset"},
-          {"option gradient_predivide_factor", std::to_string(options.gradient_predivide_factor)},
+          {"options of the mean", fmt::format("{} {} {}", options.gradient_predivide_factor,
+                                              options.divide_after_sum, options.sum_gradients)},
           {"option offload_optimizer", name_of(options.offload_optimizer.device)},
           {"option offload_param", name_of(options.offload_param.device)}};
 }

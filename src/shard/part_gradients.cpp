@@ -56,12 +56,12 @@ PendingReduction PartGradients::reduce(size_t index, const at::Tensor& flat) {
   const at::NoGradGuard no_grad;
   const double before = options_.gradient_predivide_factor;
   const double after = before / communicator_.size();
-  const bool is_split = before != 1.0;
+  const bool is_split = !options_.sum_gradients && (before != 1.0 || options_.divide_after_sum);
   const bool converts = options_.communication_dtype && *options_.communication_dtype != flat.scalar_type();
   at::Tensor input = flat;
   if (converts) input = input.to(*options_.communication_dtype);
-  if (is_split) input.mul_(1.0 / before);
-  const ReduceOp op = is_split ? ReduceOp::kSum : ReduceOp::kMean;
+  if (before != 1.0) input.mul_(1.0 / before);
+  const ReduceOp op = is_split || options_.sum_gradients ? ReduceOp::kSum : ReduceOp::kMean;
   at::Tensor output;
   Work work;
   if (!is_divided()) {

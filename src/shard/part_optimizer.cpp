@@ -32,14 +32,16 @@ PartOptimizer::PartOptimizer(torch::optim::Optimizer& optimizer, std::vector<Sha
   for (Stage& stage : stages_) stage.bytes = staging->allocate(bytes, at::kByte);
 }
 
-void PartOptimizer::begin_step() {
+void PartOptimizer::begin_step(const at::Tensor& factor) {
+  factor_ = factor;
+  host_factor_ = is_offloaded_ && factor.defined() ? factor.item<float>() : 1;
   lane_.finish();
   if (states_) states_->settle();
 }
 
 void PartOptimizer::step(size_t index, const at::Tensor& gradient, std::optional<size_t> next) {
   if (!is_offloaded_) {
-    step_one(optimizer_, buckets_[index].master(), gradient);
+    step_one(optimizer_, buckets_[index].master(), gradient, factor_);
     buckets_[index].take_update();
     return;
   }
@@ -93,8 +95,9 @@ void PartOptimizer::step_on_host(size_t index, const at::Tensor& gradient) {
   at::Tensor copy;
   if (bucket.is_apart()) copy = bucket.is_near() ? bucket.part() : staging_for(bucket);
   const auto& options = optimizer_.param_groups()[static_cast<size_t>(group_of_[index])].options();
-  if (!optim::step_one_flat(optimizer_, options, bucket.master(), gradient, copy)) {
-    step_one(optimizer_, bucket.master(), gradient);
+  if (!optim::step_one_flat(optimizer_, options, bucket.master(), gradient,
+                            {.gradient_factor = host_factor_, .copy = copy})) {
+    step_one(optimizer_, bucket.master(), gradient, factor_);
     if (copy.defined()) copy.copy_(bucket.master());
   }
   if (!copy.defined() || bucket.is_near()) return;

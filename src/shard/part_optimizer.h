@@ -31,8 +31,9 @@ class PartOptimizer {
                 std::vector<int> group_of, CopyLane& lane, HostMemory* staging,
                 std::unique_ptr<NvmeStates> states);
 
-  // After all that a step before has started.
-  void begin_step();
+  // After all that a step before has started. Gradients of this step count times `factor`,
+  // one number, where it is defined.
+  void begin_step(const at::Tensor& factor);
   // The part is there for what the current stream is given next. `next` is the bucket that
   // will be stepped after this one.
   void step(size_t index, const at::Tensor& gradient, std::optional<size_t> next);
@@ -57,6 +58,8 @@ class PartOptimizer {
   CopyLane& lane_;
   const bool is_offloaded_;
   const std::unique_ptr<NvmeStates> states_;
+  at::Tensor factor_;
+  float host_factor_ = 1;
 
   // One is filled while the other is copied.
   struct Stage {

@@ -89,7 +89,7 @@ ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::opti
   }
   shard::hand_over(optimizer, buckets, group_of);
   schedule = std::make_unique<shard::UnitSchedule>(buckets, unit_of, units.size() + 1, communicator,
-                                                   options.prefetch);
+                                                   options.prefetch ? options.prefetch_limit : 0);
   attach_units();
   gradients = std::make_unique<shard::PartGradients>(buckets, sync->flat_gradients(), communicator, options,
                                                      *lane, host_copies.get());
@@ -98,7 +98,9 @@ ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::opti
 }
 
 void ShardedModel::Impl::make_homes(const std::vector<NamedParameter>& parameters) {
-  if (!parameters.empty()) device = options.device.value_or(parameters.front().tensor.device());
+  if (!parameters.empty()) device = parameters.front().tensor.device();
+  // "cuda" is the current one of several.
+  if (options.device) device = at::empty({0}, at::TensorOptions(*options.device)).device();
   lane = std::make_unique<shard::CopyLane>(device);
   if (options.device) move_rest(*module, device);
   int64_t bytes = 0;  // of this rank's parts
@@ -137,7 +139,7 @@ std::unique_ptr<shard::NvmeStates> ShardedModel::Impl::make_file() const {
 void ShardedModel::Impl::make_sync() {
   grad::BucketRules rules{.plan = {},
                           .transient = has_transient_gradients(),
-                          .late = options.stage == 3 && options.find_unused_parameters,
+                          .late = !options.overlap || (options.stage == 3 && options.find_unused_parameters),
                           .parameters_agree = true};
   for (const ShardedBucket& bucket : buckets) rules.plan.push_back(bucket.layout());
   DataParallelOptions sync_options;
@@ -164,14 +166,18 @@ void ShardedModel::Impl::make_buckets(const std::vector<NamedParameter>& paramet
   };
   std::map<Family, int> families;
   std::vector<Family> by_number;
+  int64_t persistent = 0;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& tensor = parameters[i].tensor;
-    const bool resident = options.stage < 3 || tensor.numel() < options.persistence_threshold;
+    const bool is_small = tensor.numel() < options.persistence_threshold &&
+                          tensor.numel() <= options.persistence_limit - persistent;
+    if (is_small) persistent += tensor.numel();
+    const bool resident = options.stage < 3 || is_small;
     const Family family{groups[i], resident ? 0 : map.of(tensor), resident};
     const auto [found, is_new] = families.try_emplace(family, static_cast<int>(by_number.size()));
     if (is_new) by_number.push_back(family);
     items.push_back(
-        {tensor.numel(), tensor.scalar_type(), options.device.value_or(tensor.device()), found->second});
+        {tensor.numel(), tensor.scalar_type(), options.device ? device : tensor.device(), found->second});
   }
   const shard::Homes homes{lane.get(), host_parameters.get(), host_states.get(), is_nvme()};
   for (const grad::BucketLayout& layout : shard::plan_shards(items, options.bucket_cap_bytes, place.ranks)) {
@@ -218,11 +224,10 @@ void ShardedModel::zero_grad() {
 
 std::vector<at::Tensor> ShardedModel::flat_gradients() const { return impl_->gradients->all(); }
 
-at::Tensor ShardedModel::clip_grad_norm(double max_norm, double norm_type) {
+at::Tensor ShardedModel::grad_norm(double norm_type) const {
   const at::NoGradGuard no_grad;
   // 16 bits would round the sum of many squares.
-  const std::vector<at::Tensor>& gradients = impl_->gradients->all();
-  at::Tensor total = grad::total_norm(gradients, norm_type, at::kFloat);
+  at::Tensor total = grad::total_norm(impl_->gradients->all(), norm_type, at::kFloat);
   if (impl_->place.ranks > 1) {
     const bool is_max = std::isinf(norm_type);
     if (!is_max) total.pow_(norm_type);
@@ -232,16 +237,22 @@ at::Tensor ShardedModel::clip_grad_norm(double max_norm, double norm_type) {
     total = shared.to(total.device());
     if (!is_max) total.pow_(1.0 / norm_type);
   }
-  grad::limit_norm(gradients, total, max_norm);
   return total;
 }
 
-void ShardedModel::step() {
+at::Tensor ShardedModel::clip_grad_norm(double max_norm, double norm_type) {
+  const at::NoGradGuard no_grad;
+  at::Tensor total = grad_norm(norm_type);
+  grad::limit_norm(impl_->gradients->all(), total, max_norm);
+  return total;
+}
+
+void ShardedModel::step(const at::Tensor& factor) {
   if (impl_->schedule->is_held()) {
     throw ConfigError("shard", "step() was called while gather_parameters() keeps the parameters whole");
   }
   impl_->schedule->release_all();
-  impl_->updates->begin_step();
+  impl_->updates->begin_step(factor);
   std::vector<Work> updates;
   // Buckets come as backward fills them; forward needs the last ones first.
   std::vector<size_t> order;

@@ -19,7 +19,8 @@ using torch::optim::Optimizer;
 // Each of their elements depends on its own gradients alone.
 constexpr std::array<std::string_view, 7> kElementwise = {"SGD",     "Adam",     "AdamW", "Adagrad",
                                                           "RMSprop", "Adadelta", "Lion"};
-constexpr std::array<std::string_view, 2> kWhole = {"LBFGS", "AdamLbfgs"};
+// These look at whole parameters, or at all of them together.
+constexpr std::array<std::string_view, 3> kWhole = {"LBFGS", "AdamLbfgs", "Lamb"};
 
 template <size_t N>
 bool contains(const std::array<std::string_view, N>& names, std::string_view name) {
@@ -81,7 +82,7 @@ void require_elementwise(const Optimizer& optimizer, bool allow_untested) {
   const std::string name = optimizer_class(optimizer);
   if (contains(kElementwise, name)) return;
   if (contains(kWhole, name)) {
-    throw ConfigError("shard", fmt::format("{} looks at all parameters together, so that ranks cannot each "
+    throw ConfigError("shard", fmt::format("{} looks at whole parameters together, so that ranks cannot each "
                                            "update a part of them: use {}, or train without sharding",
                                            name, fmt::join(kElementwise, ", ")));
   }
@@ -111,10 +112,12 @@ void hand_over(Optimizer& optimizer, const std::vector<ShardedBucket>& buckets,
 // All others have no gradient meanwhile, and optimizers pass over those: so the conversion
 // needs memory for one bucket only, and its parameters can be on their way to the other
 // ranks while the next one is updated.
-void step_one(Optimizer& optimizer, const at::Tensor& master, const at::Tensor& gradient) {
+void step_one(Optimizer& optimizer, const at::Tensor& master, const at::Tensor& gradient,
+              const at::Tensor& factor) {
   const at::NoGradGuard no_grad;
   const at::Tensor target = master;
   target.mutable_grad() = gradient.to(master.scalar_type());
+  if (factor.defined()) target.mutable_grad().mul_(factor.to(master.device()));
   optimizer.step();
   target.mutable_grad().reset();
 }

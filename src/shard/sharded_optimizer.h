@@ -29,8 +29,10 @@ void require_fresh(const torch::optim::Optimizer& optimizer);
 void hand_over(torch::optim::Optimizer& optimizer, const std::vector<ShardedBucket>& buckets,
                const std::vector<int>& group_of);
 
-// Updates one master by its gradient, which has the master's dtype or is converted.
-void step_one(torch::optim::Optimizer& optimizer, const at::Tensor& master, const at::Tensor& gradient);
+// Updates one master by its gradient, which has the master's dtype or is converted, times
+// `factor` where that is defined.
+void step_one(torch::optim::Optimizer& optimizer, const at::Tensor& master, const at::Tensor& gradient,
+              const at::Tensor& factor);
 
 int64_t state_bytes(const torch::optim::Optimizer& optimizer);
 

@@ -5,12 +5,17 @@
 namespace lockstep::shard {
 
 UnitSchedule::UnitSchedule(std::vector<ShardedBucket>& buckets, std::vector<size_t> unit_of, size_t num_units,
-                           Communicator communicator, bool prefetch)
-    : buckets_(buckets), unit_of_(std::move(unit_of)), prefetch_(prefetch), memory_(std::move(communicator)) {
+                           Communicator communicator, int64_t prefetch_limit)
+    : buckets_(buckets),
+      unit_of_(std::move(unit_of)),
+      prefetch_limit_(prefetch_limit),
+      memory_(std::move(communicator)) {
   units_.resize(num_units);
   position_.assign(num_units, -1);
   for (size_t i = 0; i < buckets_.size(); ++i) {
-    if (!buckets_[i].resident()) units_[unit_of_[i]].buckets.push_back(i);
+    if (buckets_[i].resident()) continue;
+    units_[unit_of_[i]].buckets.push_back(i);
+    units_[unit_of_[i]].elements += buckets_[i].layout().numel;
   }
 }
 
@@ -37,9 +42,11 @@ void UnitSchedule::release(size_t unit) {
 }
 
 void UnitSchedule::start_neighbour(size_t unit, int direction) {
-  if (!prefetch_ || position_[unit] < 0) return;
+  if (position_[unit] < 0) return;
   const int64_t next = position_[unit] + direction;
-  if (next >= 0 && next < static_cast<int64_t>(order_.size())) start(order_[static_cast<size_t>(next)]);
+  if (next < 0 || next >= static_cast<int64_t>(order_.size())) return;
+  const size_t neighbour = order_[static_cast<size_t>(next)];
+  if (units_[neighbour].elements <= prefetch_limit_) start(neighbour);
 }
 
 void UnitSchedule::begin_step() {

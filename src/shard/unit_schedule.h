@@ -20,9 +20,10 @@ namespace lockstep::shard {
 // see the same events.
 class UnitSchedule final : public UnitWatcher {
  public:
-  // buckets[i] belongs to unit unit_of[i], below num_units; they outlive it.
+  // buckets[i] belongs to unit unit_of[i], below num_units; they outlive it. A unit of more
+  // elements than `prefetch_limit` is not gathered ahead.
   UnitSchedule(std::vector<ShardedBucket>& buckets, std::vector<size_t> unit_of, size_t num_units,
-               Communicator communicator, bool prefetch);
+               Communicator communicator, int64_t prefetch_limit);
 
   void begin_step();
   void before_forward(size_t unit) override;
@@ -46,6 +47,7 @@ class UnitSchedule final : public UnitWatcher {
     std::vector<Gather> gathers;  // running ones
     bool whole = false;           // or on its way
     size_t reduced = 0;           // buckets of this backward
+    int64_t elements = 0;
   };
 
   void start(size_t unit);
@@ -56,7 +58,7 @@ class UnitSchedule final : public UnitWatcher {
 
   std::vector<ShardedBucket>& buckets_;
   const std::vector<size_t> unit_of_;
-  const bool prefetch_;
+  const int64_t prefetch_limit_;
   int holds_ = 0;
   std::vector<bool> whole_before_hold_;
   grad::LentMemory memory_;

@@ -10,9 +10,9 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
 #include "comm/communicator_impl.h"
+#include "engine/save_together.h"
 #include "interop/weights_file.h"
 #include "train/main_rank.h"
-#include "train/save_together.h"
 #include "train/state_snapshot.h"
 
 namespace lockstep::train {
@@ -55,7 +55,7 @@ struct Checkpointing::Writer {
       : store(of_main_rank ? std::move(of_main_rank->store) : nullptr),
         group(std::move(own_group)),
         async([this](const checkpoint::Snapshot& snapshot) {
-          return save_together(group, store.get(), snapshot);
+          return engine::save_together(group, store.get(), snapshot);
         }) {}
 
   std::unique_ptr<checkpoint::Store> store;

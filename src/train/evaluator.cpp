@@ -8,7 +8,7 @@
 
 #include <limits>
 
-#include "train/autocast.h"
+#include "engine/autocast.h"
 #include "train/batch_source.h"
 #include "train/device_copy.h"
 #include "train/evaluation_mode.h"
@@ -118,7 +118,7 @@ at::Tensor predict(const Loader& whole, const World& world, c10::ScalarType dtyp
                    const TrainConfig& config) {
   const EvaluationMode mode(evaluated.model);
   const torch::NoGradGuard no_grad;
-  const Autocast autocast(config.precision, world.device().type());
+  const engine::Autocast autocast(config.precision, world.device().type());
   std::vector<at::Tensor> outputs;
   DeviceCopy copy_to_device(world.device(), dtype);
   // Once at least: a rank without samples must still know what the others' outputs look

@@ -6,7 +6,7 @@
 #include <lockstep/world.h>
 #include <torch/torch.h>
 
-#include "train/autocast.h"
+#include "engine/autocast.h"
 #include "train/batch_source.h"
 
 namespace lockstep::train {
@@ -48,7 +48,7 @@ GradientStep::GradientStep(const World& world, const Model& model, torch::optim:
 }
 
 LossResult GradientStep::forward(const Batch& batch) const {
-  const Autocast autocast(config_.precision, world_.device().type());
+  const engine::Autocast autocast(config_.precision, world_.device().type());
   try {
     LossResult result = loss_(batch, model_);
     if (!result.loss.defined() || result.loss.numel() != 1) {

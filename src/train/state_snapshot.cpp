@@ -3,18 +3,15 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <lockstep/gradient_free.h>
-#include <lockstep/named_tensors.h>
-#include <lockstep/optimizer_state.h>
 #include <lockstep/world.h>
 #include <torch/torch.h>
 
 #include "base/log.h"
-#include "interop/match_weights.h"
-#include "interop/weights_file.h"
+#include "engine/sharded_snapshot.h"
+#include "engine/snapshot_names.h"
+#include "engine/whole_snapshot.h"
 #include "train/bytes_tensor.h"
 #include "train/random_state.h"
-#include "train/sharded_snapshot.h"
-#include "train/snapshot_names.h"
 
 namespace lockstep::train {
 namespace {
@@ -23,40 +20,14 @@ using checkpoint::Reader;
 using checkpoint::Snapshot;
 using checkpoint::TensorPiece;
 
-NamedTensors parameters_of(const Model& model) { return named_parameters(*model.module()); }
-
-void add(Snapshot& snapshot, std::string_view part, const NamedTensors& tensors) {
-  for (const auto& [name, tensor] : tensors) {
-    snapshot.pieces.push_back(TensorPiece::whole(name_under(part, name), tensor));
-  }
-}
-
 // Weights and optimizer, as rank 0 has them.
 void add_whole(Snapshot& snapshot, const TrainState& state) {
-  for (const auto& [name, tensor] : interop::weights_of(*state.model.module())) {
-    snapshot.pieces.push_back(TensorPiece::whole(std::string(interop::kModelPrefix) + name, tensor));
-  }
+  engine::add_weights(snapshot, *state.model.module());
   if (state.optimizer != nullptr) {
-    const OptimizerState optimizer = optimizer_state(*state.optimizer, parameters_of(state.model));
-    add(snapshot, "optimizer", optimizer.tensors);
-    snapshot.metadata["optimizer"] = nlohmann::json::parse(optimizer.values);
+    engine::add_optimizer(snapshot, *state.model.module(), *state.optimizer);
   } else {
-    add(snapshot, "gradient_free", state.gradient_free->state());
+    engine::add_section(snapshot, "gradient_free", state.gradient_free->state());
   }
-}
-
-NamedTensors read_part(const Reader& reader, std::string_view part) {
-  const std::string prefix = name_under(part, "");
-  NamedTensors tensors;
-  std::vector<checkpoint::Target> targets;
-  for (const std::string& name : reader.names()) {
-    if (!name.starts_with(prefix)) continue;
-    const checkpoint::TensorEntry& entry = reader.entry(name);
-    tensors.emplace_back(name.substr(prefix.size()), torch::empty(entry.shape, entry.dtype));
-    targets.push_back({.name = name, .out = tensors.back().second});
-  }
-  reader.read(targets);
-  return tensors;
 }
 
 nlohmann::json data_position(const BatchSource& data) {
@@ -112,22 +83,13 @@ nlohmann::json numbers(const std::map<std::string, double>& values) {
   return result;
 }
 
-// Compared by names, shapes and dtypes before anything is read; then read to where it
-// belongs.
 void restore_model(const Reader& reader, const TrainState& state) {
   const torch::nn::Module& module = *state.model.module();
   if (state.sharded != nullptr) {
-    restore_weight_parts(reader, module, *state.sharded);
-    return;
+    engine::restore_weight_parts(reader, module, *state.sharded);
+  } else {
+    engine::restore_weights(reader, module);
   }
-  const SavedWeights saved = saved_weights(reader);
-  const interop::WeightMatch match = match_saved(reader, interop::weights_of(module), saved);
-  const torch::NoGradGuard no_grad;
-  std::vector<checkpoint::Target> targets;
-  for (const auto& pair : match.pairs) {
-    targets.push_back({.name = saved.name_in_file.at(pair.from.unsafeGetTensorImpl()), .out = pair.to});
-  }
-  reader.read(targets);
 }
 
 void restore_optimizer(const Reader& reader, const nlohmann::json& metadata, TrainState& state) {
@@ -137,19 +99,18 @@ void restore_optimizer(const Reader& reader, const nlohmann::json& metadata, Tra
                                              reader.folder().string()));
     }
     if (state.sharded != nullptr) {
-      restore_optimizer_parts(reader, *state.sharded);
-      return;
+      engine::restore_optimizer_parts(reader, *state.sharded);
+    } else {
+      engine::restore_optimizer(reader, *state.model.module(), *state.optimizer);
     }
-    load_optimizer_state(*state.optimizer, parameters_of(state.model),
-                         {read_part(reader, "optimizer"), metadata.at("optimizer").dump()});
   } else {
-    state.gradient_free->load_state(read_part(reader, "gradient_free"));
+    state.gradient_free->load_state(engine::read_section(reader, "gradient_free"));
   }
 }
 
 void restore_random_streams(const Reader& reader, const TrainState& state, const World& world,
                             uint64_t seed) {
-  const std::string own = name_under("random", std::to_string(world.rank()));
+  const std::string own = engine::name_under("random", std::to_string(world.rank()));
   if (reader.manifest().world_size == world.size() && reader.has(own)) {
     set_random_state(tensor_bytes(reader.read(own)), world.device());
   } else {
@@ -168,17 +129,17 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
       world.communicator().all_gather_bytes(random_state(world.device()));
   nlohmann::json epoch_sums = state.sums.totals(world.communicator());
   if (state.sharded != nullptr) {
-    add_parts(snapshot, *state.model.module(), *state.sharded, world.is_main());
+    engine::add_parts(snapshot, *state.model.module(), *state.sharded, world.is_main());
   } else if (world.is_main()) {
     add_whole(snapshot, state);
   }
   if (!world.is_main()) return snapshot;  // rank 0 has what is not divided
   nlohmann::json& metadata = snapshot.metadata;
   if (state.scaler != nullptr) metadata["scaler"] = state.scaler->state();
-  if (state.average != nullptr) add(snapshot, "average", state.average->state());
+  if (state.average != nullptr) engine::add_section(snapshot, "average", state.average->state());
   for (size_t rank = 0; rank < streams.size(); ++rank) {
     snapshot.pieces.push_back(
-        TensorPiece::whole(name_under("random", std::to_string(rank)), bytes_tensor(streams[rank])));
+        TensorPiece::whole(engine::name_under("random", std::to_string(rank)), bytes_tensor(streams[rank])));
   }
   metadata["data"] = data_position(state.data);
   metadata["epoch_sums"] = std::move(epoch_sums);
@@ -203,7 +164,7 @@ void restore_snapshot(const Reader& reader, TrainState& state, const World& worl
   restore_optimizer(reader, metadata, state);
   if (state.scaler != nullptr && metadata.contains("scaler")) state.scaler->load_state(metadata.at("scaler"));
   if (state.average != nullptr) {
-    const NamedTensors average = read_part(reader, "average");
+    const NamedTensors average = engine::read_section(reader, "average");
     if (!average.empty()) state.average->load_state(average);
   }
   state.result.step = reader.step();

@@ -93,6 +93,24 @@ TEST_F(ExamplesTest, EveryRankPrintsWhenAsked) {
   EXPECT_THAT(sine.output(), HasSubstr("P  1|cpu    | Iteration       5|"));
 }
 
+// Both spellings of DeepSpeed's flags, and its launcher's own.
+TEST_F(ExamplesTest, DeepSpeedTrainsByItsConfiguration) {
+  const std::string file = std::string(std::getenv("LOCKSTEP_SOURCE_DIR")) + "/examples/ds_config.json";
+  const Process first = run({program_path("deepspeed"), "--deepspeed", "--deepspeed_config", file,
+                             "--local_rank", "0", "--compute_setup", "cpu"});
+  EXPECT_EQ(code_, 0) << first.errors();
+  EXPECT_THAT(first.output(), ContainsRegex("Loss: 0\\.[0-9]{4} after 400 steps of 32 samples on 1 ranks\n"));
+  EXPECT_THAT(first.errors(), ContainsRegex("step=400, skipped=0, lr=\\[0\\.01\\], norm="));
+  EXPECT_THAT(first.errors(), HasSubstr("CurrSamplesPerSec="));
+  const Process second = run({program_path("deepspeed"), "--deepspeed", "--deepspeed-config", file,
+                              "--nprocs", "2", "--compute_setup", "cpu"});
+  EXPECT_EQ(code_, 0) << second.errors();
+  EXPECT_THAT(second.output(), HasSubstr("after 400 steps of 32 samples on 2 ranks\n"));
+  const Process wrong = run({program_path("deepspeed"), "--deepspeed-config", file, "--local-rank", "1"});
+  EXPECT_EQ(code_, 2);
+  EXPECT_THAT(wrong.errors(), HasSubstr("--local_rank is not the rank"));
+}
+
 // A set of grey pictures as MNIST's files: one bright column, the label says which.
 void write_idx_set(const std::filesystem::path& folder, const std::string& name, int count) {
   const auto big_endian = [](std::ofstream& file, int value) {

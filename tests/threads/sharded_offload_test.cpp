@@ -392,6 +392,30 @@ TEST(ShardedOffload, AddsUpMicroBatches) {
     expect_same_bits(expected, weights_of(kind), kind.name);
 }
 
+TEST(ShardedOffload, ScalesGradientsInTheStep) {
+  const TemporaryFolder folder;
+  for (const MakeOptimizer make : {make_lion_kernel, make_rmsprop}) {
+    const auto weights_of = [&](const Kind& kind) {
+      Net net;
+      net->to(at::kBFloat16);
+      const auto optimizer = make(net->parameters());
+      ShardedModel model(net.ptr(), *optimizer, Communicator(), options_of(3, kind, folder.path()));
+      for (int step = 0; step < 3; ++step) {
+        model.zero_grad();
+        model.prepare_forward();
+        net->forward(share_of(Communicator(), step, at::kBFloat16)).square().mean().backward();
+        model.step(at::full({}, 0.3));
+      }
+      const auto scope = model.gather_parameters();
+      Weights weights;
+      for (const auto& item : net->named_parameters()) weights[item.key()] = item.value().detach().clone();
+      return weights;
+    };
+    const Weights expected = weights_of(kNone);
+    for (const Kind& kind : {kCpu, kNvmeAll}) expect_same_bits(expected, weights_of(kind), kind.name);
+  }
+}
+
 class Unknown : public torch::optim::SGD {
  public:
   using SGD::SGD;

@@ -30,7 +30,8 @@ void expect_same_steps(const std::function<std::unique_ptr<torch::optim::Optimiz
     const at::Tensor gradient = formula({kNumel}, 10 + step);
     own.mutable_grad() = gradient;
     expected->step();
-    ASSERT_TRUE(step_one_flat(*optimizer, optimizer->param_groups()[0].options(), flat, gradient, copy));
+    ASSERT_TRUE(
+        step_one_flat(*optimizer, optimizer->param_groups()[0].options(), flat, gradient, {.copy = copy}));
     EXPECT_TRUE(same_bits(copy, flat.to(at::kBFloat16)));
     if (tolerance == 0) {
       EXPECT_TRUE(same_bits(flat, own));

@@ -1,4 +1,4 @@
-#include "train/sharded_snapshot.h"
+#include "engine/sharded_snapshot.h"
 
 #include <lockstep/sharded_model.h>
 #include <torch/torch.h>
@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/snapshot_names.h"
 #include "interop/match_weights.h"
 #include "interop/weights_file.h"
-#include "train/snapshot_names.h"
 
-namespace lockstep::train {
+namespace lockstep::engine {
 namespace {
 
 using checkpoint::Reader;
@@ -56,6 +56,7 @@ auto under(std::string_view section) {
 
 void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const ShardedModel& sharded,
                bool is_main) {
+  if (sharded.options().stage == 0 && !is_main) return;  // every rank holds all of it
   const auto names = names_of(module);
   const auto shapes = sharded.shapes();
   const auto parts = by_name(sharded.parameter_parts());
@@ -127,4 +128,4 @@ void restore_optimizer_parts(const Reader& reader, ShardedModel& sharded) {
   sharded.load_optimizer(reader.metadata().at("optimizer").dump(), reader_of(reader, under("optimizer")));
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::engine

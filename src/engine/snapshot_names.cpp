@@ -1,4 +1,4 @@
-#include "train/snapshot_names.h"
+#include "engine/snapshot_names.h"
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
@@ -6,10 +6,30 @@
 
 #include "interop/weights_file.h"
 
-namespace lockstep::train {
+namespace lockstep::engine {
 
 std::string name_under(std::string_view part, std::string_view name) {
   return fmt::format("lockstep/{}/{}", part, name);
+}
+
+void add_section(checkpoint::Snapshot& snapshot, std::string_view part, const NamedTensors& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    snapshot.pieces.push_back(checkpoint::TensorPiece::whole(name_under(part, name), tensor));
+  }
+}
+
+NamedTensors read_section(const checkpoint::Reader& reader, std::string_view part) {
+  const std::string prefix = name_under(part, "");
+  NamedTensors tensors;
+  std::vector<checkpoint::Target> targets;
+  for (const std::string& name : reader.names()) {
+    if (!name.starts_with(prefix)) continue;
+    const checkpoint::TensorEntry& entry = reader.entry(name);
+    tensors.emplace_back(name.substr(prefix.size()), torch::empty(entry.shape, entry.dtype));
+    targets.push_back({.name = name, .out = tensors.back().second});
+  }
+  reader.read(targets);
+  return tensors;
 }
 
 SavedWeights saved_weights(const checkpoint::Reader& reader) {
@@ -36,4 +56,4 @@ interop::WeightMatch match_saved(const checkpoint::Reader& reader, const NamedTe
   return match;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::engine

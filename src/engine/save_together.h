@@ -4,7 +4,7 @@
 
 #include "checkpoint/store.h"
 
-namespace lockstep::train {
+namespace lockstep::engine {
 
 // One checkpoint of all ranks: each writes its pieces as a file of its own into the folder
 // that rank 0 made, which must be on a file system that all share; rank 0 publishes it with
@@ -14,4 +14,4 @@ namespace lockstep::train {
 checkpoint::Entry save_together(const Communicator& group, checkpoint::Store* store,
                                 const checkpoint::Snapshot& snapshot);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::engine

@@ -1,16 +1,18 @@
 #pragma once
 
 #include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
 
 #include <string>
 
-namespace lockstep::train {
+namespace lockstep::engine {
 
 // While it lives, operations on this device run in the short format where that is safe,
 // as under torch.autocast. Precision "fp32" changes nothing. One thread.
 class Autocast {
  public:
   Autocast(const std::string& precision, c10::DeviceType device);
+  Autocast(c10::ScalarType dtype, c10::DeviceType device);
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
@@ -21,4 +23,4 @@ class Autocast {
   c10::DeviceType device_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::engine

@@ -1,14 +1,20 @@
-#include "train/autocast.h"
+#include "engine/autocast.h"
 
 #include <ATen/autocast_mode.h>
 
-namespace lockstep::train {
+namespace lockstep::engine {
 
 Autocast::Autocast(const std::string& precision, c10::DeviceType device)
-    : active_(precision != "fp32"), device_(device) {
+    : Autocast(precision == "fp32"   ? at::kFloat
+               : precision == "bf16" ? at::kBFloat16
+                                     : at::kHalf,
+               device) {}
+
+Autocast::Autocast(c10::ScalarType dtype, c10::DeviceType device)
+    : active_(dtype != at::kFloat), device_(device) {
   if (!active_) return;
   was_enabled_ = at::autocast::is_autocast_enabled(device);
-  at::autocast::set_autocast_dtype(device, precision == "bf16" ? at::kBFloat16 : at::kHalf);
+  at::autocast::set_autocast_dtype(device, dtype);
   at::autocast::set_autocast_enabled(device, true);
   at::autocast::increment_nesting();
 }
@@ -20,4 +26,4 @@ Autocast::~Autocast() {
   at::autocast::set_autocast_enabled(device_, was_enabled_);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::engine

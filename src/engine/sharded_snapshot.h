@@ -11,11 +11,11 @@ namespace lockstep {
 class ShardedModel;
 }
 
-namespace lockstep::train {
+namespace lockstep::engine {
 
 // What this rank has of a divided model, its masters and its optimizer: its parts under the
 // names that a whole model's snapshot has, so that each can be read as the other. What is
-// not divided (buffers, frozen parameters) is rank 0's.
+// not divided (buffers, frozen parameters, at stage 0 all) is rank 0's.
 void add_parts(checkpoint::Snapshot& snapshot, const torch::nn::Module& module, const ShardedModel& sharded,
                bool is_main);
 
@@ -25,4 +25,4 @@ void restore_weight_parts(const checkpoint::Reader& reader, const torch::nn::Mod
                           ShardedModel& sharded);
 void restore_optimizer_parts(const checkpoint::Reader& reader, ShardedModel& sharded);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::engine

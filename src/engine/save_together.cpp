@@ -1,4 +1,4 @@
-#include "train/save_together.h"
+#include "engine/save_together.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "checkpoint/error.h"
 
-namespace lockstep::train {
+namespace lockstep::engine {
 namespace {
 
 using checkpoint::CheckpointError;
@@ -79,4 +79,4 @@ checkpoint::Entry save_together(const Communicator& group, checkpoint::Store* st
   return entry;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::engine

@@ -1,0 +1,168 @@
+// Saving and loading what an engine trains.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <lockstep/engine.h>
+#include <lockstep/error.h>
+#include <lockstep/weights.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/store.h"
+#include "deepspeed/failure.h"
+#include "engine/engine_impl.h"
+#include "engine/save_together.h"
+#include "interop/weights_file.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using TagValidation = DeepSpeedConfig::Checkpoint::TagValidation;
+
+constexpr auto kSection = "engine";  // of a checkpoint's metadata
+
+// Runs `work` on rank 0 and gives its answer to all; what it throws is a ConfigError on all.
+std::string on_main_rank(const Communicator& group, const std::function<std::string()>& work) {
+  nlohmann::json outcome;
+  if (group.rank() == 0) {
+    try {
+      outcome["result"] = work();
+    } catch (const std::exception& error) {
+      outcome["error"] = error.what();
+    }
+  }
+  const auto replace = nlohmann::json::error_handler_t::replace;
+  outcome = nlohmann::json::parse(
+      group.broadcast_bytes(group.rank() == 0 ? outcome.dump(-1, ' ', false, replace) : ""));
+  if (outcome.contains("error")) throw ConfigError("engine", outcome.at("error").get<std::string>());
+  return outcome.at("result");
+}
+
+fs::path tag_folder(const fs::path& folder, const std::string& tag) {
+  if (folder.empty()) throw ConfigError("engine", "a checkpoint needs a folder: the path is empty");
+  if (tag.empty()) return folder;
+  if (tag == "." || tag == ".." || tag.find('/') != std::string::npos) {
+    throw ConfigError("engine", fmt::format("a tag is the name of one folder: '{}'", tag));
+  }
+  return folder / tag;
+}
+
+void compare_tags(const DeepSpeedConfig& config, const Communicator& group, const std::string& tag) {
+  if (config.checkpoint.tag_validation == TagValidation::kIgnore) return;
+  const std::vector<std::string> tags = group.all_gather_bytes(tag);
+  if (std::all_of(tags.begin(), tags.end(), [&](const std::string& other) { return other == tags[0]; }))
+    return;
+  const std::string sentence = fmt::format(
+      "the ranks save under different tags, rank 0 first: '{}'; give all the same", fmt::join(tags, "', '"));
+  if (config.checkpoint.tag_validation == TagValidation::kFail) {
+    deepspeed::fail_at(config, "checkpoint.tag_validation", sentence);
+  }
+  if (group.rank() == 0) base::log_warning("engine", "{}; rank 0's is taken", sentence);
+}
+
+nlohmann::json parse_client_state(const std::string& text) {
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    throw ConfigError("engine", fmt::format("client_state is no JSON: {}", error.what()));
+  }
+}
+
+}  // namespace
+
+fs::path EngineCore::save_checkpoint(const fs::path& folder, const SaveCheckpointOptions& options) {
+  Impl& impl = *impl_;
+  if (impl.backwards > 0) {
+    throw ConfigError(
+        "engine",
+        fmt::format("save_checkpoint() was called after {} backwards of a step that is not done, whose "
+                    "gradients would be lost: call it after a step() that updates",
+                    impl.backwards));
+  }
+  const fs::path place = tag_folder(folder, options.tag);
+  const nlohmann::json client_state = parse_client_state(options.client_state);
+  impl.communicator.meet("save_checkpoint()", options.patience);
+  compare_tags(impl.config, impl.communicator, options.tag);
+
+  checkpoint::Snapshot snapshot;
+  snapshot.step = impl.global_steps;
+  snapshot.world_size = impl.communicator.size();
+  impl.replica->add_to(snapshot);
+  nlohmann::json& state = snapshot.metadata[kSection];
+  state = {{"micro_steps", impl.micro_steps},
+           {"global_steps", impl.global_steps},
+           {"global_samples", impl.global_samples},
+           {"client_state", client_state},
+           {"config", impl.config.to_json()}};
+  if (impl.scaler) state["scaler"] = impl.scaler->state();
+  if (impl.schedule) state["schedule"] = impl.schedule->state();
+
+  std::unique_ptr<checkpoint::Store> store;
+  on_main_rank(impl.communicator, [&] {
+    checkpoint::StoreOptions keep_all;
+    keep_all.rotation = {.keep_last = 0, .keep_best = 0};
+    store = std::make_unique<checkpoint::Store>(place, keep_all);
+    return std::string();
+  });
+  const checkpoint::Entry entry = engine::save_together(impl.communicator, store.get(), snapshot);
+  return on_main_rank(impl.communicator, [&] { return entry.path.string(); });
+}
+
+std::optional<LoadedCheckpoint> EngineCore::load_checkpoint(const fs::path& folder,
+                                                            const LoadCheckpointOptions& options) {
+  Impl& impl = *impl_;
+  const fs::path place = tag_folder(folder, options.tag);
+  const fs::path path = on_main_rank(impl.communicator, [&] {
+    const auto newest = checkpoint::newest_valid(interop::checkpoints_folder(place));
+    if (!newest) base::log_warning("engine", "there is no checkpoint to go on from in '{}'", place.string());
+    return newest ? newest->path.string() : std::string();
+  });
+  if (path.empty()) return std::nullopt;
+  const checkpoint::Reader reader(path);
+  const nlohmann::json& metadata = reader.metadata();
+  const nlohmann::json state = metadata.value(kSection, nlohmann::json::object());
+  const LoadedCheckpoint loaded{path, state.value("client_state", nlohmann::json()).dump()};
+  impl.replica->zero_grad();
+  impl.backwards = 0;
+  impl.replica->restore_weights(reader);
+  if (options.load_module_only) return loaded;
+  if (options.load_optimizer_states && metadata.contains("optimizer"))
+    impl.replica->restore_optimizer(reader);
+  if (impl.scaler && state.contains("scaler")) impl.scaler->load_state(state.at("scaler"));
+  if (impl.schedule && options.load_lr_scheduler_states && state.contains("schedule")) {
+    impl.schedule->load_state(state.at("schedule"));
+  }
+  impl.global_steps = state.value("global_steps", reader.step());
+  // Another configuration may accumulate otherwise: a step begins here in any case.
+  impl.micro_steps = impl.global_steps * impl.batch.accumulation_steps;
+  impl.global_samples = state.value("global_samples", int64_t{0});
+  return loaded;
+}
+
+bool EngineCore::save_16bit_model(const fs::path& folder, const std::string& file) {
+  Impl& impl = *impl_;
+  if (impl.config.zero.stage == 3 && !impl.config.zero.gather_16bit_weights_on_model_save) {
+    if (impl.communicator.rank() == 0) {
+      base::log_warning(
+          "engine",
+          "no weights were saved: at stage 3 set stage3_gather_16bit_weights_on_model_save to true, or "
+          "use `lockstep ckpt export` on a checkpoint");
+    }
+    return false;
+  }
+  const std::shared_ptr<void> whole = gather_parameters();
+  on_main_rank(impl.communicator, [&] {
+    fs::create_directories(folder);
+    save_weights(*impl.module, folder / file);
+    return std::string();
+  });
+  return true;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <lockstep/engine.h>
+#include <lockstep/grad_scaler.h>
+#include <lockstep/learning_rate.h>
+
+#include "engine/engine_report.h"
+#include "engine/replica.h"
+
+namespace lockstep {
+
+struct EngineCore::Impl {
+  Impl(std::shared_ptr<torch::nn::Module> module, DeepSpeedConfig config, Communicator communicator,
+       torch::optim::Optimizer* own_optimizer);
+
+  void meet_batch(int64_t batch_size);
+  void update();
+  // What gradients are multiplied by; undefined: by 1. Nothing: the step is to be skipped.
+  std::optional<at::Tensor> gradient_factor();
+  void report_step();
+  double step_loss() const;
+
+  const DeepSpeedConfig config;
+  const Communicator communicator;
+  const std::shared_ptr<torch::nn::Module> module;
+  const c10::Device device;
+  const std::optional<c10::ScalarType> autocast;
+  std::unique_ptr<torch::optim::Optimizer> made_optimizer;  // the configuration's
+  torch::optim::Optimizer* optimizer;
+  std::unique_ptr<engine::Replica> replica;
+  std::optional<ScheduledLearningRate> schedule;
+  std::optional<GradScaler> scaler;  // where a step may be skipped
+  bool scales_loss = false;          // not with bf16, whose scale is always 1
+  engine::EngineReport report;
+
+  DeepSpeedConfig::BatchTriple batch;  // sizes are 0 while nobody knows them
+  bool batch_was_seen = false;
+
+  int64_t micro_steps = 0;
+  int64_t global_steps = 0;
+  int64_t global_samples = 0;
+  int64_t backwards = 0;  // since the last update
+  int no_syncs = 0;       // scopes that are open
+  bool step_applied = false;
+  at::Tensor norm;  // of the last step, times norm_scale
+  double norm_scale = 1;
+  at::Tensor loss_sum;  // of this step, where monitors want it
+};
+
+}  // namespace lockstep

@@ -1,0 +1,156 @@
+#include "engine/engine_report.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <exception>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr auto kComponent = "engine";
+
+std::unique_ptr<Tracker> open_monitor(const char* kind, const DeepSpeedConfig::Monitor& monitor) {
+  TrackerOptions options;
+  options.folder = std::filesystem::path(monitor.output_path) / monitor.job_name;
+  options.run_name = monitor.job_name;
+  return make_tracker(kind, options);
+}
+
+double rate(int64_t samples, std::chrono::steady_clock::duration time) {
+  const double seconds = std::chrono::duration<double>(time).count();
+  return seconds > 0 ? static_cast<double>(samples) / seconds : 0;
+}
+
+}  // namespace
+
+EngineReport::EngineReport(const DeepSpeedConfig& config, int rank, c10::Device device)
+    : config_(config), is_main_(rank == 0), device_(device) {
+  if (!is_main_) return;
+  if (config.tensorboard.enabled) monitors_.push_back(open_monitor("tensorboard", config.tensorboard));
+  if (config.csv_monitor.enabled) monitors_.push_back(open_monitor("csv", config.csv_monitor));
+}
+
+EngineReport::~EngineReport() {
+  for (const auto& monitor : monitors_) {
+    try {
+      monitor->close(std::uncaught_exceptions() > 0 ? RunStatus::kFailed : RunStatus::kFinished);
+    } catch (const std::exception& error) {
+      base::log_warning(kComponent, "a monitor could not be closed: {}", error.what());
+    }
+  }
+}
+
+void EngineReport::say_configuration(const DeepSpeedConfig& config) {
+  for (const auto& [key, value] : config.auto_values) {
+    base::log_info(kComponent, "{}: \"auto\" is {}", key, value);
+  }
+  if (config.dump_state) base::log_info(kComponent, "configuration: {}", config.to_json().dump(2));
+}
+
+void EngineReport::wait_for_device() const {
+  if (device_.is_cpu()) return;
+  c10::impl::VirtualGuardImpl(device_.type()).synchronizeDevice(device_.index());
+}
+
+EngineReport::Clock::time_point EngineReport::now() const {
+  wait_for_device();
+  return Clock::now();
+}
+
+void EngineReport::begin(StepPhase) {
+  if (config_.wall_clock_breakdown) phase_began_ = now();
+}
+
+void EngineReport::end(StepPhase phase) {
+  if (config_.wall_clock_breakdown) add(phase, now() - phase_began_);
+}
+
+void EngineReport::add(StepPhase phase, std::chrono::nanoseconds time) {
+  times_[static_cast<size_t>(phase)] += time;
+}
+
+double EngineReport::milliseconds(StepPhase phase) const {
+  return std::chrono::duration<double, std::milli>(times_[static_cast<size_t>(phase)]).count();
+}
+
+bool EngineReport::prints_after(int64_t step) const {
+  const int64_t period = config_.steps_per_print.value_or(0);
+  return period > 0 && step % period == 0;
+}
+
+void EngineReport::after_step(const StepFacts& facts) {
+  const bool prints = prints_after(facts.step);
+  const bool has_period = config_.steps_per_print.value_or(0) > 0;
+  if (is_main_ && prints) print_progress(facts);
+  if (is_main_ && (prints || !has_period)) print_times(facts);
+  if (has_monitors()) write_monitors(facts);
+  times_ = {};
+  if (!first_end_) {
+    first_end_ = now();
+    first_samples_ = facts.samples;
+    last_line_ = *first_end_;
+    last_samples_ = facts.samples;
+  }
+}
+
+void EngineReport::print_progress(const StepFacts& facts) {
+  std::string line = fmt::format("step={}, skipped={}, lr=[{}], norm={:.6g}", facts.step, facts.skipped,
+                                 fmt::join(facts.rates, ", "), facts.norm());
+  if (facts.loss_scale) line += fmt::format(", loss_scale={:g}", *facts.loss_scale);
+  base::log_info(kComponent, "{}", line);
+  if (!config_.throughput_timer.enabled || !first_end_) return;
+  if (config_.throughput_timer.synchronized) wait_for_device();
+  const auto time = Clock::now();
+  base::log_info(kComponent, "global_step={}, RunningAvgSamplesPerSec={:.6g}, CurrSamplesPerSec={:.6g}",
+                 facts.step, rate(facts.samples - first_samples_, time - *first_end_),
+                 rate(facts.samples - last_samples_, time - last_line_));
+  last_line_ = time;
+  last_samples_ = facts.samples;
+}
+
+void EngineReport::print_times(const StepFacts& facts) {
+  if (config_.wall_clock_breakdown) {
+    const double backward = milliseconds(StepPhase::kBackward);
+    const double reduce = milliseconds(StepPhase::kReduce);
+    base::log_info(
+        kComponent,
+        "time (ms) | fwd: {:.2f} | bwd: {:.2f} | bwd_inner: {:.2f} | bwd_allreduce: {:.2f} | step: {:.2f}",
+        milliseconds(StepPhase::kForward), backward, backward - reduce, reduce,
+        milliseconds(StepPhase::kStep));
+  }
+  if (!config_.memory_breakdown) return;
+  if (const auto memory = facts.memory()) {
+    const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+    base::log_info(
+        kComponent,
+        "memory (MiB) | parameters: {:.2f} | gradients: {:.2f} | master: {:.2f} | optimizer: {:.2f} | "
+        "buffers: {:.2f}",
+        mib(memory->parameters), mib(memory->gradients), mib(memory->master), mib(memory->optimizer),
+        mib(memory->buffers));
+  }
+}
+
+void EngineReport::write_monitors(const StepFacts& facts) {
+  std::vector<Scalar> scalars = {{"Train/Samples/train_loss", facts.loss()},
+                                 {"Train/Samples/lr", facts.rates.empty() ? 0.0 : facts.rates.front()},
+                                 {"Train/Samples/grad_norm", facts.norm()}};
+  if (facts.loss_scale) scalars.push_back({"Train/Samples/loss_scale", *facts.loss_scale});
+  if (config_.wall_clock_breakdown) {
+    const double backward = milliseconds(StepPhase::kBackward);
+    const double reduce = milliseconds(StepPhase::kReduce);
+    scalars.push_back({"Train/Samples/elapsed_time_ms_forward", milliseconds(StepPhase::kForward)});
+    scalars.push_back({"Train/Samples/elapsed_time_ms_backward", backward});
+    scalars.push_back({"Train/Samples/elapsed_time_ms_backward_inner", backward - reduce});
+    scalars.push_back({"Train/Samples/elapsed_time_ms_backward_allreduce", reduce});
+    scalars.push_back({"Train/Samples/elapsed_time_ms_step", milliseconds(StepPhase::kStep)});
+  }
+  for (const auto& monitor : monitors_) monitor->write_scalars(scalars, facts.samples);
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <lockstep/deepspeed_config.h>
+#include <lockstep/sharded_model.h>
+#include <lockstep/tracker.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace lockstep::engine {
+
+enum class StepPhase { kForward, kBackward, kReduce, kStep };
+
+// What is known after a step; the functions may wait for the device and are called where
+// somebody wants to know.
+struct StepFacts {
+  int64_t step = 0;
+  int64_t skipped = 0;
+  int64_t samples = 0;  // of all ranks, in all
+  std::vector<double> rates = {};
+  std::optional<double> loss_scale = {};
+  std::function<double()> norm = {};
+  std::function<double()> loss = {};  // this rank's mean over the step
+  std::function<std::optional<ShardedModel::Memory>()> memory = {};
+};
+
+// The lines and the monitors that a configuration asks for: steps_per_print, throughput,
+// wall_clock_breakdown, memory_breakdown, tensorboard, csv_monitor. Rank 0 speaks and writes;
+// the others measure as it does.
+class EngineReport {
+ public:
+  // Opens the monitors on rank 0. ConfigError: a folder cannot be written.
+  EngineReport(const DeepSpeedConfig& config, int rank, c10::Device device);
+  ~EngineReport();
+  EngineReport(const EngineReport&) = delete;
+  EngineReport& operator=(const EngineReport&) = delete;
+
+  // "auto" values, and with dump_state the whole configuration: once, at the start.
+  static void say_configuration(const DeepSpeedConfig& config);
+
+  bool has_monitors() const { return !monitors_.empty(); }
+  void begin(StepPhase phase);
+  void end(StepPhase phase);
+  void add(StepPhase phase, std::chrono::nanoseconds time);
+  void after_step(const StepFacts& facts);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Clock::time_point now() const;
+  void wait_for_device() const;
+  bool prints_after(int64_t step) const;
+  void print_progress(const StepFacts& facts);
+  void print_times(const StepFacts& facts);
+  void write_monitors(const StepFacts& facts);
+  double milliseconds(StepPhase phase) const;
+
+  const DeepSpeedConfig& config_;
+  const bool is_main_;
+  const c10::Device device_;
+  std::vector<std::unique_ptr<Tracker>> monitors_;
+  std::array<std::chrono::nanoseconds, 4> times_{};  // of this step, by phase
+  Clock::time_point phase_began_;
+  // Throughput: since the end of the first step, and since the last line.
+  std::optional<Clock::time_point> first_end_;
+  int64_t first_samples_ = 0;
+  Clock::time_point last_line_;
+  int64_t last_samples_ = 0;
+};
+
+}  // namespace lockstep::engine

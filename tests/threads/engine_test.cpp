@@ -1,0 +1,365 @@
+// Training by a DeepSpeed configuration, with ranks as threads: against plain loops.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lockstep/data_parallel.h>
+#include <lockstep/engine.h>
+#include <lockstep/error.h>
+#include <torch/torch.h>
+
+#include <limits>
+
+#include "engine/make_optimizer.h"
+#include "engine/make_schedule.h"
+#include "engine/sharded_options.h"
+#include "support/block_net.h"
+#include "support/config_error.h"
+#include "support/group_case.h"
+
+namespace lockstep {
+namespace {
+
+using test::BlockNet;
+using test::error_of;
+using test::formula;
+using test::GroupCase;
+using test::run_group;
+using test::same_bits;
+using testing::HasSubstr;
+
+constexpr int kBatch = 4;
+
+at::Tensor batch_of(int rank, int step) { return formula({kBatch, 3}, 100 + 10 * step + rank); }
+
+struct Case {
+  GroupCase group;
+  int stage;
+
+  std::string name() const { return group.name() + "_stage" + std::to_string(stage); }
+};
+
+void PrintTo(const Case& value, std::ostream* stream) { *stream << value.name(); }
+
+class EngineTest : public testing::TestWithParam<Case> {
+ protected:
+  // Small buckets and few small parameters, so that all paths are taken; `more` is the rest
+  // of the file.
+  DeepSpeedConfig config(const std::string& more) const {
+    return DeepSpeedConfig::from_text(
+        "{train_micro_batch_size_per_gpu: 4, zero_optimization: {stage: " + std::to_string(GetParam().stage) +
+            ", reduce_bucket_size: 75, stage3_param_persistence_threshold: 9}, " + more + "}",
+        "ds.json");
+  }
+  void run(const std::function<void(Communicator&)>& body) { run_group(GetParam().group, body); }
+};
+
+std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& tensor : tensors) result.push_back(tensor.detach().clone());
+  return result;
+}
+
+std::vector<at::Tensor> parameters_of(EngineCore& engine, const BlockNet& net) {
+  const auto scope = engine.gather_parameters();
+  return copies(net->parameters());
+}
+
+void expect_same(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_TRUE(same_bits(actual[i], expected[i])) << "parameter " << i;
+  }
+}
+
+TEST_P(EngineTest, Fp32IsDataParallelBitForBit) {
+  for (const char* optimizer : {R"({type: "SGD", params: {lr: 0.1, momentum: 0.9, weight_decay: 0.01}})",
+                                R"({type: "Adam", params: {lr: 0.01, weight_decay: 0.01}})",
+                                R"({type: "Adagrad", params: {lr: 0.05}})", R"({type: "Lion"})"}) {
+    run([&](Communicator& group) {
+      const DeepSpeedConfig file =
+          config(std::string("gradient_clipping: 0, prescale_gradients: true, optimizer: ") + optimizer);
+      BlockNet plain;
+      DataParallel model(plain, group);
+      const auto plain_optimizer = engine::make_optimizer(file.optimizer, plain->parameters());
+      BlockNet net;
+      auto engine = initialize(net, file, group);
+      for (int step = 0; step < 5; ++step) {
+        model.zero_grad();
+        model.forward(batch_of(group.rank(), step)).square().mean().backward();
+        plain_optimizer->step();
+        engine.backward(engine.forward(batch_of(group.rank(), step)).square().mean());
+        engine.step();
+        EXPECT_TRUE(engine.was_step_applied());
+      }
+      expect_same(parameters_of(engine, net), copies(plain->parameters()));
+      EXPECT_EQ(engine.global_steps(), 5);
+      EXPECT_EQ(engine.global_samples(), 5 * kBatch * group.size());
+      EXPECT_EQ(engine.skipped_steps(), 0);
+    });
+  }
+}
+
+// 16 bit with masters, a static loss scale and clipping, against ShardedModel by hand.
+TEST_P(EngineTest, ShortDtypesAreShardedModelBitForBit) {
+  struct Precision {
+    const char* file;
+    at::ScalarType dtype;
+    double scale;
+  };
+  for (const Precision& precision : {Precision{"bf16: {enabled: true}", at::kBFloat16, 1},
+                                     Precision{"fp16: {enabled: true, loss_scale: 128}", at::kHalf, 128}}) {
+    run([&](Communicator& group) {
+      const DeepSpeedConfig file =
+          config(std::string(precision.file) +
+                 R"(, gradient_clipping: 0.05, optimizer: {type: "AdamW", params: {lr: 0.01}})");
+      BlockNet plain;
+      const auto optimizer = engine::make_optimizer(file.optimizer, plain->parameters());
+      plain->to(precision.dtype);
+      ShardedModel model(plain.ptr(), *optimizer, group, engine::sharded_options(file));
+      BlockNet net;
+      auto engine = initialize(net, file, group);
+      EXPECT_EQ(engine.loss_scale(), precision.scale);
+      for (int step = 0; step < 4; ++step) {
+        const at::Tensor x = batch_of(group.rank(), step).to(precision.dtype);
+        model.zero_grad();
+        model.prepare_forward();
+        (plain->forward(x).square().mean().to(at::kFloat) * precision.scale).backward();
+        const double norm = model.grad_norm().item<double>();
+        const double excess = std::max(1.0, (norm / precision.scale + 1e-6) / 0.05);
+        model.step(at::full({}, 1.0 / (precision.scale * excess)));
+
+        engine.backward(engine.forward(x).square().mean());
+        engine.step();
+        EXPECT_EQ(engine.get_global_grad_norm().value(), norm / precision.scale);
+        EXPECT_GT(engine.get_global_grad_norm().value(), 0.05) << "it must be clipped to show anything";
+      }
+      std::vector<at::Tensor> expected;
+      {
+        const auto scope = model.gather_parameters();
+        expected = copies(plain->parameters());
+      }
+      EXPECT_EQ(expected[0].scalar_type(), precision.dtype);
+      expect_same(parameters_of(engine, net), expected);
+    });
+  }
+}
+
+// Overflows on one rank only, and what DeepSpeed's scale makes of them: with hysteresis 2 the
+// first is forgiven, the next halve; the third calm step in a row doubles, with a window of 2.
+TEST_P(EngineTest, OverflowsSkipTheStepOnAllRanks) {
+  run([&](Communicator& group) {
+    BlockNet net;
+    auto engine = initialize(
+        net, config(R"(fp16: {enabled: true, initial_scale_power: 4, loss_scale_window: 2, hysteresis: 2},
+                  optimizer: {type: "SGD", params: {lr: 0.1}})"),
+        group);
+    const std::vector<bool> overflows = {false, true, true, true, false, false, false, true};
+    const std::vector<double> scales = {16, 16, 8, 4, 4, 4, 8, 8};
+    int64_t skipped = 0;
+    for (size_t step = 0; step < overflows.size(); ++step) {
+      const auto before = parameters_of(engine, net);
+      const bool is_mine = overflows[step] && group.rank() == group.size() - 1;
+      at::Tensor x = batch_of(group.rank(), static_cast<int>(step)).to(at::kHalf);
+      if (is_mine) x = x * std::numeric_limits<double>::infinity();
+      engine.backward(engine.forward(x).square().mean());
+      engine.step();
+      skipped += overflows[step] ? 1 : 0;
+      EXPECT_EQ(engine.was_step_applied(), !overflows[step]) << "step " << step;
+      EXPECT_EQ(engine.loss_scale(), scales[step]) << "step " << step;
+      EXPECT_EQ(engine.skipped_steps(), skipped);
+      EXPECT_EQ(std::isfinite(engine.get_global_grad_norm().value()), !overflows[step]);
+      if (overflows[step]) {
+        expect_same(parameters_of(engine, net), before);
+      } else {
+        EXPECT_FALSE(same_bits(parameters_of(engine, net)[0], before[0]));
+      }
+    }
+    EXPECT_EQ(engine.global_steps(), 8);
+  });
+}
+
+TEST_P(EngineTest, AnOverflowAtTheLeastScaleIsAnErrorOnAllRanks) {
+  run([&](Communicator& group) {
+    BlockNet net;
+    auto engine = initialize(net, config(R"(fp16: {enabled: true, initial_scale_power: 0, hysteresis: 1},
+                                       optimizer: {type: "SGD"})"),
+                             group);
+    const at::Tensor x = batch_of(group.rank(), 0).to(at::kHalf) * std::numeric_limits<double>::infinity();
+    engine.backward(engine.forward(x).square().mean());
+    EXPECT_THAT(error_of([&] { engine.step(); }), HasSubstr("minimum"));
+  });
+}
+
+TEST_P(EngineTest, AccumulatesMicroBatches) {
+  run([&](Communicator& group) {
+    const DeepSpeedConfig file = config(
+        R"(gradient_accumulation_steps: 3, gradient_clipping: 0, prescale_gradients: true,
+           optimizer: {type: "SGD", params: {lr: 0.1, momentum: 0.9}},
+           scheduler: {type: "WarmupLR", params: {warmup_num_steps: 4, warmup_type: "linear", warmup_min_lr: 0.1, warmup_max_lr: 0.5}})");
+    BlockNet plain;
+    DataParallel model(plain, group);
+    torch::optim::SGD optimizer(plain->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    BlockNet net;
+    auto engine = initialize(net, file, group);
+    EXPECT_EQ(engine.batch().train_batch_size, 3 * kBatch * group.size());
+    const LearningRateSchedule schedule = engine::make_schedule(file.scheduler).value();
+    for (int micro = 0; micro < 9; ++micro) {
+      const bool is_last = micro % 3 == 2;
+      const at::Tensor x = batch_of(group.rank(), micro);
+      {
+        std::optional<GradientSync::NoSync> scope;
+        if (!is_last) scope.emplace(model.no_sync());
+        (model.forward(x).square().mean() / 3.0).backward();
+      }
+      if (is_last) {
+        optimizer.param_groups()[0].options().set_lr(engine.get_lr()[0]);
+        optimizer.step();
+        model.zero_grad();
+      }
+      EXPECT_EQ(engine.is_gradient_accumulation_boundary(), is_last);
+      engine.backward(engine(x).square().mean());
+      engine.step();
+      EXPECT_EQ(engine.was_step_applied(), is_last);
+      EXPECT_EQ(engine.micro_steps(), micro + 1);
+      EXPECT_EQ(engine.global_steps(), (micro + 1) / 3);
+      EXPECT_EQ(engine.get_lr()[0], schedule.at((micro + 1) / 3, 0.1));
+    }
+    const auto actual = parameters_of(engine, net);
+    if (GetParam().stage < 2) {
+      expect_same(actual, copies(plain->parameters()));
+    } else {  // parts are reduced each time, and rounded in another order
+      for (size_t i = 0; i < actual.size(); ++i) {
+        EXPECT_TRUE(torch::allclose(actual[i], plain->parameters()[i], 1e-5, 1e-7));
+      }
+    }
+  });
+}
+
+TEST_P(EngineTest, TheProgramMayDecideWhenAStepIsDue) {
+  run([&](Communicator& group) {
+    BlockNet net;
+    auto engine =
+        initialize(net, config(R"(managed_gradient_accumulation: false, optimizer: {type: "SGD"})"), group);
+    for (int step = 0; step < 2; ++step) {
+      {
+        const auto scope = engine.no_sync();
+        engine.backward(engine.forward(batch_of(group.rank(), step)).square().mean());
+        EXPECT_THAT(error_of([&] { engine.step(); }), HasSubstr("inside no_sync()"));
+      }
+      EXPECT_TRUE(engine.is_gradient_accumulation_boundary());
+      engine.backward(engine.forward(batch_of(group.rank(), step)).square().mean());
+      engine.step();
+      EXPECT_TRUE(engine.was_step_applied());
+    }
+    EXPECT_EQ(engine.global_steps(), 2);
+  });
+}
+
+TEST_P(EngineTest, ABatchThatIsNotTheConfigurationsIsCaughtAtTheFirstForward) {
+  run([&](Communicator& group) {
+    BlockNet net;
+    auto engine = initialize(net, config(R"(optimizer: {type: "SGD"})"), group);
+    const at::Tensor wrong = formula({5, 3}, 1);
+    {
+      const torch::NoGradGuard evaluation;
+      EXPECT_EQ(engine.forward(wrong).size(0), 5);
+    }
+    EXPECT_THAT(error_of([&] { engine.forward(wrong); }),
+                HasSubstr("ds.json:1:2: the first forward has a batch of 5, and the configuration says 4"));
+    engine.backward(engine.forward(batch_of(group.rank(), 0)).square().mean());
+    engine.step();
+    engine.forward(wrong);  // a short last batch of an epoch
+  });
+}
+
+TEST_P(EngineTest, AnOptimizerOfTheProgram) {
+  run([&](Communicator& group) {
+    BlockNet net;
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    auto engine = initialize(net, config("bf16: {enabled: true}"), group, &optimizer);
+    const auto before = parameters_of(engine, net);
+    engine.backward(engine.forward(batch_of(group.rank(), 0).to(at::kBFloat16)).square().mean());
+    engine.step();
+    EXPECT_FALSE(same_bits(before[0], parameters_of(engine, net)[0]));
+    EXPECT_EQ(&engine.optimizer(), &optimizer);
+    if (GetParam().stage > 0) {
+      EXPECT_THAT(error_of([&] {
+                    initialize(net, config("zero_allow_untested_optimizer: false"), group, &optimizer);
+                  }),
+                  HasSubstr("does not know the program's optimizer"));
+    }
+  });
+}
+
+TEST_P(EngineTest, MisuseIsExplained) {
+  run([&](Communicator& group) {
+    BlockNet net;
+    torch::optim::SGD own(net->parameters(), 0.1);
+    EXPECT_THAT(error_of([&] { initialize(net, config("bf16: {enabled: false}"), group); }),
+                HasSubstr("the configuration has no optimizer"));
+    EXPECT_THAT(error_of([&] { initialize(net, config(R"(optimizer: {type: "SGD"})"), group, &own); }),
+                HasSubstr("brings its own optimizer"));
+    EXPECT_THAT(error_of([&] {
+                  initialize(net, config(R"(optimizer: {type: "SGD"}, comms_logger: {enabled: true})"),
+                             group);
+                }),
+                HasSubstr("comms_logger.enabled: "));
+    auto engine = initialize(net, config(R"(optimizer: {type: "SGD"})"), group);
+    EXPECT_THAT(error_of([&] { engine.step(); }), HasSubstr("without a backward()"));
+    EXPECT_THAT(error_of([&] { engine.backward(torch::ones({2})); }), HasSubstr("one number: it has 2"));
+    EXPECT_THAT(error_of([&] { engine.backward(torch::ones({})); }), HasSubstr("does not depend on any"));
+  });
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const std::vector<int>& hosts : {std::vector<int>{0}, {0, 0}, {0, 0, 0}}) {
+    for (int stage = 0; stage <= 3; ++stage) cases.push_back({{"shm", hosts}, stage});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, EngineTest, testing::ValuesIn(all_cases()),
+                         [](const auto& info) { return info.param.name(); });
+
+TEST(EngineOptimizersTest, LambTrainsWholeAtStage0AndIsRefusedAbove) {
+  run_group({"shm", {0, 0}}, [](Communicator& group) {
+    const auto file = [](const std::string& more) {
+      return DeepSpeedConfig::from_text(
+          R"({train_micro_batch_size_per_gpu: 4, optimizer: {type: "Lamb", params: {lr: 0.01}}, )" + more +
+              "}",
+          "ds.json");
+    };
+    BlockNet net;
+    auto engine = initialize(net, file("gradient_clipping: 0.1"), group);
+    double first = 0;
+    double last = 0;
+    for (int step = 0; step < 10; ++step) {
+      const at::Tensor loss = engine.forward(batch_of(group.rank(), 0)).square().mean();
+      last = loss.item<double>();
+      if (step == 0) first = last;
+      engine.backward(loss);
+      engine.step();
+    }
+    EXPECT_LT(last, 0.9 * first);
+    EXPECT_THAT(error_of([&] { initialize(net, file("bf16: {enabled: true}"), group); }),
+                HasSubstr("bf16.enabled: Lamb"));
+    EXPECT_THAT(error_of([&] { file("zero_optimization: {stage: 1}"); }),
+                HasSubstr("Lamb cannot be sharded"));
+  });
+}
+
+TEST(EngineOptimizersTest, LbfgsIsRefused) {
+  BlockNet net;
+  const std::string batch = "train_batch_size: 4";
+  EXPECT_THAT(error_of([&] {
+                initialize(
+                    net,
+                    DeepSpeedConfig::from_text("{" + batch + R"(, optimizer: {type: "LBFGS"}})", "ds.json"),
+                    Communicator());
+              }),
+              HasSubstr("LBFGS evaluates the loss itself"));
+}
+
+}  // namespace
+}  // namespace lockstep
