@@ -22,10 +22,21 @@ def against_whole(workload, stage, count, at_most, what):
                peer=steps(workload, 0, count), higher_is_better=True, floor=round(1 / at_most, 3), repeat=5)
 
 
+def memory_against_formula(stage, ranks):
+    """What a rank's tensors take at their most, against the paper's bytes a parameter (bf16, Adam)."""
+    formula = {1: 4 + 12 / ranks, 2: 2 + 14 / ranks, 3: 16 / ranks}[stage]
+    ours = Command([BIN / "bench" / "zero_memory", str(stage)],
+                   env={"LOCKSTEP_NPROCS": str(ranks), "LOCKSTEP_BACKEND": "gloo", "LOCKSTEP_COMPUTE_SETUP": "cpu",
+                        "OMP_NUM_THREADS": "1"})
+    return Row(f"peak memory of a rank, stage {stage}, {ranks} ranks, against the formula", "bytes/parameter",
+               ours=ours, reference=formula, floor=round(1 / 1.05, 3), repeat=1, warm_up=0)
+
+
 def rows():
     return [
         *(against_deepspeed(stage) for stage in (0, 1, 2, 3)),
         *(against_whole("zero_mlp", stage, 3000, 1.1, "the MLP") for stage in (1, 2)),
         against_whole("vit_small", 3, 8, 1.5, "ViT-small, batch 4"),
+        *(memory_against_formula(stage, ranks) for stage in (1, 2, 3) for ranks in (1, 2, 4, 8)),
         *zero_cpu_rows.rows(),
     ]

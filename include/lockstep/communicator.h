@@ -90,7 +90,8 @@ class Communicator {
   // In place. kMean needs a floating-point tensor; each contribution is multiplied
   // by 1/size before the sum, as PyTorch's DDP does.
   Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum, Timeout timeout = {}) const;
-  // input: size() equal blocks; output: this rank's block, reduced.
+  // input: size() equal blocks; output: this rank's block, reduced. Output may be its block
+  // of the input itself: the rest of the input is undefined afterwards then.
   Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum,
                       Timeout timeout = {}) const;
   // output: size() blocks of input's size, in rank order.

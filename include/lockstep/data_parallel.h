@@ -141,9 +141,9 @@ class GradientSync {
   // norm before, a scalar on the gradients' device. norm_type may be infinity.
   at::Tensor clip_grad_norm(double max_norm, double norm_type = 2.0);
 
-  // The flat gradients, bucket by bucket: for unscaling or a fused optimizer. They
-  // stay the same tensors. Valid after a backward that reduced; zero_grad() leaves
-  // them as they are.
+  // The memory of all gradients, bucket by bucket, or parameter by parameter where the rank
+  // is alone: for unscaling, or to change them in place. Valid from a backward that reduced
+  // to the next zero_grad().
   std::vector<at::Tensor> flat_gradients() const;
 
   // Time, in all, that backwards waited at their end for collectives: communication that

@@ -39,7 +39,7 @@ struct SaveCheckpointOptions {
 
 struct LoadCheckpointOptions {
   std::string tag = {};
-  // Off: the optimizer starts anew, and masters from the weights.
+  // Off: the optimizer's state stays as it is.
   bool load_optimizer_states = true;
   bool load_lr_scheduler_states = true;
   // Weights alone: counters, loss scale and all else stay as they are.
@@ -151,6 +151,8 @@ class EngineCore {
   Forward begin_forward(std::optional<int64_t> batch_size) { return {*this, batch_size}; }
   // As the model takes it: in 16 bit where fp16.auto_cast is set.
   at::Tensor input(const at::Tensor& tensor) const;
+  Impl& impl() { return *impl_; }
+  const Impl& impl() const { return *impl_; }
 
  private:
   std::unique_ptr<Impl> impl_;

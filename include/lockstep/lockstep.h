@@ -2,6 +2,7 @@
 
 // Everything a training program needs.
 
+#include <lockstep/activation_checkpoint.h>
 #include <lockstep/adadelta.h>
 #include <lockstep/adam_lbfgs.h>
 #include <lockstep/callback.h>
@@ -48,3 +49,4 @@
 #include <lockstep/weight_average.h>
 #include <lockstep/weights.h>
 #include <lockstep/world.h>
+#include <lockstep/zero_plan.h>

@@ -74,6 +74,10 @@ struct ShardedOptions {
   // Unset: where the parameters are.
   std::optional<c10::Device> device = {};
 
+  // What a rank may use for parameters, gradients and optimizer state, in bytes. Unset: what
+  // is free on its GPU; on CPUs what RLIMIT_AS, RLIMIT_DATA and control groups leave.
+  std::optional<int64_t> memory_limit_bytes = {};
+
   // Take an optimizer of a class that this library does not know. It must treat every
   // element by itself: it sees parts of flat buckets, not parameters.
   bool allow_untested_optimizer = false;
@@ -115,7 +119,8 @@ class ShardedModel {
 
   // Blocks until all ranks are here. ConfigError: the ranks' models differ; a trained
   // parameter is in no group of the optimizer, or a parameter of it is not in the model;
-  // the optimizer is of a class that cannot work on parts (LBFGS), or has a state already.
+  // the optimizer is of a class that cannot work on parts (LBFGS), or has a state already;
+  // a rank may not use as much memory as it would need, with the stage that would fit.
   ShardedModel(std::shared_ptr<torch::nn::Module> module, torch::optim::Optimizer& optimizer,
                Communicator communicator, ShardedOptions options = {});
   ~ShardedModel();

@@ -84,6 +84,14 @@ struct TrainConfig {
   int zero_stage = 0;
   // With zero_stage 3: parameters of fewer elements stay whole on every rank.
   int64_t zero_persistence_threshold = 100'000;
+  // A DeepSpeed configuration, as a file or in base64, that governs the training: its batch,
+  // precision, clipping, stage, and optimizer and scheduler where it has them. See
+  // docs/deepspeed.md. Empty: none.
+  std::string deepspeed_config;
+  // As DeepSpeed's programs have it; needs deepspeed_config, which is enough by itself.
+  bool deepspeed = false;
+  // As DeepSpeed's launcher passes it: must be what the environment says. -1: not given.
+  int local_rank = -1;
   // Parameters may go without gradient in a step. See DataParallelOptions.
   bool find_unused_parameters = false;
 

@@ -33,6 +33,7 @@ constexpr char kUsage[] =
     "  lockstep bench collectives   time and bandwidth of collectives\n"
     "  lockstep bench data          images a second from bytes to batches\n"
     "  lockstep bench scaling       a training with several numbers of ranks and CPUs\n"
+    "  lockstep plan                what training a model takes of each rank, stage by stage\n"
     "  lockstep ckpt                checkpoints: list, inspect, verify, export, import, compare\n"
     "  lockstep report              a page about runs: loss, accuracy, speed, configuration\n"
     "  lockstep --version\n"
@@ -67,7 +68,8 @@ int run_command(const Command& command, int argc, char** argv) {
 }
 
 bool needs_tensors(std::string_view command) {
-  return command == "doctor" || command == "bench" || command == "ckpt" || command == "train";
+  return command == "doctor" || command == "bench" || command == "ckpt" || command == "plan" ||
+         command == "train";
 }
 
 int run_tensor_command(char** argv) {

@@ -9,6 +9,7 @@
 #include "cli/bench_data.h"
 #include "cli/ckpt.h"
 #include "cli/doctor.h"
+#include "cli/plan.h"
 #include "cli/train.h"
 
 int main(int argc, char** argv) {
@@ -20,6 +21,7 @@ int main(int argc, char** argv) {
     int status = lockstep::kExitSuccess;
     lockstep::cli::add_doctor(app, &status);
     lockstep::cli::add_ckpt(app, &status);
+    lockstep::cli::add_plan(app, &status);
     CLI::App* bench = app.add_subcommand("bench", "measure");
     bench->require_subcommand(1);
     lockstep::cli::add_bench_collectives(*bench, &status);

@@ -50,11 +50,27 @@ void add_moving(CLI::App& ckpt, int* status) {
       ->capture_default_str();
   command->add_option("--script", out.script, "TorchScript file: fill this module and write it");
 
-  auto& in =
-      declare(ckpt, &command, "import", "make a checkpoint of a file's weights, for a trainer to start from",
-              status, ckpt::import_weights);
-  command->add_option("file", in.file, ".pt or .safetensors file of Python's")->required();
-  command->add_option("--to", in.to, "folder of checkpoints to make")->required();
+  auto& in = declare(
+      ckpt, &command, "import",
+      "make a checkpoint of a file's weights, or of a checkpoint of DeepSpeed's, for a trainer to go on from",
+      status, ckpt::import_weights);
+  command->add_option("file", in.file, ".pt or .safetensors file of Python's, or a folder of DeepSpeed's")
+      ->required();
+  command
+      ->add_option("--to", in.to,
+                   "folder of checkpoints to make; of DeepSpeed's also *.safetensors, *.pt or *.pth")
+      ->required();
+  command->add_option("--tag", in.tag, "DeepSpeed: which checkpoint of the folder; else what `latest` says");
+  command->add_option("--what", in.what, "DeepSpeed: all, or the weights of the model alone")
+      ->check(CLI::IsMember({"model", "all"}))
+      ->capture_default_str();
+  command
+      ->add_option("--dtype", in.dtype,
+                   "DeepSpeed: 16-bit weights as saved, or as the float32 ones behind them")
+      ->check(CLI::IsMember({"saved", "float32"}))
+      ->capture_default_str();
+  command->add_option("--optimizer", in.optimizer, "DeepSpeed: which one it is, where the files do not say")
+      ->check(CLI::IsMember({"Adam", "AdamW"}));
 }
 
 void add_comparing(CLI::App& ckpt, int* status) {

@@ -25,8 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 using TagValidation = DeepSpeedConfig::Checkpoint::TagValidation;
 
-constexpr auto kSection = "engine";  // of a checkpoint's metadata
-
 // Runs `work` on rank 0 and gives its answer to all; what it throws is a ConfigError on all.
 std::string on_main_rank(const Communicator& group, const std::function<std::string()>& work) {
   nlohmann::json outcome;
@@ -76,6 +74,29 @@ nlohmann::json parse_client_state(const std::string& text) {
 
 }  // namespace
 
+nlohmann::json EngineCore::Impl::state() const {
+  nlohmann::json state = {{"micro_steps", micro_steps},
+                          {"global_steps", global_steps},
+                          {"global_samples", global_samples},
+                          {"config", config.to_json()}};
+  if (scaler) state["scaler"] = scaler->state();
+  if (schedule) state["schedule"] = schedule->state();
+  return state;
+}
+
+void EngineCore::Impl::load_state(const nlohmann::json& state, int64_t step, bool with_schedule) {
+  if (scaler && state.contains("scaler")) scaler->load_state(state.at("scaler"));
+  if (schedule && with_schedule && state.contains("schedule")) {
+    schedule->load_state(state.at("schedule"));
+  } else if (schedule) {
+    schedule->set_step(schedule->step());  // the optimizer came with its own rates
+  }
+  global_steps = state.value("global_steps", step);
+  // Another configuration may accumulate otherwise: a step begins here in any case.
+  micro_steps = global_steps * batch.accumulation_steps;
+  global_samples = state.value("global_samples", int64_t{0});
+}
+
 fs::path EngineCore::save_checkpoint(const fs::path& folder, const SaveCheckpointOptions& options) {
   Impl& impl = *impl_;
   if (impl.backwards > 0) {
@@ -94,14 +115,8 @@ fs::path EngineCore::save_checkpoint(const fs::path& folder, const SaveCheckpoin
   snapshot.step = impl.global_steps;
   snapshot.world_size = impl.communicator.size();
   impl.replica->add_to(snapshot);
-  nlohmann::json& state = snapshot.metadata[kSection];
-  state = {{"micro_steps", impl.micro_steps},
-           {"global_steps", impl.global_steps},
-           {"global_samples", impl.global_samples},
-           {"client_state", client_state},
-           {"config", impl.config.to_json()}};
-  if (impl.scaler) state["scaler"] = impl.scaler->state();
-  if (impl.schedule) state["schedule"] = impl.schedule->state();
+  snapshot.metadata[engine::kSection] = impl.state();
+  snapshot.metadata[engine::kSection]["client_state"] = client_state;
 
   std::unique_ptr<checkpoint::Store> store;
   on_main_rank(impl.communicator, [&] {
@@ -126,7 +141,7 @@ std::optional<LoadedCheckpoint> EngineCore::load_checkpoint(const fs::path& fold
   if (path.empty()) return std::nullopt;
   const checkpoint::Reader reader(path);
   const nlohmann::json& metadata = reader.metadata();
-  const nlohmann::json state = metadata.value(kSection, nlohmann::json::object());
+  const nlohmann::json state = metadata.value(engine::kSection, nlohmann::json::object());
   const LoadedCheckpoint loaded{path, state.value("client_state", nlohmann::json()).dump()};
   impl.replica->zero_grad();
   impl.backwards = 0;
@@ -134,14 +149,7 @@ std::optional<LoadedCheckpoint> EngineCore::load_checkpoint(const fs::path& fold
   if (options.load_module_only) return loaded;
   if (options.load_optimizer_states && metadata.contains("optimizer"))
     impl.replica->restore_optimizer(reader);
-  if (impl.scaler && state.contains("scaler")) impl.scaler->load_state(state.at("scaler"));
-  if (impl.schedule && options.load_lr_scheduler_states && state.contains("schedule")) {
-    impl.schedule->load_state(state.at("schedule"));
-  }
-  impl.global_steps = state.value("global_steps", reader.step());
-  // Another configuration may accumulate otherwise: a step begins here in any case.
-  impl.micro_steps = impl.global_steps * impl.batch.accumulation_steps;
-  impl.global_samples = state.value("global_samples", int64_t{0});
+  impl.load_state(state, reader.step(), options.load_lr_scheduler_states);
   return loaded;
 }
 

@@ -4,10 +4,16 @@
 #include <lockstep/grad_scaler.h>
 #include <lockstep/learning_rate.h>
 
+#include <nlohmann/json.hpp>
+
 #include "engine/engine_report.h"
 #include "engine/replica.h"
 
 namespace lockstep {
+
+namespace engine {
+inline constexpr auto kSection = "engine";  // of a checkpoint's metadata
+}
 
 struct EngineCore::Impl {
   Impl(std::shared_ptr<torch::nn::Module> module, DeepSpeedConfig config, Communicator communicator,
@@ -19,6 +25,9 @@ struct EngineCore::Impl {
   std::optional<at::Tensor> gradient_factor();
   void report_step();
   double step_loss() const;
+  // Counters, loss scale and schedule, for a checkpoint; `step` is that of one that has none.
+  nlohmann::json state() const;
+  void load_state(const nlohmann::json& state, int64_t step, bool with_schedule);
 
   const DeepSpeedConfig config;
   const Communicator communicator;

@@ -17,6 +17,10 @@ class DividedReplica final : public Replica {
       : module_(std::move(module)), model_(module_, optimizer, communicator, options) {}
 
   void prepare_forward() override { model_.prepare_forward(); }
+  bool prepare_evaluation() override {
+    model_.prepare_evaluation();
+    return model_.options().stage == 3;
+  }
   void zero_grad() override { model_.zero_grad(); }
   GradientSync::NoSync no_sync() override { return model_.no_sync(); }
   bool adds_reduced_gradients() const override { return model_.options().stage >= 2; }
@@ -27,6 +31,7 @@ class DividedReplica final : public Replica {
     return std::make_shared<ShardedModel::Gathered>(model_.gather_parameters());
   }
   std::optional<ShardedModel::Memory> memory() const override { return model_.memory(); }
+  ShardedModel* sharded() override { return &model_; }
 
   void add_to(checkpoint::Snapshot& snapshot) const override {
     add_parts(snapshot, *module_, model_, model_.communicator().rank() == 0);
@@ -52,6 +57,10 @@ class WholeReplica final : public Replica {
         sync_(module_, communicator, options_of(options)) {}
 
   void prepare_forward() override { sync_.prepare_forward(); }
+  bool prepare_evaluation() override {
+    sync_.sync_buffers();
+    return false;
+  }
   void zero_grad() override { sync_.zero_grad(); }
   GradientSync::NoSync no_sync() override { return sync_.no_sync(); }
   bool adds_reduced_gradients() const override { return false; }
@@ -66,6 +75,7 @@ class WholeReplica final : public Replica {
   std::chrono::nanoseconds exposed_wait() const override { return sync_.exposed_wait(); }
   std::shared_ptr<void> gather_parameters() override { return nullptr; }
   std::optional<ShardedModel::Memory> memory() const override { return std::nullopt; }
+  ShardedModel* sharded() override { return nullptr; }
 
   void add_to(checkpoint::Snapshot& snapshot) const override {
     if (sync_.communicator().rank() != 0) return;

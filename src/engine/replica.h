@@ -23,6 +23,9 @@ class Replica {
   virtual ~Replica() = default;
 
   virtual void prepare_forward() = 0;
+  // Before forwards without gradients. Whether all ranks have to make equally many of them,
+  // because parameters are put together on the way.
+  virtual bool prepare_evaluation() = 0;
   virtual void zero_grad() = 0;
   virtual GradientSync::NoSync no_sync() = 0;
   // Whether gradients that are reduced add up, so that none has to be kept whole.
@@ -34,6 +37,8 @@ class Replica {
   virtual std::chrono::nanoseconds exposed_wait() const = 0;
   virtual std::shared_ptr<void> gather_parameters() = 0;
   virtual std::optional<ShardedModel::Memory> memory() const = 0;
+  // Null where it is whole.
+  virtual ShardedModel* sharded() = 0;
 
   // This rank's part of a checkpoint; what is whole is rank 0's.
   virtual void add_to(checkpoint::Snapshot& snapshot) const = 0;

@@ -8,7 +8,13 @@ namespace lockstep::grad {
 
 namespace {
 
-constexpr int64_t kChunkBytes = 64 << 20;
+// From this size on a broadcast's own time counts, not its start, and a copy would only
+// take memory.
+constexpr int64_t kChunkBytes = 1 << 20;
+
+bool goes_by_itself(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && static_cast<int64_t>(tensor.nbytes()) >= kChunkBytes;
+}
 
 void broadcast_chunk(const BucketLayout& chunk, const std::vector<at::Tensor>& tensors,
                      const Communicator& communicator, int root) {
@@ -35,12 +41,18 @@ void broadcast_chunk(const BucketLayout& chunk, const std::vector<at::Tensor>& t
 void broadcast_coalesced(const std::vector<at::Tensor>& tensors, const Communicator& communicator, int root) {
   if (communicator.size() == 1) return;
   const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> together;
   std::vector<BucketItem> items;
   for (const at::Tensor& tensor : tensors) {
-    items.push_back({static_cast<int64_t>(tensor.nbytes()), at::kByte, tensor.device()});
+    if (goes_by_itself(tensor)) {
+      communicator.broadcast(tensor.detach(), root).wait();
+    } else {
+      together.push_back(tensor);
+      items.push_back({static_cast<int64_t>(tensor.nbytes()), at::kByte, tensor.device()});
+    }
   }
   for (const BucketLayout& chunk : plan_buckets(items, {kChunkBytes, kChunkBytes})) {
-    if (chunk.numel > 0) broadcast_chunk(chunk, tensors, communicator, root);
+    if (chunk.numel > 0) broadcast_chunk(chunk, together, communicator, root);
   }
 }
 

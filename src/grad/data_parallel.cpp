@@ -217,11 +217,7 @@ at::Tensor GradientSync::clip_grad_norm(double max_norm, double norm_type) {
   return total;
 }
 
-std::vector<at::Tensor> GradientSync::flat_gradients() const {
-  std::vector<at::Tensor> gradients;
-  for (const auto& bucket : impl_->reducer->buckets()) gradients.push_back(bucket.buffer.flat);
-  return gradients;
-}
+std::vector<at::Tensor> GradientSync::flat_gradients() const { return impl_->reducer->gradients(); }
 
 std::chrono::nanoseconds GradientSync::exposed_wait() const { return impl_->reducer->waited(); }
 

@@ -18,21 +18,27 @@ void release(void* block) { delete static_cast<at::Tensor*>(block); }
 
 }  // namespace
 
+std::optional<size_t> pick_block(const std::vector<int64_t>& free_bytes, int64_t needed_bytes) {
+  std::optional<size_t> best;
+  for (size_t i = 0; i < free_bytes.size(); ++i) {
+    const bool fits = free_bytes[i] >= needed_bytes && free_bytes[i] <= 2 * needed_bytes;
+    if (fits && (!best || free_bytes[i] < free_bytes[*best])) best = i;
+  }
+  return best;
+}
+
 void LentMemory::hollow(const at::Tensor& flat) { storage_of(flat).reset(); }
 
 bool LentMemory::has_memory(const at::Tensor& flat) { return storage_of(flat).nbytes() > 0; }
 
-// The smallest that fits, and not one that wastes more than it serves.
 at::Tensor LentMemory::find(const at::Tensor& flat) {
-  const size_t needed = bytes_needed(flat);
-  auto best = free_.end();
-  for (auto it = free_.begin(); it != free_.end(); ++it) {
-    const bool fits = it->device() == flat.device() && it->nbytes() >= needed && it->nbytes() <= 2 * needed;
-    if (fits && (best == free_.end() || it->nbytes() < best->nbytes())) best = it;
+  std::vector<int64_t> bytes;
+  for (const at::Tensor& block : free_) {
+    bytes.push_back(block.device() == flat.device() ? static_cast<int64_t>(block.nbytes()) : 0);
   }
-  if (best != free_.end()) {
-    at::Tensor block = std::move(*best);
-    free_.erase(best);
+  if (const auto found = pick_block(bytes, static_cast<int64_t>(bytes_needed(flat)))) {
+    at::Tensor block = std::move(free_[*found]);
+    free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(*found));
     return block;
   }
   at::Tensor block = communicator_.allocate(flat.numel(), flat);

@@ -3,10 +3,16 @@
 #include <ATen/core/Tensor.h>
 #include <lockstep/communicator.h>
 
+#include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 namespace lockstep::grad {
+
+// Which of the free blocks is lent to who needs so many bytes: the smallest that fits, and
+// not one that wastes more than it serves. nullopt: a new one is made.
+std::optional<size_t> pick_block(const std::vector<int64_t>& free_bytes, int64_t needed_bytes);
 
 // Memory for tensors that need it for a part of a step only. A borrower and all its
 // views stay the same tensors; their storage is empty between take_back() and the next

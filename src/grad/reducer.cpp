@@ -43,7 +43,10 @@ class Reducer::Hook final : public torch::autograd::FunctionPostHook {
 };
 
 Reducer::Reducer(std::vector<NamedParameter> parameters, Communicator communicator, ReducerOptions options)
-    : communicator_(std::move(communicator)), options_(std::move(options)), memory_(communicator_) {
+    : communicator_(std::move(communicator)),
+      options_(std::move(options)),
+      alone_(communicator_.size() == 1 && !options_.hook && options_.rules.plan.empty()),
+      memory_(communicator_) {
   const at::NoGradGuard no_grad;
   slots_.resize(parameters.size());
   add_buckets(parameters);
@@ -74,8 +77,8 @@ void Reducer::add_buckets(const std::vector<NamedParameter>& parameters) {
   for (const BucketLayout& layout :
        options_.rules.plan.empty() ? plan_buckets(items, options_.limits) : options_.rules.plan) {
     Bucket& bucket = buckets_.emplace_back();
-    bucket.buffer = options_.rules.transient ? make_hollow_buffer(layout, tensors)
-                                             : make_flat_buffer(layout, tensors, communicator_);
+    bucket.buffer = options_.rules.transient || alone_ ? make_hollow_buffer(layout, tensors)
+                                                       : make_flat_buffer(layout, tensors, communicator_);
     bucket.payload = layout.payload;
     for (size_t i = 0; i < layout.slots.size(); ++i) {
       const size_t index = layout.slots[i].item;
@@ -95,9 +98,9 @@ void Reducer::adopt_gradient(Slot& slot) {
   }
   if (gradient.defined()) {
     slot.last_used = clock_;
-    slot.view.copy_(gradient);
+    if (!alone_) slot.view.copy_(gradient);
   }
-  gradient = slot.view;
+  if (!alone_) gradient = slot.view;
 }
 
 void Reducer::add_hook(size_t index) {
@@ -148,8 +151,20 @@ bool Reducer::exchanges_usage() const { return tolerates_unused() && !learned_ &
 int64_t Reducer::bucket_bytes() const {
   if (options_.rules.transient) return memory_.bytes();
   int64_t bytes = 0;
-  for (const Bucket& bucket : buckets_) bytes += static_cast<int64_t>(bucket.buffer.flat.nbytes());
+  for (const at::Tensor& gradient : gradients()) bytes += static_cast<int64_t>(gradient.nbytes());
   return bytes;
+}
+
+std::vector<at::Tensor> Reducer::gradients() const {
+  std::vector<at::Tensor> gradients;
+  if (alone_) {
+    for (const Slot& slot : slots_) {
+      if (slot.parameter.grad().defined()) gradients.push_back(slot.parameter.grad());
+    }
+  } else {
+    for (const Bucket& bucket : buckets_) gradients.push_back(bucket.buffer.flat);
+  }
+  return gradients;
 }
 
 // -- while backward runs
@@ -175,6 +190,7 @@ void Reducer::on_gradient(size_t index, const at::Tensor& incoming) {
 }
 
 void Reducer::move_into_bucket(Slot& slot) {
+  if (alone_) return;
   at::Tensor& gradient = slot.parameter.mutable_grad();
   if (gradient.is_same(slot.view)) return;
   const at::NoGradGuard no_grad;
@@ -249,7 +265,7 @@ void Reducer::launch_full_buckets() {
 void Reducer::launch(size_t index) {
   Bucket& bucket = buckets_[index];
   const at::Tensor& flat = bucket.buffer.flat;
-  if (flat.numel() == 0) return;
+  if (flat.numel() == 0 || alone_) return;
   if (options_.hook) {
     bucket.reduction = options_.hook({index, buckets_.size(), flat, bucket.names}, communicator_);
   } else {
@@ -308,6 +324,7 @@ void Reducer::account_for_missing() {
 }
 
 void Reducer::clear_unless_contributed(Slot& slot) {
+  if (alone_) return;
   if (slot.last_used < last_cleared_ || !slot.parameter.grad().defined()) {
     const at::NoGradGuard no_grad;
     open(buckets_[slot.bucket]);
@@ -340,7 +357,7 @@ void Reducer::settle_unused() {
   for (Slot& slot : slots_) {
     at::Tensor& gradient = slot.parameter.mutable_grad();
     if (slot.used_somewhere) {
-      if (!gradient.is_same(slot.view)) gradient = slot.view;
+      if (!alone_ && !gradient.is_same(slot.view)) gradient = slot.view;
       slot.last_used = clock_;
     } else if (slot.last_used < last_cleared_) {
       // Undefined, not zero: optimizers skip it, as they would without DataParallel.

@@ -61,6 +61,9 @@ inline constexpr size_t kTransientInFlight = 2;
 // mutex. Exceptions leave backward() as they were thrown. A backward that runs inside
 // another one (a Function that calls backward) reduces on its own, so that it needs
 // find_unused_parameters.
+//
+// A rank that is alone has nobody to share with: its gradients stay where autograd puts
+// them, and buckets only count.
 class Reducer {
  public:
   // Hooks itself into the accumulators and makes every gradient a view of its
@@ -94,6 +97,9 @@ class Reducer {
     PendingReduction reduction;
   };
   const std::vector<Bucket>& buckets() const { return buckets_; }
+  // The memory of all gradients: whole buckets, or those of each parameter that has one where
+  // the rank is alone.
+  std::vector<at::Tensor> gradients() const;
   // All memory of buckets, of transient ones that which is lent or kept for them.
   int64_t bucket_bytes() const;
 
@@ -149,6 +155,7 @@ class Reducer {
 
   Communicator communicator_;
   const ReducerOptions options_;
+  const bool alone_;
   bool sync_ = true;
 
   std::mutex mutex_;  // guards all below

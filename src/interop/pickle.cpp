@@ -15,6 +15,8 @@ static_assert(std::endian::native == std::endian::little, "pickles and tensors a
 
 // A state dict of a hundred thousand tensors has two million.
 constexpr size_t kMaxValues = size_t{8} << 20;
+// Longer ones than programs have would only be copied around.
+constexpr size_t kMaxNameBytes = 200;
 
 // The instructions of Python's pickle module that torch.save uses.
 enum Opcode : unsigned char {
@@ -72,7 +74,7 @@ enum Opcode : unsigned char {
 
 class Machine {
  public:
-  explicit Machine(std::string_view bytes) : bytes_(bytes) {}
+  Machine(std::string_view bytes, UnknownNames unknown) : bytes_(bytes), unknown_(unknown) {}
 
   Pickle run() {
     while (step(static_cast<unsigned char>(read(1)[0]))) {
@@ -198,11 +200,14 @@ class Machine {
   void push_global(std::string_view module, std::string_view name) {
     const std::string full = fmt::format("{}.{}", module, name);
     const std::optional<Global> global = find_global(full);
+    if (!global && unknown_ == UnknownNames::kKeep) {
+      return push(Global{.meaning = Global::Meaning::kOpaque, .name = full.substr(0, kMaxNameBytes)});
+    }
     if (!global) {
       fail(fmt::format(
           "it holds an object that only its own Python code can read: '{}'. Save the weights alone: "
           "torch.save(model.state_dict(), \"weights.pt\")",
-          full.substr(0, 200)));
+          full.substr(0, kMaxNameBytes)));
     }
     push(*global);
   }
@@ -226,6 +231,7 @@ class Machine {
       function = inner->items[0];
       arguments = inner->items[2];
     }
+    if (function->as<Opaque>() != nullptr && unknown_ == UnknownNames::kKeep) return push(Opaque{});
     const Global* global = function->as<Global>();
     const Tuple* tuple = arguments->as<Tuple>();
     if (global == nullptr || tuple == nullptr) fail("it calls what is no function");
@@ -245,10 +251,11 @@ class Machine {
 
   // Attributes, as a state dict's _metadata: no weights.
   void build() {
-    pop();
-    const PickleValue* target = top();
-    if (target->as<Dict>() == nullptr && target->as<TensorReference>() == nullptr &&
-        target->as<Opaque>() == nullptr) {
+    PickleValue* state = pop();
+    PickleValue* target = top();
+    if (auto* object = std::get_if<Opaque>(&target->value)) {
+      object->state = state;
+    } else if (target->as<Dict>() == nullptr && target->as<TensorReference>() == nullptr) {
       fail("it sets attributes of what has none");
     }
   }
@@ -331,6 +338,7 @@ class Machine {
   }
 
   std::string_view bytes_;
+  UnknownNames unknown_;
   size_t position_ = 0;
   Pickle pickle_;
   std::vector<PickleValue*> stack_;
@@ -340,6 +348,6 @@ class Machine {
 
 }  // namespace
 
-Pickle parse_pickle(std::string_view bytes) { return Machine(bytes).run(); }
+Pickle parse_pickle(std::string_view bytes, UnknownNames unknown) { return Machine(bytes, unknown).run(); }
 
 }  // namespace lockstep::interop

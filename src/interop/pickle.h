@@ -14,10 +14,15 @@ class PickleError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// What becomes of a name of Python's that is not among the few known ones.
+enum class UnknownNames {
+  kRefuse,  // a PickleError that names it
+  kKeep,    // an Opaque with its name, and whatever it is called with is one too
+};
+
 // Reads one pickle of protocol 2 to 5, of those that Python's torch.save writes for
 // tensors, numbers, text, and lists, tuples and dicts of them. Memory stays
-// proportional to the bytes, whatever they say, and nothing is executed: a name of
-// Python's that is not among the few known ones is a PickleError that names it.
-Pickle parse_pickle(std::string_view bytes);
+// proportional to the bytes, whatever they say, and nothing is executed.
+Pickle parse_pickle(std::string_view bytes, UnknownNames unknown = UnknownNames::kRefuse);
 
 }  // namespace lockstep::interop

@@ -58,6 +58,7 @@ constexpr KnownCall kCalls[] = {
     {"torch.nn.parameter.Parameter", Meaning::kFirstArgument},
     {"torch._tensor._rebuild_from_type_v2", Meaning::kFromType},
     {"torch.Size", Meaning::kFirstArgument},
+    {"deepspeed.runtime.zero.config.ZeroStageEnum", Meaning::kFirstArgument},
     {"torch.storage.UntypedStorage", Meaning::kType},
     // What a training checkpoint holds beside its weights.
     {"torch.Tensor", Meaning::kOpaque},
@@ -136,14 +137,14 @@ TensorReference tensor(const std::vector<ValueRef>& arguments, Meaning meaning) 
 
 std::optional<Global> find_global(std::string_view name) {
   for (const KnownCall& call : kCalls) {
-    if (name == call.name) return Global{call.meaning, std::nullopt};
+    if (name == call.name) return Global{.meaning = call.meaning};
   }
   constexpr std::string_view kCuda = "torch.cuda.";
   for (const KnownType& known : kTypes) {
     const bool is_storage = !known.storage.empty() &&
                             (name == known.storage || (name.starts_with(kCuda) &&
                                                        name.substr(kCuda.size()) == known.storage.substr(6)));
-    if (is_storage || name == known.dtype) return Global{Meaning::kType, known.type};
+    if (is_storage || name == known.dtype) return Global{.meaning = Meaning::kType, .type = known.type};
   }
   return std::nullopt;
 }
@@ -170,7 +171,7 @@ PickleValue call_global(const Global& global, const std::vector<ValueRef>& argum
     case Meaning::kTensorV1:
     case Meaning::kTensorV2:
     case Meaning::kTensorV3: return {tensor(arguments, global.meaning)};
-    case Meaning::kOpaque: return {Opaque{}};
+    case Meaning::kOpaque: return {Opaque{.name = global.name}};
     default: throw PickleError("it calls what is no function");
   }
 }

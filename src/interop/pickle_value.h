@@ -16,8 +16,12 @@ struct PickleValue;
 // Points into the arena of the Pickle that it belongs to; never null.
 using ValueRef = PickleValue*;
 
-// Something that cannot hold weights: a set, an integer beyond 64 bits, a device.
-struct Opaque {};
+// Something that cannot hold weights: a set, an integer beyond 64 bits, a device, or an
+// object of a class that is not known here.
+struct Opaque {
+  std::string name = {};     // of its class; empty: no object
+  ValueRef state = nullptr;  // its attributes, where it has any
+};
 
 struct Tuple {
   std::vector<ValueRef> items;
@@ -47,7 +51,8 @@ struct Global {
   };
   Meaning meaning = Meaning::kOpaque;
   // kType: a dtype, or a storage class with elements of one. nullopt: untyped bytes.
-  std::optional<at::ScalarType> type;
+  std::optional<at::ScalarType> type = {};
+  std::string name = {};  // of what is not known
 };
 
 // The memory of one or more tensors, kept outside the pickle.

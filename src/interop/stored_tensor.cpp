@@ -10,33 +10,6 @@
 namespace lockstep::interop {
 namespace {
 
-// How many bytes from its storage's begin a tensor reaches; and how many it would take
-// if it were contiguous. False: more than 64 bits can say.
-bool extent(const TensorReference& tensor, size_t item_bytes, uint64_t* reach, uint64_t* bytes) {
-  uint64_t last = static_cast<uint64_t>(tensor.offset);
-  uint64_t numel = 1;
-  bool empty = false;
-  for (size_t i = 0; i < tensor.sizes.size(); ++i) {
-    const auto size = static_cast<uint64_t>(tensor.sizes[i]);
-    if (size == 0) {
-      empty = true;
-      continue;
-    }
-    uint64_t step = 0;
-    if (__builtin_mul_overflow(size - 1, static_cast<uint64_t>(tensor.strides[i]), &step)) return false;
-    if (__builtin_add_overflow(last, step, &last)) return false;
-    if (__builtin_mul_overflow(numel, size, &numel)) return false;
-  }
-  *reach = 0;
-  *bytes = 0;
-  if (__builtin_mul_overflow(numel, uint64_t{item_bytes}, bytes)) return false;
-  if (*bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return false;
-  if (empty) *bytes = 0;
-  if (empty) return true;
-  return !__builtin_add_overflow(last, uint64_t{1}, &last) &&
-         !__builtin_mul_overflow(last, uint64_t{item_bytes}, reach);
-}
-
 // A complex number is two numbers of half its size.
 void swap_bytes(at::Tensor& bytes, at::ScalarType type) {
   const size_t width = c10::elementSize(type) / (c10::isComplexType(type) ? 2 : 1);
@@ -46,6 +19,32 @@ void swap_bytes(at::Tensor& bytes, at::ScalarType type) {
 }
 
 }  // namespace
+
+std::optional<TensorExtent> extent_of(const TensorReference& tensor) {
+  const uint64_t item_bytes = c10::elementSize(tensor.dtype);
+  auto last = static_cast<uint64_t>(tensor.offset);
+  uint64_t numel = 1;
+  bool empty = false;
+  for (size_t i = 0; i < tensor.sizes.size(); ++i) {
+    const auto size = static_cast<uint64_t>(tensor.sizes[i]);
+    if (size == 0) {
+      empty = true;
+      continue;
+    }
+    uint64_t step = 0;
+    if (__builtin_mul_overflow(size - 1, static_cast<uint64_t>(tensor.strides[i]), &step))
+      return std::nullopt;
+    if (__builtin_add_overflow(last, step, &last)) return std::nullopt;
+    if (__builtin_mul_overflow(numel, size, &numel)) return std::nullopt;
+  }
+  TensorExtent extent;
+  if (__builtin_mul_overflow(numel, item_bytes, &extent.bytes)) return std::nullopt;
+  if (extent.bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
+  if (empty) return TensorExtent{};
+  if (__builtin_add_overflow(last, uint64_t{1}, &last)) return std::nullopt;
+  if (__builtin_mul_overflow(last, item_bytes, &extent.reach)) return std::nullopt;
+  return extent;
+}
 
 const at::Tensor& StoredTensors::storage(const TensorReference& reference) {
   const std::string& key = reference.storage.key;
@@ -62,10 +61,9 @@ const at::Tensor& StoredTensors::storage(const TensorReference& reference) {
 }
 
 at::Tensor StoredTensors::tensor(const TensorReference& reference) {
-  const size_t item_bytes = c10::elementSize(reference.dtype);
-  uint64_t reach = 0;
-  uint64_t bytes = 0;
-  if (!extent(reference, item_bytes, &reach, &bytes)) throw PickleError("its sizes overflow");
+  const auto extent = extent_of(reference);
+  if (!extent) throw PickleError("its sizes overflow");
+  const auto [reach, bytes] = *extent;
   const at::Tensor& memory = storage(reference);
   if (reach > memory.nbytes()) {
     throw PickleError(fmt::format("it reaches to byte {} of a storage of {}", reach, memory.nbytes()));

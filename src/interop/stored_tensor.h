@@ -2,7 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -10,6 +12,15 @@
 #include "interop/state_dict.h"
 
 namespace lockstep::interop {
+
+// How many bytes from its storage's begin a tensor reaches, and how many it would take if
+// it were contiguous.
+struct TensorExtent {
+  uint64_t reach = 0;
+  uint64_t bytes = 0;
+};
+// nullopt: more than 64 bits can say.
+std::optional<TensorExtent> extent_of(const TensorReference& tensor);
 
 // Makes tensors of what a file describes. Tensors of one storage share its memory.
 class StoredTensors {

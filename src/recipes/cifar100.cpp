@@ -132,6 +132,13 @@ ImageTransform transform_of(bool train, bool channels_last) {
   return transform;
 }
 
+std::shared_ptr<torch::optim::SGD> make_optimizer(const Model& model, const Options& options) {
+  return std::make_shared<torch::optim::SGD>(model.module()->parameters(),
+                                             torch::optim::SGDOptions(options.base_lr)
+                                                 .momentum(options.momentum)
+                                                 .weight_decay(options.weight_decay));
+}
+
 int64_t rank_batch_size(const Options& options, const World& world) {
   const int64_t parts = world.size() * options.train.accumulate_steps;
   if (options.batch_size % parts == 0) return options.batch_size / parts;
@@ -169,9 +176,7 @@ void train(World& world, const Options& options) {
                                    {.batch_size = options.test_batch_size}, world);
   const Model model = models::wide_resnet();
   if (channels_last) use_channels_last(*model.module());
-  torch::optim::SGD optimizer(model.module()->parameters(), torch::optim::SGDOptions(options.base_lr)
-                                                                .momentum(options.momentum)
-                                                                .weight_decay(options.weight_decay));
+  const auto optimizer = make_optimizer(model, options);
 
   TrainConfig config = options.train;
   config.precision = options.precision != "auto" ? options.precision : on_gpu ? "fp16" : "fp32";
@@ -186,7 +191,7 @@ void train(World& world, const Options& options) {
   }
   const JobShape shape = job_shape(gather_places(world));
   announce(world, options, shape);
-  CifarTrainer trainer(world, model, optimizer, config, train, batch_size, time, target);
+  CifarTrainer trainer(world, model, *optimizer, config, train, batch_size, time, target);
   const FitResult result = trainer.fit(train, test);
   if (result.stopped != "interrupted") {
     trainer.print(training_summary_lines(shape, time->seconds(), time->images_per_s()));
@@ -201,6 +206,17 @@ std::string cifar100_defaults() {
   return fmt::format(
       "--epochs {} --batch-size {} (over all ranks) --base-lr {} --target-accuracy {} --patience {}",
       options.train.max_iter, options.batch_size, options.base_lr, options.target_accuracy, options.patience);
+}
+
+RecipeModel cifar100_model(const std::string& size) {
+  require_no_size("cifar100", size);
+  const Options options;
+  const Model model = models::wide_resnet();
+  return {.model = model,
+          .optimizer = make_optimizer(model, options),
+          .sample_shape = {3, 32, 32},
+          .batch_size = 0,
+          .global_batch_size = options.batch_size};
 }
 
 int run_cifar100(int argc, const char* const* argv) {

@@ -159,6 +159,17 @@ std::string mnist_defaults() {
                      options.train.seed);
 }
 
+RecipeModel mnist_model(const std::string& size) {
+  require_no_size("mnist", size);
+  const Options options;
+  const Model model = models::princeton_cnn();
+  return {.model = model,
+          .optimizer = make_adadelta(model.module()->parameters(), {.lr = options.lr}),
+          .sample_shape = {1, 28, 28},
+          .batch_size = *options.train.batch_size,
+          .global_batch_size = 0};
+}
+
 int run_mnist(int argc, const char* const* argv) { return run(kMnist, argc, argv); }
 int run_fashion_mnist(int argc, const char* const* argv) { return run(kFashionMnist, argc, argv); }
 

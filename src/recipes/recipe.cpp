@@ -13,16 +13,25 @@ namespace lockstep::recipes {
 namespace {
 
 constexpr Recipe kRecipes[] = {
-    {"sine", "sin(2 pi x) with a small network", sine_defaults, run_sine},
-    {"mnist", "handwritten digits with Princeton's convolutional network", mnist_defaults, run_mnist},
-    {"fashion-mnist", "pieces of clothing with the same network", mnist_defaults, run_fashion_mnist},
-    {"cifar100", "small pictures of 100 kinds with Sigma2's Wide ResNet", cifar100_defaults, run_cifar100},
-    {"vit", "pictures of an HDF5 file with LUMI's vision transformer", vit_defaults, run_vit},
+    {"sine", "sin(2 pi x) with a small network", sine_defaults, run_sine, sine_model},
+    {"mnist", "handwritten digits with Princeton's convolutional network", mnist_defaults, run_mnist,
+     mnist_model},
+    {"fashion-mnist", "pieces of clothing with the same network", mnist_defaults, run_fashion_mnist,
+     mnist_model},
+    {"cifar100", "small pictures of 100 kinds with Sigma2's Wide ResNet", cifar100_defaults, run_cifar100,
+     cifar100_model},
+    {"vit", "pictures of an HDF5 file with LUMI's vision transformer", vit_defaults, run_vit, vit_model},
 };
 
 }  // namespace
 
 std::span<const Recipe> all_recipes() { return kRecipes; }
+
+void require_no_size(const std::string& recipe, const std::string& size) {
+  if (size.empty()) return;
+  throw ConfigError("train",
+                    fmt::format("the recipe {} has one model, without sizes: --model {}", recipe, size));
+}
 
 const Recipe& find_recipe(const std::string& name) {
   std::vector<std::string> names;

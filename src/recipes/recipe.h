@@ -1,9 +1,27 @@
 #pragma once
 
+#include <lockstep/model.h>
+
+#include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
+
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace lockstep::recipes {
+
+// What a recipe trains, without its data.
+struct RecipeModel {
+  Model model;
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  std::vector<int64_t> sample_shape;  // of one input
+  int64_t batch_size = 0;             // a rank's, as long as the batch of all ranks is not fixed
+  int64_t global_batch_size = 0;      // or that of all ranks
+};
 
 // A whole training that `lockstep train NAME` runs: data, model, optimizer, printed lines.
 struct Recipe {
@@ -14,6 +32,8 @@ struct Recipe {
   // Reads the flags, joins or starts the ranks, trains, and returns the exit status.
   // argv[0] is the command as the user wrote it. Throws ConfigError and HelpRequested.
   int (*run)(int argc, const char* const* argv);
+  // `size`: what its flag --model says; empty: as it is by default. ConfigError: no such.
+  RecipeModel (*model)(const std::string& size);
 };
 
 // In the order in which they are listed.

@@ -25,10 +25,14 @@ TrainConfig defaults() {
   return config;
 }
 
+torch::nn::Sequential make_model() {
+  return torch::nn::Sequential(torch::nn::Linear(1, 16), torch::nn::ReLU(), torch::nn::Linear(16, 1));
+}
+
 void train(World& world, const TrainConfig& config, double lr) {
   const auto x = torch::linspace(0, 1, kSamples).reshape({-1, 1});
   const auto y = torch::sin(2 * M_PI * x);
-  torch::nn::Sequential model(torch::nn::Linear(1, 16), torch::nn::ReLU(), torch::nn::Linear(16, 1));
+  torch::nn::Sequential model = make_model();
   torch::optim::SGD optimizer(model->parameters(), lr);
   Trainer trainer(world, model, optimizer, config, mse);
   trainer.fit(Loader(TensorDataset({x, y}), {.batch_size = kBatchSize, .shuffle = true}));
@@ -39,6 +43,17 @@ void train(World& world, const TrainConfig& config, double lr) {
 
 std::string sine_defaults() {
   return fmt::format("--epochs {} --batch-size {} --lr 0.01", defaults().max_iter, kBatchSize);
+}
+
+RecipeModel sine_model(const std::string& size) {
+  require_no_size("sine", size);
+  const torch::nn::Sequential model = make_model();
+  return {
+      .model = model,
+      .optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.01)),
+      .sample_shape = {1},
+      .batch_size = kBatchSize,
+      .global_batch_size = 0};
 }
 
 int run_sine(int argc, const char* const* argv) {

@@ -1,6 +1,7 @@
 // LUMI's script: a vision transformer on pictures in one HDF5 file.
 
 #include <fmt/format.h>
+#include <lockstep/activation_checkpoint.h>
 #include <lockstep/callbacks.h>
 #include <lockstep/error.h>
 #include <lockstep/image_subset.h>
@@ -40,6 +41,7 @@ struct Options {
   double lr = 1e-3;
   double train_fraction = 0.8;
   bool save_model = true;
+  bool activation_checkpointing = false;
 
   Options() {
     train.max_iter = 10;
@@ -60,6 +62,8 @@ struct Options {
         .add("lr", lr, "learning rate of Adam", {.minimum = 0})
         .add("train_fraction", train_fraction, "part of the images to train on; the others validate",
              {.minimum = 0, .maximum = 1})
+        .add("activation_checkpointing", activation_checkpointing,
+             "compute the activations of blocks again in backward instead of keeping them")
         .add("save_model", save_model, "write the weights for Python's torch.load into the run folder");
     return table;
   }
@@ -89,6 +93,7 @@ Model make_model(const Options& options) {
   shape.classes = options.classes;
   Model model = models::vision_transformer(shape);
   if (!options.weights.empty()) models::load_vision_transformer(model, options.weights);
+  if (options.activation_checkpointing) set_activation_checkpointing(*model.module());
   return model;
 }
 
@@ -142,10 +147,26 @@ std::string vit_defaults() {
                      options.train.max_iter, *options.train.batch_size, options.lr);
 }
 
+RecipeModel vit_model(const std::string& size) {
+  Options options;
+  if (!size.empty()) options.model = size;
+  const Model model = make_model(options);
+  return {.model = model,
+          .optimizer = make_python_adam(model.module()->parameters(), {.lr = options.lr}),
+          .sample_shape = {3, options.image_size, options.image_size},
+          .batch_size = *options.train.batch_size,
+          .global_batch_size = 0};
+}
+
 int run_vit(int argc, const char* const* argv) {
   Options options;
   train::parse_options("LUMI's vision transformer on an HDF5 file with 'images' and 'labels'.", options.own(),
                        options.train, argc, argv, {"global_batch_size"});
+  if (options.activation_checkpointing && options.train.cuda_graph) {
+    throw ConfigError("train",
+                      "cuda_graph cannot record activation_checkpointing, which reads random states on the "
+                      "host: set one");
+  }
   return launch(options.train, [&](World& world) { train(world, options); });
 }
 

@@ -12,9 +12,9 @@ at::Tensor leaf_over(const at::Tensor& flat, int64_t first, int64_t count) {
   return leaf.set_(flat.storage(), flat.storage_offset() + first, {count});
 }
 
-bool needs_master(c10::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf; }
-
 }  // namespace
+
+bool needs_master(c10::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf; }
 
 ShardedBucket::ShardedBucket(const grad::BucketLayout& layout, const std::vector<NamedParameter>& parameters,
                              const Communicator& communicator, Place place, bool resident, Homes homes)
@@ -72,9 +72,7 @@ void ShardedBucket::divide(grad::LentMemory& memory) {
   }
 }
 
-c10::ScalarType ShardedBucket::master_type() const {
-  return needs_master(layout_.dtype) ? at::kFloat : layout_.dtype;
-}
+c10::ScalarType ShardedBucket::master_type() const { return master_dtype(layout_.dtype); }
 
 void ShardedBucket::take_update() {
   const at::NoGradGuard no_grad;

@@ -11,11 +11,18 @@
 #include "grad/lent_memory.h"
 #include "grad/named_parameter.h"
 #include "shard/copy_lane.h"
+#include "shard/gather.h"
 #include "shard/host_memory.h"
 
 namespace lockstep::shard {
 
 using grad::NamedParameter;
+
+// 16-bit parameters are updated in float32.
+bool needs_master(c10::ScalarType dtype);
+inline c10::ScalarType master_dtype(c10::ScalarType dtype) {
+  return needs_master(dtype) ? c10::ScalarType::Float : dtype;
+}
 
 // Where this rank stands among those that share buckets.
 struct Place {
@@ -29,17 +36,6 @@ struct Homes {
   HostMemory* parameters = nullptr;  // of buckets that are not resident
   HostMemory* masters = nullptr;
   bool masters_leave = false;  // for a file: they are in host memory for a while only
-};
-
-// A running gather of parameters.
-struct Gather {
-  Work work = {};
-  CopyLane::Mark copy = {};
-  // The current stream, or this thread on a CPU, waits.
-  void wait() {
-    work.wait();
-    copy.wait_on_device();
-  }
 };
 
 // The parameters of one bucket, and this rank's part of them.

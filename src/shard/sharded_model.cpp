@@ -17,6 +17,8 @@
 #include "grad/reducer.h"
 #include "optim/flat_optimizer.h"
 #include "shard/checked_options.h"
+#include "shard/memory_check.h"
+#include "shard/model_layout.h"
 #include "shard/shard_plan.h"
 #include "shard/sharded_model_impl.h"
 #include "shard/sharded_optimizer.h"
@@ -66,6 +68,7 @@ ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::opti
   grad::require_agreement(shard::facts_of(options), communicator);
   const std::vector<NamedParameter> parameters = trained_parameters(*module);
   const std::vector<int> groups = shard::groups_of(optimizer, parameters);
+  shard::require_memory(*module, optimizer, communicator, options);
   group_names.resize(optimizer.param_groups().size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     group_names[static_cast<size_t>(groups[i])].push_back(parameters[i].name);
@@ -88,8 +91,6 @@ ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::opti
     }
   }
   shard::hand_over(optimizer, buckets, group_of);
-  schedule = std::make_unique<shard::UnitSchedule>(buckets, unit_of, units.size() + 1, communicator,
-                                                   options.prefetch ? options.prefetch_limit : 0);
   attach_units();
   gradients = std::make_unique<shard::PartGradients>(buckets, sync->flat_gradients(), communicator, options,
                                                      *lane, host_copies.get());
@@ -157,35 +158,23 @@ void ShardedModel::Impl::make_buckets(const std::vector<NamedParameter>& paramet
                                       const std::vector<int>& groups) {
   const shard::UnitMap map(*module);
   units = map.units();
-  // A bucket has one group of the optimizer, and from stage 3 on one unit.
-  struct Family {
-    int group;
-    size_t unit;
-    bool resident;
-    auto operator<=>(const Family&) const = default;
-  };
-  std::map<Family, int> families;
-  std::vector<Family> by_number;
-  int64_t persistent = 0;
+  std::vector<shard::LayoutParameter> places;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& tensor = parameters[i].tensor;
-    const bool is_small = tensor.numel() < options.persistence_threshold &&
-                          tensor.numel() <= options.persistence_limit - persistent;
-    if (is_small) persistent += tensor.numel();
-    const bool resident = options.stage < 3 || is_small;
-    const Family family{groups[i], resident ? 0 : map.of(tensor), resident};
-    const auto [found, is_new] = families.try_emplace(family, static_cast<int>(by_number.size()));
-    if (is_new) by_number.push_back(family);
-    items.push_back(
-        {tensor.numel(), tensor.scalar_type(), options.device ? device : tensor.device(), found->second});
+    const c10::Device home = options.device ? device : tensor.device();
+    places.push_back({{tensor.numel(), tensor.scalar_type(), home}, groups[i], map.of(tensor)});
   }
+  const shard::ModelLayout planned = shard::lay_out(places, options, place.ranks);
+  items = planned.items;
   const shard::Homes homes{lane.get(), host_parameters.get(), host_states.get(), is_nvme()};
-  for (const grad::BucketLayout& layout : shard::plan_shards(items, options.bucket_cap_bytes, place.ranks)) {
-    const Family& family = by_number[static_cast<size_t>(layout.family)];
-    buckets.emplace_back(layout, parameters, communicator, place, family.resident, homes);
-    group_of.push_back(family.group);
-    unit_of.push_back(family.unit);
+  for (const shard::LayoutBucket& bucket : planned.buckets) {
+    buckets.emplace_back(bucket.layout, parameters, communicator, place, bucket.resident, homes);
+    group_of.push_back(bucket.group);
+    unit_of.push_back(bucket.unit);
   }
+  gatherer = std::make_unique<shard::BucketGatherer>(buckets, communicator);
+  schedule = std::make_unique<shard::UnitSchedule>(planned.by_unit(units.size() + 1), *gatherer,
+                                                   options.prefetch ? options.prefetch_limit : 0);
 }
 
 void ShardedModel::Impl::attach_units() {
@@ -194,7 +183,7 @@ void ShardedModel::Impl::attach_units() {
 
 PendingReduction ShardedModel::Impl::reduce(const GradientBucket& bucket) {
   PendingReduction reduction = gradients->reduce(bucket.index, bucket.gradients);
-  schedule->bucket_reduced(bucket.index);
+  if (!buckets[bucket.index].resident()) schedule->bucket_reduced(unit_of[bucket.index]);
   return reduction;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "grad/bucket_plan.h"
+#include "shard/bucket_gatherer.h"
 #include "shard/copy_lane.h"
 #include "shard/host_memory.h"
 #include "shard/nvme_states.h"
@@ -58,6 +59,7 @@ struct ShardedModel::Impl {
   std::vector<int> group_of;    // of each bucket
   std::vector<size_t> unit_of;  // of each bucket
   std::vector<shard::Unit*> units;
+  std::unique_ptr<shard::BucketGatherer> gatherer;
   std::unique_ptr<shard::UnitSchedule> schedule;
   std::unique_ptr<GradientSync> sync;
 

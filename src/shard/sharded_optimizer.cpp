@@ -135,4 +135,52 @@ int64_t state_bytes(const Optimizer& optimizer) {
   return bytes;
 }
 
+namespace {
+
+constexpr int64_t kProbeElements = 64;
+
+// Takes an optimizer's parameters and state away, and gives them back at its end.
+class SetAside {
+ public:
+  explicit SetAside(Optimizer& optimizer) : optimizer_(optimizer), state_(std::move(optimizer.state())) {
+    optimizer_.state().clear();
+    for (auto& group : optimizer_.param_groups()) {
+      parameters_.push_back(std::move(group.params()));
+      group.params().clear();
+    }
+  }
+  ~SetAside() {
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      optimizer_.param_groups()[i].params() = std::move(parameters_[i]);
+    }
+    optimizer_.state() = std::move(state_);
+  }
+  SetAside(const SetAside&) = delete;
+  SetAside& operator=(const SetAside&) = delete;
+
+ private:
+  Optimizer& optimizer_;
+  std::remove_reference_t<decltype(std::declval<Optimizer&>().state())> state_;
+  std::vector<std::vector<at::Tensor>> parameters_;
+};
+
+}  // namespace
+
+int64_t StateBytes::measure(int group, c10::ScalarType dtype) const {
+  const SetAside aside(optimizer_);
+  const at::NoGradGuard no_grad;
+  at::Tensor probe = at::zeros({kProbeElements}, dtype);
+  optimizer_.param_groups()[static_cast<size_t>(group)].params().push_back(probe);
+  if (optimizer_class(optimizer_) == "Adagrad") make_adagrad_state(optimizer_);
+  step_one(optimizer_, probe, at::zeros_like(probe), {});
+  return state_bytes(optimizer_);
+}
+
+int64_t StateBytes::operator()(int group, c10::ScalarType dtype, int64_t elements) const {
+  if (!contains(kElementwise, optimizer_class(optimizer_))) return 0;
+  const auto [found, is_new] = measured_.try_emplace({group, dtype}, 0);
+  if (is_new) found->second = measure(group, dtype);
+  return elements * found->second / kProbeElements;
+}
+
 }  // namespace lockstep::shard

@@ -2,7 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shard/sharded_bucket.h"
@@ -35,5 +37,21 @@ void step_one(torch::optim::Optimizer& optimizer, const at::Tensor& master, cons
               const at::Tensor& factor);
 
 int64_t state_bytes(const torch::optim::Optimizer& optimizer);
+
+// Bytes of state that an optimizer will keep for parts, found out by a step on a small
+// tensor. The optimizer must live as long; it is as before after each call. A class that
+// this library does not know counts as one without state.
+class StateBytes {
+ public:
+  explicit StateBytes(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {}
+  int64_t operator()(int group, c10::ScalarType dtype, int64_t elements) const;
+
+ private:
+  int64_t measure(int group, c10::ScalarType dtype) const;
+
+  torch::optim::Optimizer& optimizer_;
+  // Of kProbeElements elements.
+  mutable std::map<std::pair<int, c10::ScalarType>, int64_t> measured_;
+};
 
 }  // namespace lockstep::shard

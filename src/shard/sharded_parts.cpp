@@ -56,7 +56,7 @@ ShardedModel::Memory ShardedModel::memory() const {
     memory.host += memory.gradients + memory.buffers;
   }
   (transient ? memory.buffers : memory.gradients) += impl_->sync->gradient_bytes();
-  memory.buffers += impl_->schedule->bytes();
+  memory.buffers += impl_->gatherer->bytes();
   return memory;
 }
 

@@ -21,12 +21,15 @@ class UnitMap {
 
   // Unit i + 1 is units()[i].
   const std::vector<Unit*>& units() const { return units_; }
+  // The unit around unit i + 1, at its first place in the module; 0: none.
+  const std::vector<size_t>& parents() const { return parents_; }
   size_t of(const at::Tensor& parameter) const { return owner_.at(parameter.unsafeGetTensorImpl()); }
 
  private:
   void visit(torch::nn::Module& module, size_t unit);
 
   std::vector<Unit*> units_;
+  std::vector<size_t> parents_;
   std::map<const Unit*, size_t> index_;
   std::map<const void*, size_t> owner_;
 };

@@ -1,29 +1,22 @@
 #include "shard/unit_schedule.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 namespace lockstep::shard {
 
-UnitSchedule::UnitSchedule(std::vector<ShardedBucket>& buckets, std::vector<size_t> unit_of, size_t num_units,
-                           Communicator communicator, int64_t prefetch_limit)
-    : buckets_(buckets),
-      unit_of_(std::move(unit_of)),
-      prefetch_limit_(prefetch_limit),
-      memory_(std::move(communicator)) {
-  units_.resize(num_units);
-  position_.assign(num_units, -1);
-  for (size_t i = 0; i < buckets_.size(); ++i) {
-    if (buckets_[i].resident()) continue;
-    units_[unit_of_[i]].buckets.push_back(i);
-    units_[unit_of_[i]].elements += buckets_[i].layout().numel;
-  }
+UnitSchedule::UnitSchedule(const std::vector<UnitBuckets>& units, Gatherer& gatherer, int64_t prefetch_limit)
+    : gatherer_(gatherer), prefetch_limit_(prefetch_limit) {
+  units_.resize(units.size());
+  position_.assign(units.size(), -1);
+  for (size_t unit = 0; unit < units.size(); ++unit) units_[unit].own = units[unit];
 }
 
 void UnitSchedule::start(size_t unit) {
   UnitState& state = units_[unit];
   if (state.whole) return;
   state.whole = true;
-  for (const size_t bucket : state.buckets) state.gathers.push_back(buckets_[bucket].start_gather(memory_));
+  for (const size_t bucket : state.own.buckets) state.gathers.push_back(gatherer_.start(bucket));
 }
 
 void UnitSchedule::finish(size_t unit) {
@@ -36,7 +29,7 @@ void UnitSchedule::release(size_t unit) {
   UnitState& state = units_[unit];
   if (!state.whole || is_held()) return;
   finish(unit);  // nobody may write into memory that is given away
-  for (const size_t bucket : state.buckets) buckets_[bucket].release(memory_);
+  for (const size_t bucket : state.own.buckets) gatherer_.release(bucket);
   state.whole = false;
   state.reduced = 0;
 }
@@ -46,7 +39,7 @@ void UnitSchedule::start_neighbour(size_t unit, int direction) {
   const int64_t next = position_[unit] + direction;
   if (next < 0 || next >= static_cast<int64_t>(order_.size())) return;
   const size_t neighbour = order_[static_cast<size_t>(next)];
-  if (units_[neighbour].elements <= prefetch_limit_) start(neighbour);
+  if (units_[neighbour].own.elements <= prefetch_limit_) start(neighbour);
 }
 
 void UnitSchedule::begin_step() {
@@ -58,15 +51,23 @@ void UnitSchedule::before_forward(size_t unit) {
   if (position_[unit] < 0) {
     position_[unit] = static_cast<int64_t>(order_.size());
     order_.push_back(unit);
+    // It seemed to be the last one as long as nobody knew of this one.
+    if (kept_ != 0) release(kept_);
   }
+  kept_ = 0;
   finish(unit);
-  start_neighbour(unit, +1);
+  // Inside of a backward activations are computed again: what comes next has been there.
+  if (torch::autograd::get_current_graph_task_id() == -1) start_neighbour(unit, +1);
 }
 
 void UnitSchedule::after_forward(size_t unit) {
   // Backward begins with the last one.
   const bool is_last = order_.back() == unit;
-  if (!at::GradMode::is_enabled() || !is_last) release(unit);
+  if (!at::GradMode::is_enabled() || !is_last) {
+    release(unit);
+  } else {
+    kept_ = unit;
+  }
 }
 
 void UnitSchedule::before_backward(size_t unit) {
@@ -74,11 +75,9 @@ void UnitSchedule::before_backward(size_t unit) {
   start_neighbour(unit, -1);
 }
 
-void UnitSchedule::bucket_reduced(size_t bucket) {
-  if (buckets_[bucket].resident()) return;
-  const size_t unit = unit_of_[bucket];
+void UnitSchedule::bucket_reduced(size_t unit) {
   if (unit == 0) return;
-  if (++units_[unit].reduced == units_[unit].buckets.size()) release(unit);
+  if (++units_[unit].reduced == units_[unit].own.buckets.size()) release(unit);
 }
 
 void UnitSchedule::release_all() {
@@ -99,7 +98,7 @@ void UnitSchedule::unhold() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     if (!whole_before_hold_[unit]) release(unit);
   }
-  memory_.forget_free();
+  gatherer_.forget_free();
 }
 
 }  // namespace lockstep::shard

@@ -6,10 +6,20 @@
 #include <cstdint>
 #include <vector>
 
-#include "grad/lent_memory.h"
-#include "shard/sharded_bucket.h"
+#include "shard/gather.h"
+#include "shard/model_layout.h"
 
 namespace lockstep::shard {
+
+// What makes buckets whole, and takes the memory for it away again. Buckets by their number.
+class Gatherer {
+ public:
+  virtual ~Gatherer() = default;
+  virtual Gather start(size_t bucket) = 0;
+  virtual void release(size_t bucket) = 0;
+  // Memory that no bucket has now is given up.
+  virtual void forget_free() = 0;
+};
 
 // Decides when the parameters of each unit are whole: gathered before its forward and
 // its backward, released after each, and the one that comes next gathered ahead, by the
@@ -20,17 +30,17 @@ namespace lockstep::shard {
 // see the same events.
 class UnitSchedule final : public UnitWatcher {
  public:
-  // buckets[i] belongs to unit unit_of[i], below num_units; they outlive it. A unit of more
-  // elements than `prefetch_limit` is not gathered ahead.
-  UnitSchedule(std::vector<ShardedBucket>& buckets, std::vector<size_t> unit_of, size_t num_units,
-               Communicator communicator, int64_t prefetch_limit);
+  // The gatherer outlives it. A unit of more elements than `prefetch_limit` is not gathered
+  // ahead.
+  UnitSchedule(const std::vector<UnitBuckets>& units, Gatherer& gatherer, int64_t prefetch_limit);
 
   void begin_step();
   void before_forward(size_t unit) override;
   void after_forward(size_t unit) override;
   void before_backward(size_t unit) override;
-  // The reduction of a bucket's gradients has started: nobody needs its parameters.
-  void bucket_reduced(size_t bucket);
+  // The reduction of the gradients of one of the unit's buckets, one that is not whole at
+  // all times, has started: nobody needs its parameters.
+  void bucket_reduced(size_t unit);
   // Whatever a step has left whole.
   void release_all();
   // All units are whole, whatever happens, until as many unhold() have been said.
@@ -39,15 +49,12 @@ class UnitSchedule final : public UnitWatcher {
   void unhold();
   bool is_held() const { return holds_ > 0; }
 
-  int64_t bytes() const { return memory_.bytes(); }
-
  private:
   struct UnitState {
-    std::vector<size_t> buckets;  // those that are not resident
+    UnitBuckets own;
     std::vector<Gather> gathers;  // running ones
     bool whole = false;           // or on its way
     size_t reduced = 0;           // buckets of this backward
-    int64_t elements = 0;
   };
 
   void start(size_t unit);
@@ -56,17 +63,17 @@ class UnitSchedule final : public UnitWatcher {
   // The unit that follows in the recorded order, or comes before.
   void start_neighbour(size_t unit, int direction);
 
-  std::vector<ShardedBucket>& buckets_;
-  const std::vector<size_t> unit_of_;
+  Gatherer& gatherer_;
   const int64_t prefetch_limit_;
   int holds_ = 0;
   std::vector<bool> whole_before_hold_;
-  grad::LentMemory memory_;
   std::vector<UnitState> units_;
 
   // Each unit's place in the forward, by first use; -1: not seen yet.
   std::vector<int64_t> position_;
   std::vector<size_t> order_;
+  // The unit that is still whole after its forward because backward may begin with it; 0: none.
+  size_t kept_ = 0;
 };
 
 }  // namespace lockstep::shard

@@ -63,14 +63,14 @@ struct Checkpointing::Writer {
   checkpoint::AsyncWriter async;
 };
 
-Checkpointing::Checkpointing(const World& world, const TrainConfig& config, fs::path folder)
+Checkpointing::Checkpointing(const World& world, const TrainConfig& config, fs::path folder, bool divided)
     : world_(world), config_(config), folder_(std::move(folder)), enabled_(asks_for_checkpoints(config)) {
   if (!enabled_) return;
   on_main_rank(world, [&] {
     writer_ = std::make_unique<Writer>(folder_, config_);
     return std::string();
   });
-  if (config.zero_stage == 0) return;
+  if (!divided) return;
   writer_ = std::make_unique<Writer>(std::move(writer_), comm::make_host_group(world.communicator()));
 }
 

@@ -25,7 +25,8 @@ class Checkpointing {
  public:
   // Takes the folder's lock on rank 0 where checkpoints are on. ConfigError on all
   // ranks: another run holds it, or the folder cannot be made.
-  Checkpointing(const World& world, const TrainConfig& config, std::filesystem::path folder);
+  // `divided`: every rank writes its part.
+  Checkpointing(const World& world, const TrainConfig& config, std::filesystem::path folder, bool divided);
   ~Checkpointing();
   Checkpointing(const Checkpointing&) = delete;
   Checkpointing& operator=(const Checkpointing&) = delete;

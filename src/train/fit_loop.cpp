@@ -41,13 +41,14 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
       folder_(world_, config_),
       data_(train, data_rank(trainer), data_ranks(trainer), config_),
       copy_to_device_(world_.device(), trainer.dtype),
-      checkpoints_(world_, config_, folder_.checkpoints()),
+      checkpoints_(world_, config_, folder_.checkpoints(), trainer.step.sharded() != nullptr),
       bar_(config_.verbose ? config_.progress : "none", world_.is_main()),
       sums_(config_.log_setup == "auto"),
       state_{.model = trainer.model,
              .optimizer = trainer.optimizer,
              .gradient_free = trainer.gradient_free,
-             .sharded = trainer.step.parallel().sharded(),
+             .sharded = trainer.step.sharded(),
+             .deepspeed = trainer.step.deepspeed(),
              .scaler = trainer.step.scaler() ? &*trainer.step.scaler() : nullptr,
              .average = trainer.average ? &*trainer.average : nullptr,
              .data = data_,
@@ -74,6 +75,12 @@ void FitLoop::check_configuration() const {
   if (trainer_.fitting) throw ConfigError("train", "fit() was called inside fit() of the same trainer");
   if (trainer_.gradient_free != nullptr && trainer_.average) {
     throw ConfigError("train", "ema_decay averages what gradients make of the weights: a search has none");
+  }
+  if (trainer_.step.deepspeed() != nullptr && data_.num_batches() < config_.accumulate_steps) {
+    throw ConfigError(
+        "train", fmt::format("an epoch has {} batches a rank, and deepspeed_config accumulates {} for one "
+                             "step: lower gradient_accumulation_steps or the batch",
+                             data_.num_batches(), config_.accumulate_steps));
   }
   if (config_.val_every > 0 && validation_.empty()) {
     throw ConfigError(
@@ -145,6 +152,10 @@ bool FitLoop::train_step() {
     samples += batch.size();
     batches_.push_back(copy_to_device_(batch));
   }
+  // An engine's step has all its batches: those that are left over at the end of an epoch
+  // wait for the next one, which is shuffled anew.
+  const bool whole_steps_only = trainer_.step.deepspeed() != nullptr;
+  if (whole_steps_only && static_cast<int64_t>(batches_.size()) < config_.accumulate_steps) return false;
   if (batches_.empty()) return false;
   trainer_.begin(Stage::kTrainBatchStart, trainer_.result.step + 1, batches_.front());
   const LossResult outcome =
@@ -189,6 +200,7 @@ LossResult FitLoop::step_without_gradients() {
 
 void FitLoop::check_finite(double loss) const {
   if (std::isfinite(loss)) return;
+  if (trainer_.step.deepspeed() != nullptr && trainer_.step.deepspeed()->may_skip()) return;
   if (trainer_.step.scaler()) {  // leaves out the steps that overflow
     trainer_.step.scaler()->check_progress();
     return;
@@ -319,7 +331,7 @@ FitResult FitLoop::finish() {
   result.train_loss = loss != result.metrics.end() ? loss->second : std::nan("");
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   result.samples_per_s = samples_ / seconds;
-  result.skipped_steps = trainer_.step.scaler() ? trainer_.step.scaler()->skipped_steps() : 0;
+  result.skipped_steps = trainer_.step.skipped_steps();
   result.stopped = interrupted_ ? "interrupted" : stopped_;
   result.run_folder = folder_.path().string();
   finish_trackers();

@@ -84,7 +84,7 @@ std::map<std::string, double> FitLoop::shown_metrics(bool own) const {
 void FitLoop::write_metrics() {
   if (!world_.is_main()) return;
   const StepClock::Split split = trainer_.clock.take();
-  const std::chrono::nanoseconds waited = trainer_.step.parallel().exposed_wait();
+  const std::chrono::nanoseconds waited = trainer_.step.exposed_wait();
   const double exposed_s = std::chrono::duration<double>(waited - waited_before_).count();
   waited_before_ = waited;
   if (config_.write_every == 0 || trainer_.epochs_done % config_.write_every != 0) return;
@@ -101,9 +101,9 @@ void FitLoop::write_metrics() {
   scalars.push_back({"time_backward_s", split.backward_s - exposed_s});
   scalars.push_back({"time_exposed_communication_s", exposed_s});
   scalars.push_back({"time_optimizer_s", split.optimizer_s});
-  if (trainer_.step.scaler()) {
-    scalars.push_back({"loss_scale", trainer_.step.scaler()->current_scale()});
-    scalars.push_back({"skipped_steps", static_cast<double>(trainer_.step.scaler()->skipped_steps())});
+  if (trainer_.step.may_skip()) {
+    scalars.push_back({"loss_scale", trainer_.step.loss_scale()});
+    scalars.push_back({"skipped_steps", static_cast<double>(trainer_.step.skipped_steps())});
   }
   trackers_->write_scalars(scalars, trainer_.result.step);
 }

@@ -8,6 +8,7 @@
 
 #include "engine/autocast.h"
 #include "train/batch_source.h"
+#include "train/weighted_result.h"
 
 namespace lockstep::train {
 namespace {
@@ -24,27 +25,49 @@ int64_t count_samples(const std::vector<Batch>& batches) {
   return samples;
 }
 
-// total += part * weight, over the loss and all metrics.
-void add_weighted(LossResult& total, const LossResult& part, double weight) {
-  const auto add = [weight](const at::Tensor& sum, const at::Tensor& value) {
-    const at::Tensor scaled = value.detach() * weight;
-    return sum.defined() ? sum + scaled : scaled;
-  };
-  total.loss = add(total.loss, part.loss);
-  for (const auto& [name, value] : part.metrics) total.metrics[name] = add(total.metrics[name], value);
+std::unique_ptr<DeepSpeedStep> make_deepspeed(const World& world, const Model& model,
+                                              torch::optim::Optimizer* optimizer,
+                                              const std::optional<DeepSpeedConfig>& config) {
+  if (!config) return nullptr;
+  if (optimizer == nullptr) {
+    throw ConfigError("train", "deepspeed_config is about gradients, and training without them has none");
+  }
+  return std::make_unique<DeepSpeedStep>(world, model, *config, optimizer);
 }
 
 }  // namespace
 
 GradientStep::GradientStep(const World& world, const Model& model, torch::optim::Optimizer* optimizer,
-                           const Loss& loss, const TrainConfig& config, StepClock& clock)
+                           const Loss& loss, const TrainConfig& config,
+                           const std::optional<DeepSpeedConfig>& deepspeed, StepClock& clock)
     : world_(world),
       model_(model),
       loss_(loss),
       config_(config),
       clock_(clock),
-      parallel_(ParallelModel::make(world, model, optimizer, config)) {
-  if (config.precision == "fp16") scaler_.emplace();
+      deepspeed_(make_deepspeed(world, model, optimizer, deepspeed)),
+      parallel_(deepspeed ? nullptr : ParallelModel::make(world, model, optimizer, config)) {
+  if (config.precision == "fp16" && !deepspeed_) scaler_.emplace();
+}
+
+bool GradientStep::prepare_evaluation() {
+  return deepspeed_ ? deepspeed_->prepare_evaluation() : parallel_->prepare_evaluation();
+}
+
+ShardedModel* GradientStep::sharded() { return deepspeed_ ? deepspeed_->sharded() : parallel_->sharded(); }
+
+std::chrono::nanoseconds GradientStep::exposed_wait() {
+  return deepspeed_ ? deepspeed_->exposed_wait() : parallel_->exposed_wait();
+}
+
+int64_t GradientStep::skipped_steps() const {
+  if (deepspeed_) return deepspeed_->skipped_steps();
+  return scaler_ ? scaler_->skipped_steps() : 0;
+}
+
+double GradientStep::loss_scale() const {
+  if (deepspeed_) return deepspeed_->loss_scale();
+  return scaler_ ? scaler_->current_scale() : 1;
 }
 
 LossResult GradientStep::forward(const Batch& batch) const {
@@ -138,6 +161,11 @@ void GradientStep::refuse_division() const {
                            config_.zero_stage));
 }
 
+void GradientStep::refuse_deepspeed() const {
+  if (!deepspeed_) return;
+  throw ConfigError("train", "deepspeed_config says what a step is: set no step of one's own");
+}
+
 LossResult GradientStep::run_with_closure(const std::vector<Batch>& batches,
                                           torch::optim::Optimizer& optimizer) {
   refuse_scaler();
@@ -216,10 +244,17 @@ void GradientStep::settle() {
 LossResult GradientStep::run(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer) {
   stepped_ = true;
   if (custom_) {
+    refuse_deepspeed();
     refuse_scaler();
     refuse_division();
     const std::function<LossResult()> closure = [&] { return evaluate(batches); };
     return custom_({batches, model_, optimizer, closure});
+  }
+  if (deepspeed_) {
+    LossResult result = deepspeed_->run(
+        batches, [this](const Batch& batch) { return forward(batch); }, clock_);
+    stepped_ = deepspeed_->was_step_applied();
+    return result;
   }
   meet(optimizer);
   if (fused_) return run_fused(batches);

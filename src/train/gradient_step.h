@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "optim/fused_step.h"
+#include "train/deepspeed_step.h"
 #include "train/parallel_model.h"
 #include "train/recorded_step.h"
 #include "train/step_clock.h"
@@ -19,8 +20,9 @@ namespace lockstep::train {
 class GradientStep {
  public:
   // All must outlive it.
+  // With `deepspeed` the step is an engine's, whose optimizer may be another one: see deepspeed().
   GradientStep(const World& world, const Model& model, torch::optim::Optimizer* optimizer, const Loss& loss,
-               const TrainConfig& config, StepClock& clock);
+               const TrainConfig& config, const std::optional<DeepSpeedConfig>& deepspeed, StepClock& clock);
 
   // Returns the mean over the batches, weighted by their samples. Batches are on the
   // device. ConfigError: the forward does not take the batch, says which one.
@@ -37,9 +39,19 @@ class GradientStep {
   // Forward alone, in the configured precision.
   LossResult forward(const Batch& batch) const;
 
-  ParallelModel& parallel() { return *parallel_; }
+  // As ParallelModel's.
+  bool prepare_evaluation();
+  ShardedModel* sharded();
+  std::chrono::nanoseconds exposed_wait();
+  // Null without a DeepSpeed configuration.
+  DeepSpeedStep* deepspeed() { return deepspeed_.get(); }
   // Where precision is fp16.
   std::optional<GradScaler>& scaler() { return scaler_; }
+  // Whether a step that overflows is left out.
+  bool may_skip() const { return scaler_ || (deepspeed_ && deepspeed_->may_skip()); }
+  // Those that overflowed, and the loss scale of the next one; 1 without any.
+  int64_t skipped_steps() const;
+  double loss_scale() const;
   // Whether the last run() changed the weights; false where fp16 overflowed, and the host
   // was told of it.
   bool stepped() const { return stepped_; }
@@ -53,6 +65,7 @@ class GradientStep {
   void meet(torch::optim::Optimizer& optimizer);
   void refuse_scaler() const;
   void refuse_division() const;
+  void refuse_deepspeed() const;
   LossResult run_with_closure(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer);
 
   const World& world_;
@@ -60,6 +73,7 @@ class GradientStep {
   const Loss& loss_;
   const TrainConfig& config_;
   StepClock& clock_;
+  const std::unique_ptr<DeepSpeedStep> deepspeed_;  // one of the two
   const std::unique_ptr<ParallelModel> parallel_;
   std::optional<GradScaler> scaler_;
   OptimizeStep custom_;

@@ -49,6 +49,11 @@ void check_agreement(const World& world) {
 }  // namespace
 
 std::unique_ptr<World> join_world(const RankMap& map, const TrainConfig& config) {
+  if (config.local_rank >= 0 && config.local_rank != map.local_rank) {
+    throw ConfigError("launch", fmt::format("--local_rank is {}, and this rank's local rank is {}: let the "
+                                            "launcher set LOCAL_RANK, or leave the flag out",
+                                            config.local_rank, map.local_rank));
+  }
   base::set_log_identity({.rank = map.rank, .world_size = map.world_size, .host = map.host});
   const c10::Device device = choose_device(map, config.compute_setup);
   // Before anything runs on the device: autograd remembers the stream of each parameter.

@@ -8,8 +8,18 @@
 #include <lockstep/world.h>
 #include <torch/torch.h>
 
+#include "shard/memory_check.h"
+
 namespace lockstep::train {
 namespace {
+
+// A model that does not fit whole is told so now, with the zero_stage that would do.
+void require_room(const World& world, const Model& model, torch::optim::Optimizer& optimizer) {
+  ShardedOptions options;
+  options.stage = 0;
+  options.allow_untested_optimizer = true;
+  shard::require_memory(*model.module(), optimizer, world.communicator(), options, /*masters=*/false);
+}
 
 class WholeModel final : public ParallelModel {
  public:
@@ -83,7 +93,10 @@ class DividedModel final : public ParallelModel {
 std::unique_ptr<ParallelModel> ParallelModel::make(const World& world, const Model& model,
                                                    torch::optim::Optimizer* optimizer,
                                                    const TrainConfig& config) {
-  if (config.zero_stage == 0) return std::make_unique<WholeModel>(world, model, config);
+  if (config.zero_stage == 0) {
+    if (optimizer != nullptr) require_room(world, model, *optimizer);
+    return std::make_unique<WholeModel>(world, model, config);
+  }
   if (optimizer == nullptr) {
     throw ConfigError("train", fmt::format("zero_stage {} divides what gradients need, and there are none in "
                                            "training without gradients: set it to 0",

@@ -7,10 +7,12 @@
 #include <torch/torch.h>
 
 #include "base/log.h"
+#include "engine/engine_impl.h"
 #include "engine/sharded_snapshot.h"
 #include "engine/snapshot_names.h"
 #include "engine/whole_snapshot.h"
 #include "train/bytes_tensor.h"
+#include "train/deepspeed_step.h"
 #include "train/random_state.h"
 
 namespace lockstep::train {
@@ -108,6 +110,21 @@ void restore_optimizer(const Reader& reader, const nlohmann::json& metadata, Tra
   }
 }
 
+// Of another program: it tells nothing of epochs and data, which begin anew.
+void restore_imported(const Reader& reader, TrainState& state) {
+  const nlohmann::json& metadata = reader.metadata();
+  const std::string folder = reader.folder().string();
+  if (!metadata.contains("optimizer")) {
+    base::log_info("train", "'{}' holds weights alone: training starts with them", folder);
+    return;
+  }
+  restore_optimizer(reader, metadata, state);
+  if (state.scaler != nullptr && metadata.contains("scaler")) state.scaler->load_state(metadata.at("scaler"));
+  state.result.step = reader.step();
+  base::log_info("train", "'{}' was imported: training goes on from its step {}, and its data begin anew",
+                 folder, state.result.step);
+}
+
 void restore_random_streams(const Reader& reader, const TrainState& state, const World& world,
                             uint64_t seed) {
   const std::string own = engine::name_under("random", std::to_string(world.rank()));
@@ -136,6 +153,7 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
   if (!world.is_main()) return snapshot;  // rank 0 has what is not divided
   nlohmann::json& metadata = snapshot.metadata;
   if (state.scaler != nullptr) metadata["scaler"] = state.scaler->state();
+  if (state.deepspeed != nullptr) metadata[engine::kSection] = state.deepspeed->state();
   if (state.average != nullptr) engine::add_section(snapshot, "average", state.average->state());
   for (size_t rank = 0; rank < streams.size(); ++rank) {
     snapshot.pieces.push_back(
@@ -156,13 +174,15 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
 void restore_snapshot(const Reader& reader, TrainState& state, const World& world, uint64_t seed) {
   const nlohmann::json& metadata = reader.metadata();
   restore_model(reader, state);
-  // Weights alone, imported from elsewhere: a start, not a continuation.
   if (!metadata.contains("epochs_done")) {
-    base::log_info("train", "'{}' holds weights alone: training starts with them", reader.folder().string());
+    restore_imported(reader, state);
     return;
   }
   restore_optimizer(reader, metadata, state);
   if (state.scaler != nullptr && metadata.contains("scaler")) state.scaler->load_state(metadata.at("scaler"));
+  if (state.deepspeed != nullptr) {
+    state.deepspeed->load_state(metadata.value(engine::kSection, nlohmann::json::object()), reader.step());
+  }
   if (state.average != nullptr) {
     const NamedTensors average = engine::read_section(reader, "average");
     if (!average.empty()) state.average->load_state(average);

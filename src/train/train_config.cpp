@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <lockstep/deepspeed_config.h>
 #include <lockstep/error.h>
 #include <lockstep/train_config.h>
 
@@ -43,6 +44,11 @@ void add_training_options(config::OptionTable& table, TrainConfig& config) {
            {.minimum = 0, .maximum = 3})
       .add("zero_persistence_threshold", config.zero_persistence_threshold,
            "elements below which zero_stage 3 keeps a parameter whole", {.minimum = 0})
+      .add("deepspeed_config", config.deepspeed_config,
+           "DeepSpeed's configuration that governs the training: a file, or base64")
+      .add("deepspeed", config.deepspeed, "as DeepSpeed's programs have it: needs deepspeed_config")
+      .add("local_rank", config.local_rank, "as DeepSpeed's launcher passes it: checked, not needed",
+           {.minimum = -1, .has_variable = false})
       .add("find_unused_parameters", config.find_unused_parameters,
            "parameters may go without gradient in a step")
       .add("val_every", config.val_every, "epochs between two validations; 0: none", {.minimum = 0})
@@ -102,6 +108,9 @@ void check_together(const TrainConfig& config) {
                       "ema_decay averages whole parameters, which no rank has with zero_stage 3: use "
                       "zero_stage 2");
   }
+  if (config.deepspeed && config.deepspeed_config.empty()) {
+    throw ConfigError("config", "deepspeed needs a configuration: give deepspeed_config a file");
+  }
   if (config.ema_decay >= 1) throw ConfigError("config", "ema_decay must be less than 1: 1");
   if (config.checkpoint_best_only && config.val_every == 0) {
     throw ConfigError("config", "checkpoint_best_only needs validation: val_every is 0");
@@ -114,6 +123,33 @@ void check_together(const TrainConfig& config) {
   if (config.tracking_tool.find("none") != std::string::npos && config.tracking_tool != "none") {
     throw ConfigError("config", fmt::format("tracking_tool is none and others: '{}'", config.tracking_tool));
   }
+}
+
+// What a user sets beside a DeepSpeed configuration that says it, too: one of them would be
+// ignored.
+void refuse_governed(const TrainConfig& config, const nlohmann::json& before, const nlohmann::json& after) {
+  if (config.deepspeed_config.empty()) return;
+  const DeepSpeedConfig file = DeepSpeedConfig::from_argument(config.deepspeed_config);
+  const bool has_batch = file.train_batch_size || file.train_micro_batch_size_per_gpu;
+  const auto refuse = [&](bool governs, const char* field, const char* key) {
+    if (!governs || before.value(field, nlohmann::json()) == after.value(field, nlohmann::json())) return;
+    throw ConfigError("config", fmt::format("{} {} and deepspeed_config say the same thing: leave it to the "
+                                            "file, where it is {}",
+                                            field, after.at(field).dump(), key));
+  };
+  refuse(has_batch, "batch_size", "train_micro_batch_size_per_gpu");
+  refuse(true, "accumulate_steps", "gradient_accumulation_steps");
+  refuse(true, "dtype", "bf16 or fp16");
+  refuse(true, "precision", "torch_autocast");
+  refuse(true, "clip_grad_norm", "gradient_clipping");
+  refuse(true, "zero_stage", "zero_optimization.stage");
+  refuse(true, "zero_persistence_threshold", "zero_optimization.stage3_param_persistence_threshold");
+  refuse(true, "find_unused_parameters", "zero_optimization.ignore_unused_parameters");
+  refuse(file.optimizer.exists(), "lr", "optimizer.params.lr");
+  refuse(file.optimizer.exists(), "base_lr", "optimizer.params.lr");
+  refuse(file.optimizer.exists(), "momentum", "optimizer.params.momentum");
+  refuse(file.optimizer.exists(), "weight_decay", "optimizer.params.weight_decay");
+  refuse(file.scheduler.exists(), "gamma", "scheduler.params");
 }
 
 }  // namespace
@@ -139,7 +175,9 @@ void train::parse_options(const std::string& description, const config::OptionTa
                           int argc, const char* const* argv, const std::set<std::string>& instead_of) {
   config::OptionTable table(description);
   table.add_config_file().add_all(own).add_all(options_of(config), instead_of);
+  const nlohmann::json before = table.to_json();
   table.parse(argc, argv);
+  refuse_governed(config, before, table.to_json());
   const nlohmann::json values = own.to_json();
   for (const auto& [name, value] : values.items()) {
     if (!value.is_null()) config.hyperparams.emplace(name, config::free_value_of(value));

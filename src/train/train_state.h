@@ -26,15 +26,18 @@ class ShardedModel;
 
 namespace lockstep::train {
 
+class DeepSpeedStep;
+
 // Everything that a training needs to go on: what a checkpoint holds. Refers to the
 // trainer's parts.
 struct TrainState {
   const Model& model;
   torch::optim::Optimizer* optimizer = nullptr;  // one of the two
   GradientFreeOptimizer* gradient_free = nullptr;
-  ShardedModel* sharded = nullptr;   // where the model is divided over the ranks
-  GradScaler* scaler = nullptr;      // where there is one
-  WeightAverage* average = nullptr;  // where there is one
+  ShardedModel* sharded = nullptr;     // where the model is divided over the ranks
+  DeepSpeedStep* deepspeed = nullptr;  // where there is one
+  GradScaler* scaler = nullptr;        // where there is one
+  WeightAverage* average = nullptr;    // where there is one
   BatchSource& data;
   MetricSums& sums;  // of the epoch so far
   const std::vector<std::shared_ptr<Callback>>& callbacks;

@@ -65,9 +65,15 @@ torch::optim::Optimizer* without_doubles(const torch::nn::Module& module,
   return optimizer;
 }
 
-TrainConfig validated(TrainConfig config) {
+std::optional<DeepSpeedConfig> read_deepspeed(const TrainConfig& config) {
+  if (config.deepspeed_config.empty()) return std::nullopt;
+  return DeepSpeedConfig::from_argument(config.deepspeed_config);
+}
+
+TrainConfig resolved(TrainConfig config, const std::optional<DeepSpeedConfig>& deepspeed,
+                     const World& world) {
   config.validate();
-  return config;
+  return deepspeed ? train::governed_by(*deepspeed, std::move(config), world) : config;
 }
 
 void use_deterministic_algorithms() {
@@ -82,13 +88,16 @@ Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::O
                     GradientFreeOptimizer* gradient_free_, TrainConfig config_, Loss loss_)
     : self(self_),
       world(world_),
-      config(validated(std::move(config_))),
+      deepspeed(read_deepspeed(config_)),
+      config(resolved(std::move(config_), deepspeed, world)),
       dtype(train::parse_dtype(config.dtype)),
-      model(place_model(std::move(model_), world.device(), dtype)),
+      // An engine converts the model itself, and makes its optimizer before.
+      model(place_model(std::move(model_), world.device(), deepspeed ? torch::kFloat32 : dtype)),
       loss(std::move(loss_)),
       optimizer(without_doubles(*model.module(), optimizer_)),
       gradient_free(gradient_free_),
-      step(world, model, optimizer, loss, config, clock) {
+      step(world, model, optimizer, loss, config, deepspeed, clock) {
+  if (step.deepspeed() != nullptr) optimizer = &step.deepspeed()->optimizer();
   if (!loss) throw ConfigError("train", "a trainer needs a loss: mse, cross_entropy, nll or a function");
   if (optimizer != nullptr) move_optimizer_state(*optimizer);
   if (config.deterministic) use_deterministic_algorithms();
@@ -107,6 +116,9 @@ void Trainer::Impl::check_no_fit() const {
 }
 
 void Trainer::Impl::check_not_divided() const {
+  if (step.deepspeed() != nullptr) {
+    throw ConfigError("train", "the optimizer cannot be changed with deepspeed_config");
+  }
   if (config.zero_stage == 0) return;
   throw ConfigError("train",
                     fmt::format("the optimizer cannot be changed with zero_stage {}: the model is divided "
@@ -161,7 +173,7 @@ Evaluation Trainer::Impl::evaluate(const DataSource& data, const std::string& ph
   hooks.start = [&](const Batch& batch) { begin(batch_start, ++batches, batch); };
   hooks.end = [&](const LossResult& outcome) { end(batch_end, batches, outcome); };
   // Rank 0's buffers are everybody's: evaluations must not depend on who runs them.
-  const bool in_step = step.parallel().prepare_evaluation();
+  const bool in_step = step.prepare_evaluation();
   std::optional<WeightAverage::Swap> averaged;
   if (average) averaged.emplace(average->swap_in());
   const auto forward = [this](const Batch& batch) { return step.forward(batch); };
@@ -200,20 +212,20 @@ Evaluation Trainer::test(const DataSource& data) {
 }
 
 at::Tensor Trainer::predict(const Loader& loader) {
-  const bool in_step = impl_->step.parallel().prepare_evaluation();
+  const bool in_step = impl_->step.prepare_evaluation();
   std::optional<WeightAverage::Swap> averaged;
   if (impl_->average) averaged.emplace(impl_->average->swap_in());
   return train::predict(loader, impl_->world, impl_->dtype, {impl_->model, in_step}, impl_->config);
 }
 
 std::shared_ptr<void> Trainer::gather_parameters() {
-  ShardedModel* sharded = impl_->step.parallel().sharded();
+  ShardedModel* sharded = impl_->step.sharded();
   if (sharded == nullptr) return nullptr;
   return std::make_shared<ShardedModel::Gathered>(sharded->gather_parameters());
 }
 
 void Trainer::save_weights(const std::string& file) {
-  if (impl_->step.parallel().sharded() != nullptr) {
+  if (impl_->step.sharded() != nullptr) {
     impl_->world.communicator().meet("save_weights");
   }
   const std::shared_ptr<void> whole = gather_parameters();

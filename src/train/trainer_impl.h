@@ -40,6 +40,7 @@ struct Trainer::Impl {
 
   Trainer& self;
   World& world;
+  const std::optional<DeepSpeedConfig> deepspeed;  // what config.deepspeed_config says
   const TrainConfig config;
   const c10::ScalarType dtype;
   Model model;

@@ -162,6 +162,25 @@ TEST_F(CkptTest, ExportsAndImportsTheModel) {
   EXPECT_EQ(interop::read_weights(path("all.safetensors")).size(), 3U);
 }
 
+TEST_F(CkptTest, ImportsADeepSpeedCheckpoint) {
+  const std::string saved = data_path("fuzz/deepspeed_checkpoint/stage3");
+  const Result result = ckpt({"import", saved, "--to", path("run")});
+  ASSERT_EQ(result.status, 0) << result.errors;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("step-0000000003"), HasSubstr("stage 3, 2 ranks, step 3"),
+                                   HasSubstr("left behind: when")));
+  EXPECT_EQ(ckpt({"verify", path("run")}).status, 0);
+  EXPECT_EQ(ckpt_json({"inspect", path("run")})["metadata"]["optimizer"]["class"], "AdamW");
+  const Result again = ckpt({"import", saved, "--to", path("run")});
+  EXPECT_EQ(again.status, 2);
+  EXPECT_THAT(again.errors, HasSubstr("has checkpoints already"));
+  ASSERT_EQ(ckpt({"import", saved, "--tag", "global_step3", "--to", path("w.safetensors")}).status, 0);
+  EXPECT_EQ(ckpt({"diff", path("w.safetensors"), path("run")}).status, 0);
+  const Result missing = ckpt({"import", saved, "--tag", "global_step9", "--to", path("other")});
+  EXPECT_EQ(missing.status, 2);
+  EXPECT_THAT(missing.errors, HasSubstr("global_step9"));
+  EXPECT_FALSE(std::filesystem::exists(path("other")));
+}
+
 TEST_F(CkptTest, FillsATorchScriptModule) {
   const std::string golden = data_path("unit/interop/golden/");
   NamedTensors weights = interop::read_weights(golden + "network.pt");

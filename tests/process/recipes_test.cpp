@@ -378,6 +378,41 @@ TEST_F(RecipesTest, VitPrintsLumisLinesAndSavesOnce) {
   EXPECT_THAT(other.errors, HasSubstr("vit_ti_16_imagenet.pth"));
 }
 
+// The configuration as the page prints it, commas included.
+TEST_F(RecipesTest, LumisConfigurationDrivesVit) {
+  std::ofstream(folder_.path() / "ds_config.json") << R"({
+  "zero_optimization": {
+    "stage": 1
+  },
+
+  "fp16": {
+    "enabled": false,
+  }
+}
+)";
+  const std::vector<std::string> words = {
+      "vit", "--data",    "synthetic", "--model",      "tiny", "--image-size",
+      "32",  "--classes", "10",        "--batch-size", "8",    "--max-batches",
+      "3",   "--epochs",  "1",         "--nprocs",     "2"};
+  std::vector<std::string> by_file = words;
+  by_file.insert(by_file.end(),
+                 {"--deepspeed", "--deepspeed_config", "ds_config.json", "--run-dir", "by_file"});
+  const Outcome outcome = train(by_file);
+  EXPECT_EQ(outcome.code, 0) << outcome.errors;
+  std::vector<std::string> by_flags = words;
+  by_flags.insert(by_flags.end(), {"--zero-stage", "1", "--clip-grad-norm", "1", "--run-dir", "by_flags"});
+  const Outcome same = train(by_flags);
+  EXPECT_EQ(same.code, 0) << same.errors;
+  const auto loss_line = [](const Outcome& of) {
+    for (const std::string& line : lines_of(of.output)) {
+      if (line.find("Training Loss") != std::string::npos) return line;
+    }
+    return std::string("none");
+  };
+  EXPECT_NE(loss_line(outcome), "none") << outcome.output;
+  EXPECT_EQ(loss_line(outcome), loss_line(same));
+}
+
 TEST_F(RecipesTest, SineIsTheExample) {
   const Outcome recipe = train({"sine", "--nprocs", "2", "--run-dir", run_folder()});
   EXPECT_EQ(recipe.code, kExitSuccess) << recipe.errors;

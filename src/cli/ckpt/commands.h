@@ -37,8 +37,13 @@ struct ExportOptions {
 int export_weights(const ExportOptions& options);
 
 struct ImportOptions {
-  std::string file;
-  std::string to;  // a folder of checkpoints that has none yet
+  std::string file;  // or a folder of DeepSpeed's
+  std::string to;    // a folder of checkpoints that has none yet; of DeepSpeed's also a weights file
+  // Of DeepSpeed's folders:
+  std::string tag;              // empty: the latest
+  std::string what = "all";     // all, or model: the weights
+  std::string dtype = "saved";  // saved, or float32: 16-bit weights as their masters
+  std::string optimizer;        // Adam or AdamW, where the files do not say
 };
 int import_weights(const ImportOptions& options);
 

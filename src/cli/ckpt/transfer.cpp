@@ -7,11 +7,8 @@
 
 #include <filesystem>
 
-#include "checkpoint/catalog.h"
-#include "checkpoint/store.h"
 #include "cli/ckpt/commands.h"
 #include "cli/ckpt/text.h"
-#include "interop/match_weights.h"
 #include "interop/weights_file.h"
 
 namespace lockstep::cli::ckpt {
@@ -56,27 +53,6 @@ int export_weights(const ExportOptions& options) {
   interop::write_weights(options.to, tensors);
   fmt::print("{}: {} tensors, {}, of {}\n", options.to, tensors.size(), size_text(total_bytes(tensors)),
              source.path.string());
-  return kExitSuccess;
-}
-
-int import_weights(const ImportOptions& options) {
-  if (!checkpoint::list(options.to).empty()) {
-    throw ConfigError("ckpt",
-                      fmt::format("'{}' has checkpoints already, which a run goes on from: choose another "
-                                  "folder",
-                                  options.to));
-  }
-  const NamedTensors tensors = interop::read_weights(options.file);
-  const size_t wrapper = interop::wrapper_prefix(tensors).size();
-  checkpoint::Snapshot snapshot;
-  snapshot.metadata = {{"weights_only", true}, {"imported_from", options.file}};
-  for (const auto& [name, tensor] : tensors) {
-    snapshot.pieces.push_back(
-        checkpoint::TensorPiece::whole(std::string(interop::kModelPrefix) + name.substr(wrapper), tensor));
-  }
-  checkpoint::Store store(options.to);
-  const checkpoint::Entry entry = store.save(snapshot);
-  fmt::print("{}: {} tensors, {}\n", entry.path.string(), tensors.size(), size_text(total_bytes(tensors)));
   return kExitSuccess;
 }
 

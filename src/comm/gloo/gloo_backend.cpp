@@ -49,7 +49,9 @@ class GlooBackend final : public c10d::ProcessGroupGloo {
   // Gloo has no reduce-scatter either: c10d's is an all-reduce too, and knows no AVG.
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
-    at::Tensor whole = input.detach().clone();
+    // Where the output is a part of the input, the input is lost anyway.
+    const bool in_place = output.is_alias_of(input);
+    at::Tensor whole = in_place ? input.detach() : input.detach().clone();
     std::vector<at::Tensor> tensors{whole};
     c10d::AllreduceOptions all_reduce;
     all_reduce.reduceOp = options.reduceOp;

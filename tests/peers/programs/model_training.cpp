@@ -1,5 +1,6 @@
 // Trains models of include/lockstep/models.h as programs/model_training.py does with their
-// Python originals; tests/peers/test_models.py compares what the two have written.
+// Python originals, and programs/deepspeed_training.py with DeepSpeed (cases with "zero");
+// tests/peers/test_models.py and test_deepspeed_training.py compare what they have written.
 //
 //   model_training CASE.json...
 //
@@ -8,10 +9,16 @@
 
 #include <lockstep/adadelta.h>
 #include <lockstep/data_parallel.h>
+#include <lockstep/dataset.h>
+#include <lockstep/grad_scaler.h>
 #include <lockstep/launch.h>
 #include <lockstep/learning_rate.h>
+#include <lockstep/loader.h>
 #include <lockstep/models.h>
 #include <lockstep/python_adam.h>
+#include <lockstep/sharded_model.h>
+#include <lockstep/trainer.h>
+#include <lockstep/weights.h>
 #include <lockstep/world.h>
 #include <torch/torch.h>
 
@@ -19,6 +26,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "interop/weights_file.h"
@@ -104,6 +112,120 @@ json train(const json& spec, const lockstep::Model& model, lockstep::World& worl
   return losses;
 }
 
+std::unique_ptr<torch::optim::AdamW> make_adamw(const json& zero, const lockstep::Model& model) {
+  return std::make_unique<torch::optim::AdamW>(
+      model.module()->parameters(),
+      torch::optim::AdamWOptions(zero.at("lr")).weight_decay(zero.at("weight_decay")));
+}
+
+at::ScalarType dtype_of(const json& zero) {
+  if (zero.at("dtype") == "float16") return torch::kHalf;
+  return zero.at("dtype") == "bfloat16" ? torch::kBFloat16 : torch::kFloat;
+}
+
+lockstep::GradScaler make_scaler(const json& fp16) {
+  lockstep::GradScalerOptions options;
+  options.deepspeed = lockstep::DeepSpeedScaleOptions{.initial_scale_power = fp16.at("initial_scale_power"),
+                                                      .loss_scale_window = fp16.at("loss_scale_window"),
+                                                      .hysteresis = fp16.at("hysteresis"),
+                                                      .consecutive_hysteresis = false,
+                                                      .min_loss_scale = 1};
+  return lockstep::GradScaler(options);
+}
+
+// False: this step is left out.
+bool unscale(lockstep::GradScaler& scaler, const lockstep::ShardedModel& sharded) {
+  std::vector<at::Tensor> wide;
+  for (const at::Tensor& part : sharded.flat_gradients()) wide.push_back(part.to(torch::kFloat));
+  const bool finite = scaler.unscale(wide, sharded.communicator());
+  const auto parts = sharded.flat_gradients();
+  for (size_t i = 0; i < parts.size(); ++i) parts[i].copy_(wide[i]);
+  return finite;
+}
+
+// As DeepSpeed trains: AdamW on float32 masters, whatever the stage divides.
+json train_sharded(const json& spec, const lockstep::Model& model, lockstep::World& world,
+                   const std::filesystem::path& folder) {
+  const json& zero = spec.at("zero");
+  const at::ScalarType dtype = dtype_of(zero);
+  model.module()->to(dtype);
+  const auto optimizer = make_adamw(zero, model);
+  lockstep::ShardedModel sharded(
+      model.module(), *optimizer, world.communicator(),
+      {.stage = zero.at("stage"), .bucket_cap_bytes = 1 << 14, .persistence_threshold = 0});
+  std::optional<lockstep::GradScaler> scaler;
+  if (dtype == torch::kHalf) scaler.emplace(make_scaler(zero.at("fp16")));
+  json losses = json::array();
+  json scales = json::array();  // after each step, and how many were left out until then
+  for (int64_t step = 0; step < spec.at("steps"); ++step) {
+    const Batch batch = make_batch(spec, step * world.size() + world.rank());
+    sharded.zero_grad();
+    sharded.prepare_forward();
+    const at::Tensor loss = loss_of(spec, model(batch.inputs.to(dtype)).to(torch::kFloat), batch.classes);
+    (scaler ? scaler->scale(loss) : loss).backward();
+    if (!scaler || unscale(*scaler, sharded)) {
+      sharded.clip_grad_norm(zero.at("clip"));
+      sharded.step();
+    }
+    losses.push_back(static_cast<double>(loss.item<float>()));
+    if (!scaler) continue;
+    scaler->update();
+    scales.push_back({scaler->current_scale(), scaler->skipped_steps()});
+  }
+  const auto whole = sharded.gather_parameters();
+  if (!world.is_main()) return losses;
+  lockstep::save_weights(*model.module(), folder / "weights.safetensors");
+  std::ofstream(folder / "scales.json") << scales;
+  return losses;
+}
+
+// Steps [first, end) as samples that the loader deals out to the ranks in this order.
+lockstep::TensorDataset make_samples(const json& spec, int64_t first, int64_t end, int ranks) {
+  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> classes;
+  for (int64_t step = first; step < end; ++step) {
+    std::vector<Batch> batches;
+    for (int64_t rank = 0; rank < ranks; ++rank) batches.push_back(make_batch(spec, step * ranks + rank));
+    for (int64_t i = 0; i < batches[0].inputs.size(0); ++i) {
+      for (const Batch& batch : batches) {
+        inputs.push_back(batch.inputs[i]);
+        classes.push_back(batch.classes[i]);
+      }
+    }
+  }
+  return {torch::stack(inputs), torch::stack(classes)};
+}
+
+// Goes on by the trainer from a checkpoint that was made at some step.
+json train_on(const json& spec, const lockstep::Model& model, lockstep::World& world,
+              const std::filesystem::path& folder) {
+  const json& zero = spec.at("zero");
+  lockstep::TrainConfig config;
+  config.max_iter = 1;
+  config.zero_stage = zero.at("stage");
+  config.zero_persistence_threshold = 0;
+  config.dtype = zero.at("dtype");
+  config.clip_grad_norm = zero.at("clip");
+  config.resume = spec.at("resume");
+  config.log_folder = folder / "run";
+  config.tracking_tool = "none";
+  config.verbose = false;
+  const auto optimizer = make_adamw(zero, model);
+  json losses = json::array();
+  lockstep::Trainer trainer(world, model, *optimizer, config,
+                            [&](const lockstep::Batch& batch, const lockstep::Model& net) {
+                              const at::Tensor output = net(batch.data()).to(torch::kFloat);
+                              const at::Tensor loss = loss_of(spec, output, batch.target());
+                              losses.push_back(static_cast<double>(loss.item<float>()));
+                              return lockstep::LossResult(loss);
+                            });
+  const int64_t batch_size = spec.at("batch").at(0);
+  trainer.fit(lockstep::Loader(make_samples(spec, spec.at("first_step"), spec.at("steps"), world.size()),
+                               {.batch_size = batch_size}));
+  trainer.save_weights(folder / "weights.safetensors");
+  return losses;
+}
+
 // module.to(memory_format=torch.channels_last)
 void use_channels_last(torch::nn::Module& module) {
   for (at::Tensor parameter : module.parameters()) {
@@ -120,7 +242,12 @@ void run_case(const std::filesystem::path& file, lockstep::World& world) {
   }
   if (spec.value("channels_last", false)) use_channels_last(*model.module());
   const auto folder = file.parent_path();
-  std::ofstream(folder / ("losses." + std::to_string(world.rank()) + ".json")) << train(spec, model, world);
+  std::ofstream losses(folder / ("losses." + std::to_string(world.rank()) + ".json"));
+  if (spec.contains("zero")) {
+    losses << (spec.contains("resume") ? train_on : train_sharded)(spec, model, world, folder);
+    return;
+  }
+  losses << train(spec, model, world);
   if (!world.is_main()) return;
   lockstep::save_weights(*model.module(), folder / "weights.safetensors");
   model.module()->eval();

@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/exit_status.h>
+#include <sys/resource.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+
+#include "checkpoint/catalog.h"
+#include "checkpoint/store.h"
+#include "cli/ckpt/commands.h"
+#include "cli/ckpt/text.h"
+#include "interop/deepspeed/deepspeed_checkpoint.h"
+#include "interop/deepspeed/folder.h"
+#include "interop/match_weights.h"
+#include "interop/weights_file.h"
+
+namespace lockstep::cli::ckpt {
+namespace {
+
+bool is_weights_file(const std::string& to) {
+  const std::string suffix = std::filesystem::path(to).extension();
+  return suffix == ".safetensors" || suffix == ".pt" || suffix == ".pth";
+}
+
+// Weights alone, all at once: files of other programs are written so.
+int64_t write_file(const interop::DeepSpeedCheckpoint& imported, const std::string& to) {
+  NamedTensors weights;
+  int64_t bytes = 0;
+  for (const auto& tensor : imported.tensors) {
+    weights.emplace_back(tensor.name.substr(interop::kModelPrefix.size()), tensor.read());
+    bytes += tensor.bytes;
+  }
+  interop::write_weights(to, weights);
+  return bytes;
+}
+
+// Of each rank a file stays open, at stage 3 two: large jobs have more than the usual limit.
+void raise_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int import_deepspeed(const ImportOptions& options) {
+  raise_open_files();
+  const bool to_file = is_weights_file(options.to);
+  const interop::DeepSpeedCheckpoint imported =
+      interop::open_deepspeed_checkpoint(options.file, {.tag = options.tag,
+                                                        .weights_alone = options.what == "model" || to_file,
+                                                        .float32 = options.dtype == "float32",
+                                                        .optimizer = options.optimizer});
+  int64_t bytes = 0;
+  for (const auto& tensor : imported.tensors) bytes += tensor.bytes;
+  std::filesystem::path written = options.to;
+  if (to_file) {
+    write_file(imported, options.to);
+  } else {
+    written = interop::save_checkpoint(imported, options.to);
+  }
+  fmt::print("{}: {} tensors, {}, of {}: stage {}, {} rank{}, step {}\n", written.string(),
+             imported.tensors.size(), size_text(bytes), imported.folder.string(), imported.stage,
+             imported.ranks, imported.ranks == 1 ? "" : "s", imported.step);
+  for (const std::string& what : imported.left_behind) fmt::print("left behind: {}\n", what);
+  return kExitSuccess;
+}
+
+int import_file(const ImportOptions& options) {
+  const NamedTensors tensors = interop::read_weights(options.file);
+  const size_t wrapper = interop::wrapper_prefix(tensors).size();
+  checkpoint::Snapshot snapshot;
+  snapshot.metadata = {{"weights_only", true}, {"imported_from", options.file}};
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) {
+    snapshot.pieces.push_back(
+        checkpoint::TensorPiece::whole(std::string(interop::kModelPrefix) + name.substr(wrapper), tensor));
+    bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+  checkpoint::Store store(options.to);
+  const checkpoint::Entry entry = store.save(snapshot);
+  fmt::print("{}: {} tensors, {}\n", entry.path.string(), tensors.size(), size_text(bytes));
+  return kExitSuccess;
+}
+
+}  // namespace
+
+int import_weights(const ImportOptions& options) {
+  if (!is_weights_file(options.to) && !checkpoint::list(options.to).empty()) {
+    throw ConfigError("ckpt",
+                      fmt::format("'{}' has checkpoints already, which a run goes on from: choose another "
+                                  "folder",
+                                  options.to));
+  }
+  if (!options.tag.empty() || interop::is_deepspeed_folder(options.file)) return import_deepspeed(options);
+  if (is_weights_file(options.to)) {
+    throw ConfigError("ckpt",
+                      fmt::format("'{}' is no checkpoint of DeepSpeed's: `lockstep ckpt export` writes "
+                                  "weights of other ones to a file",
+                                  options.file));
+  }
+  return import_file(options);
+}
+
+}  // namespace lockstep::cli::ckpt

@@ -1,0 +1,55 @@
+#include "shard/model_layout.h"
+
+#include <map>
+
+#include "shard/shard_plan.h"
+
+namespace lockstep::shard {
+
+namespace {
+
+struct Family {
+  int group = 0;
+  size_t unit = 0;
+  bool resident = true;
+  auto operator<=>(const Family&) const = default;
+};
+
+}  // namespace
+
+ModelLayout lay_out(const std::vector<LayoutParameter>& parameters, const ShardedOptions& options,
+                    int ranks) {
+  ModelLayout result;
+  std::map<Family, int> families;
+  std::vector<Family> by_number;
+  int64_t persistent = 0;
+  for (const LayoutParameter& parameter : parameters) {
+    const int64_t numel = parameter.item.numel;
+    const bool is_small =
+        numel < options.persistence_threshold && numel <= options.persistence_limit - persistent;
+    if (is_small) persistent += numel;
+    const bool resident = options.stage < 3 || is_small;
+    const Family family{parameter.group, resident ? 0 : parameter.unit, resident};
+    const auto [found, is_new] = families.try_emplace(family, static_cast<int>(by_number.size()));
+    if (is_new) by_number.push_back(family);
+    result.items.push_back(parameter.item);
+    result.items.back().family = found->second;
+  }
+  for (grad::BucketLayout& layout : plan_shards(result.items, options.bucket_cap_bytes, ranks)) {
+    const Family& family = by_number[static_cast<size_t>(layout.family)];
+    result.buckets.push_back({std::move(layout), family.group, family.unit, family.resident});
+  }
+  return result;
+}
+
+std::vector<UnitBuckets> ModelLayout::by_unit(size_t num_units) const {
+  std::vector<UnitBuckets> units(num_units);
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (buckets[i].resident) continue;
+    units[buckets[i].unit].buckets.push_back(i);
+    units[buckets[i].unit].elements += buckets[i].layout.numel;
+  }
+  return units;
+}
+
+}  // namespace lockstep::shard

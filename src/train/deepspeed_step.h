@@ -1,0 +1,40 @@
+#pragma once
+
+#include <lockstep/engine.h>
+#include <lockstep/trainer.h>
+
+#include <functional>
+#include <vector>
+
+#include "train/step_clock.h"
+
+namespace lockstep::train {
+
+// The engine of a DeepSpeed configuration as the trainer's step.
+class DeepSpeedStep final : public EngineCore {
+ public:
+  // The optimizer is the configuration's where it has one, else `own`. ConfigError as
+  // EngineCore's.
+  DeepSpeedStep(const World& world, const Model& model, DeepSpeedConfig config, torch::optim::Optimizer* own);
+
+  // One step of the optimizer: as many batches as the configuration accumulates. Returns
+  // their mean, as the engine weighs them: each alike. `forward` runs one of them.
+  LossResult run(const std::vector<Batch>& batches, const std::function<LossResult(const Batch&)>& forward,
+                 StepClock& clock);
+
+  // Whether a step may be left out because it overflowed.
+  bool may_skip() const;
+  bool prepare_evaluation();
+  ShardedModel* sharded();
+  std::chrono::nanoseconds exposed_wait();
+
+  // For checkpoints: JSON.
+  nlohmann::json state();
+  void load_state(const nlohmann::json& state, int64_t step);
+};
+
+// The configuration of a training that `file` governs: its batch, dtype, precision,
+// clipping and stage are the file's. ConfigError: what contradicts it, or cannot go with it.
+TrainConfig governed_by(const DeepSpeedConfig& file, TrainConfig config, const World& world);
+
+}  // namespace lockstep::train

@@ -1,0 +1,161 @@
+// The trainer under a DeepSpeed configuration, against its own options of the same meaning.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <lockstep/callbacks.h>
+
+#include <fstream>
+
+#include "support/config_error.h"
+#include "support/temporary_folder.h"
+#include "support/training.h"
+
+namespace lockstep {
+namespace {
+
+using test::Training;
+using testing::HasSubstr;
+
+class DeepSpeedTrainerTest : public testing::Test {
+ protected:
+  std::string file(const std::string& text) const {
+    const std::string path = folder_.path() / "ds.json";
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  Training training(int ranks, const std::string& name) const {
+    Training training;
+    training.ranks = ranks;
+    training.samples = 96;
+    training.loader.batch_size = 24 / ranks;
+    training.make_optimizer = [](auto parameters) {
+      return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.02));
+    };
+    training.config = test::quiet_config(folder_.path() / name);
+    training.config.dtype = "float32";
+    return training;
+  }
+
+  Training governed(int ranks, const std::string& name, const std::string& text) const {
+    Training result = training(ranks, name);
+    result.config.deepspeed_config = file(text);
+    return result;
+  }
+
+  test::TemporaryFolder folder_{"/dev/shm"};
+};
+
+// An optimizer of the program, clipping by default, every stage.
+TEST_F(DeepSpeedTrainerTest, StagesEqualTheTrainersOwn) {
+  for (const int ranks : {1, 2}) {
+    Training own = training(ranks, "own");
+    own.config.clip_grad_norm = 1.0;
+    const Training::Outcome expected = own.run();
+    for (int stage = 0; stage <= 3; ++stage) {
+      const Training::Outcome outcome =
+          governed(ranks, "file", fmt::format("zero_optimization: {{\nstage: {}\n}}", stage)).run();
+      EXPECT_EQ(outcome.result.steps, expected.result.steps);
+      test::expect_close_weights(outcome, expected, 1e-5);
+      EXPECT_NEAR(outcome.result.train_loss, expected.result.train_loss, 1e-6);
+    }
+  }
+}
+
+TEST_F(DeepSpeedTrainerTest, TheFilesOptimizerBatchAndAccumulationCount) {
+  Training own = training(2, "own");
+  own.config.batch_size = 6;
+  own.config.accumulate_steps = 2;
+  own.make_optimizer = [](auto parameters) {
+    return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
+  };
+  const Training::Outcome expected = own.run();
+  const Training::Outcome outcome = governed(2, "file", R"({
+    "train_batch_size": 24, "gradient_accumulation_steps": 2, "gradient_clipping": 0,
+    "optimizer": {"type": "SGD", "params": {"lr": 0.05, "momentum": 0.9}},
+    "zero_optimization": {"stage": 2}})")
+                                        .run();
+  EXPECT_EQ(outcome.result.steps, expected.result.steps);
+  test::expect_close_weights(outcome, expected, 1e-5);
+}
+
+TEST_F(DeepSpeedTrainerTest, GoesOnBitForBitAtEveryStageInBf16WithASchedule) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    const std::string text =
+        fmt::format(R"({{"bf16": {{"enabled": true}}, "zero_optimization": {{"stage": {}}},
+      "optimizer": {{"type": "AdamW", "params": {{"lr": 0.02}}}},
+      "scheduler": {{"type": "WarmupLR", "params": {{"warmup_num_steps": 20}}}}}})",
+                    stage);
+    Training first = governed(2, fmt::format("first{}", stage), text);
+    first.config.checkpoint_every = 3;
+    first.config.checkpoint_keep = 10;
+    const Training::Outcome straight = first.run();
+    Training rest = governed(2, "rest", text);
+    rest.config.resume = folder_.path() / fmt::format("first{}", stage) / "checkpoints/step-0000000012";
+    const Training::Outcome outcome = rest.run();
+    EXPECT_EQ(outcome.result.steps, straight.result.steps);
+    test::expect_equal_weights(outcome, straight);
+  }
+}
+
+TEST_F(DeepSpeedTrainerTest, Fp16SkipsWhatOverflowsAndSaysHowOften) {
+  const Training::Outcome outcome = governed(2, "fp16", R"({
+    "fp16": {"enabled": true, "initial_scale_power": 30, "hysteresis": 1}, "zero_optimization": {"stage": 1}})")
+                                        .run();
+  EXPECT_GT(outcome.result.skipped_steps, 0);
+  EXPECT_LT(outcome.result.skipped_steps, outcome.result.steps);
+  EXPECT_TRUE(std::isfinite(outcome.result.train_loss));
+}
+
+// Four batches an epoch in steps of three: the fourth is left for another epoch.
+TEST_F(DeepSpeedTrainerTest, AnEpochHasWholeStepsOnly) {
+  const Training::Outcome outcome = governed(1, "whole", R"({"gradient_accumulation_steps": 3})").run();
+  EXPECT_EQ(outcome.result.steps, 8);
+  EXPECT_THAT(test::error_of([&] { governed(1, "none", R"({"gradient_accumulation_steps": 5})").run(); }),
+              HasSubstr("an epoch has 4 batches a rank, and deepspeed_config accumulates 5"));
+}
+
+TEST_F(DeepSpeedTrainerTest, WhatDoesNotGoTogetherIsRefused) {
+  const auto error = [&](const std::string& text, const std::function<void(Training&)>& change) {
+    Training training = governed(1, "refused", text);
+    change(training);
+    return test::error_of([&] { training.run(); });
+  };
+  EXPECT_THAT(error("{}", [](Training& t) { t.config.clip_grad_value = 1; }),
+              HasSubstr("clip_grad_value does not go with deepspeed_config"));
+  EXPECT_THAT(error("{}", [](Training& t) { t.config.global_batch_size = 8; }),
+              HasSubstr("global_batch_size does not go with deepspeed_config"));
+  EXPECT_THAT(error(R"({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2})", [](Training&) {}),
+              HasSubstr("ds.json:1:2"));
+  EXPECT_THAT(error("{zer_optimization: {}}", [](Training&) {}), HasSubstr("zero_optimization"));
+  EXPECT_THAT(error(R"({"scheduler": {"type": "WarmupLR"}})",
+                    [](Training& t) {
+                      t.make_callbacks = [] {
+                        return std::vector<std::shared_ptr<Callback>>{
+                            std::make_shared<ReduceLearningRateOnPlateau>()};
+                      };
+                    }),
+              HasSubstr("plateau"));
+}
+
+TEST_F(DeepSpeedTrainerTest, FlagsThatTheFileSaysTooAreRefused) {
+  const std::string path = file(R"({"train_batch_size": 8, "optimizer": {"type": "Adam"}})");
+  const auto error = [&](const std::vector<std::string>& flags) {
+    std::vector<const char*> argv = {"program", "--deepspeed_config", path.c_str()};
+    for (const std::string& flag : flags) argv.push_back(flag.c_str());
+    return test::error_of([&] { TrainConfig::from_args(static_cast<int>(argv.size()), argv.data()); });
+  };
+  EXPECT_EQ(error({}), "no ConfigError");
+  EXPECT_EQ(error({"--deepspeed", "--local_rank=0"}), "no ConfigError");
+  EXPECT_EQ(error({"--local-rank", "0"}), "no ConfigError");
+  EXPECT_THAT(error({"--batch-size", "4"}), HasSubstr("it is train_micro_batch_size_per_gpu"));
+  EXPECT_THAT(error({"--zero-stage", "2"}), HasSubstr("it is zero_optimization.stage"));
+  EXPECT_THAT(test::error_of([] {
+                const std::vector<const char*> argv = {"program", "--deepspeed"};
+                TrainConfig::from_args(2, argv.data());
+              }),
+              HasSubstr("deepspeed needs a configuration"));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,165 @@
+// Hostile bytes in DeepSpeed's checkpoints: every file of tests/fuzz/deepspeed_checkpoint,
+// and seeded mutations of files and of the pickles in them. Whatever comes, there are
+// tensors or a ConfigError, and nothing is executed.
+
+#include <caffe2/serialize/inline_container.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lockstep/error.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <set>
+
+#include "interop/deepspeed/deepspeed_checkpoint.h"
+#include "support/config_error.h"
+#include "support/fuzz.h"
+#include "support/golden.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep::interop {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+constexpr char kTag[] = "global_step3";
+
+fs::path corpus() { return test::data_path("fuzz/deepspeed_checkpoint"); }
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void write_file(const fs::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+// Of elements of all tensors that can be read.
+int64_t import(const fs::path& path) {
+  int64_t elements = 0;
+  for (const auto& tensor : open_deepspeed_checkpoint(path).tensors) elements += tensor.read().numel();
+  return elements;
+}
+
+std::string records_with_pickle(const std::string& file, const std::string& pickle) {
+  std::istringstream stream(file);
+  caffe2::serialize::PyTorchStreamReader reader(&stream);
+  std::string result;
+  caffe2::serialize::PyTorchStreamWriter writer([&](const void* bytes, size_t size) {
+    result.append(static_cast<const char*>(bytes), size);
+    return size;
+  });
+  for (const std::string& name : reader.getAllRecords()) {
+    if (name == "data.pkl" || name.starts_with(".") || name == "version") continue;
+    const auto [data, size] = reader.getRecord(name);
+    writer.writeRecord(name, data.get(), size);
+  }
+  writer.writeRecord("data.pkl", pickle.data(), pickle.size());
+  writer.writeEndOfFile();
+  return result;
+}
+
+std::string pickle_of(const std::string& file) {
+  std::istringstream stream(file);
+  caffe2::serialize::PyTorchStreamReader reader(&stream);
+  const auto [data, size] = reader.getRecord("data.pkl");
+  return {static_cast<const char*>(data.get()), size};
+}
+
+TEST(DeepSpeedFuzzTest, HostileFilesAreErrorsThatNameThem) {
+  size_t hostile = 0;
+  for (const auto& entry : fs::directory_iterator(corpus())) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("stage")) continue;
+    const fs::path stage = fs::directory_iterator(entry.path())->path();
+    const fs::path file = fs::directory_iterator(stage)->path();
+    const test::TemporaryFolder folder;
+    fs::copy(corpus() / stage.filename(), folder.path(),
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+    fs::copy(file, folder.path() / kTag / file.filename(), fs::copy_options::overwrite_existing);
+    if (name.starts_with("hostile_")) {
+      ++hostile;
+      EXPECT_THAT(test::error_of([&] { import(folder.path()); }), HasSubstr(folder.path().string())) << name;
+    } else {
+      EXPECT_GT(import(folder.path()), 100) << name;
+    }
+  }
+  EXPECT_GE(hostile, 12U);
+}
+
+TEST(DeepSpeedFuzzTest, CodeIsNamedAndNotExecuted) {
+  const test::TemporaryFolder folder;
+  fs::copy(corpus() / "stage1", folder.path(),
+           fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  const std::string name = "mp_rank_00_model_states.pt";
+  fs::copy(corpus() / "calls_code" / "stage1" / name, folder.path() / kTag / name,
+           fs::copy_options::overwrite_existing);
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  const auto left_behind = open_deepspeed_checkpoint(folder.path()).left_behind;
+  fs::current_path(before);
+  EXPECT_THAT(left_behind, Contains(HasSubstr("posix.system")));
+  EXPECT_FALSE(fs::exists(folder.path() / "executed"));
+}
+
+// Calls `mutated` with mutations of each file of the stage, the others being honest.
+template <typename Mutate>
+size_t count_understood(const std::string& stage, int per_file, uint64_t seed, Mutate mutated) {
+  const test::TemporaryFolder folder("/dev/shm");
+  fs::copy(corpus() / stage, folder.path(),
+           fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  std::mt19937_64 random(seed);
+  size_t understood = 0;
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder.path() / kTag)) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  for (const fs::path& file : files) {
+    const std::string honest = read_file(file);
+    for (int i = 0; i < per_file; ++i) {
+      write_file(file, mutated(honest, random));
+      try {
+        understood += import(folder.path()) > 0 ? 1 : 0;
+      } catch (const ConfigError&) {
+      }
+    }
+    write_file(file, honest);
+  }
+  return understood;
+}
+
+TEST(DeepSpeedFuzzTest, MutatedFilesNeverDoMoreThanThrow) {
+  size_t understood = 0;
+  for (const char* stage : {"stage0", "stage1", "stage2", "stage3"}) {
+    understood +=
+        count_understood(stage, 60, 20261115, [](const std::string& honest, std::mt19937_64& random) {
+          return test::mutate(honest, {{"", honest}}, "PK\x03\x04PK\x01\x02", random);
+        });
+  }
+  EXPECT_GT(understood, 20U) << "some changes are in the values";
+}
+
+TEST(DeepSpeedFuzzTest, MutatedPicklesNeverDoMoreThanThrow) {
+  size_t understood = 0;
+  for (const char* stage : {"stage0", "stage1", "stage2", "stage3"}) {
+    understood +=
+        count_understood(stage, 150, 20261116, [](const std::string& honest, std::mt19937_64& random) {
+          std::string pickle = pickle_of(honest);
+          // Half of them by one bit: what is meant still stands, mostly.
+          if (random() % 2 == 0) {
+            pickle[random() % pickle.size()] ^= static_cast<char>(1 << (random() % 8));
+          } else {
+            pickle = test::mutate(pickle, {{"", pickle}}, "(]})2\x85\x94.tRQb", random);
+          }
+          return records_with_pickle(honest, pickle);
+        });
+  }
+  EXPECT_GT(understood, 100U) << "some are still checkpoints";
+}
+
+}  // namespace
+}  // namespace lockstep::interop
