@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <lockstep/engine.h>
 #include <lockstep/error.h>
+#include <lockstep/named_tensors.h>
 #include <lockstep/optimizer_state.h>
 #include <torch/torch.h>
 
@@ -86,7 +87,7 @@ void require_known(const C& config, const torch::optim::Optimizer* own) {
 
 std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module) {
   std::vector<at::Tensor> parameters;
-  for (const at::Tensor& parameter : module.parameters()) {
+  for (const auto& [name, parameter] : named_parameters(module)) {  // a tied one once
     if (parameter.requires_grad()) parameters.push_back(parameter);
   }
   return parameters;

@@ -44,7 +44,7 @@ class GradientStep {
   ShardedModel* sharded();
   std::chrono::nanoseconds exposed_wait();
   // Null without a DeepSpeed configuration.
-  DeepSpeedStep* deepspeed() { return deepspeed_.get(); }
+  DeepSpeedStep* deepspeed() const { return deepspeed_.get(); }
   // Where precision is fp16.
   std::optional<GradScaler>& scaler() { return scaler_; }
   // Whether a step that overflows is left out.

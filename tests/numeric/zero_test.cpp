@@ -243,7 +243,7 @@ TEST_F(ZeroTest, RefusesWhatNeedsWholeGradients) {
   EXPECT_THAT(test::error_of([&] { averaged.run(); }), HasSubstr("ema_decay averages whole parameters"));
   Training lbfgs = training(2, 1, "refused");
   lbfgs.make_optimizer = [](auto parameters) { return std::make_unique<torch::optim::LBFGS>(parameters); };
-  EXPECT_THAT(test::error_of([&] { lbfgs.run(); }), HasSubstr("LBFGS looks at all parameters together"));
+  EXPECT_THAT(test::error_of([&] { lbfgs.run(); }), HasSubstr("LBFGS looks at whole parameters together"));
 }
 
 }  // namespace

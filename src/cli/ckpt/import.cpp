@@ -86,20 +86,15 @@ int import_file(const ImportOptions& options) {
 }  // namespace
 
 int import_weights(const ImportOptions& options) {
-  if (!is_weights_file(options.to) && !checkpoint::list(options.to).empty()) {
+  const bool of_deepspeed = !options.tag.empty() || interop::is_deepspeed_folder(options.file);
+  const bool to_file = of_deepspeed && is_weights_file(options.to);
+  if (!to_file && !checkpoint::list(options.to).empty()) {
     throw ConfigError("ckpt",
                       fmt::format("'{}' has checkpoints already, which a run goes on from: choose another "
                                   "folder",
                                   options.to));
   }
-  if (!options.tag.empty() || interop::is_deepspeed_folder(options.file)) return import_deepspeed(options);
-  if (is_weights_file(options.to)) {
-    throw ConfigError("ckpt",
-                      fmt::format("'{}' is no checkpoint of DeepSpeed's: `lockstep ckpt export` writes "
-                                  "weights of other ones to a file",
-                                  options.file));
-  }
-  return import_file(options);
+  return of_deepspeed ? import_deepspeed(options) : import_file(options);
 }
 
 }  // namespace lockstep::cli::ckpt
