@@ -30,6 +30,7 @@ install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
               ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
               ${PROJECT_SOURCE_DIR}/cmake/LockstepTorch.cmake
               ${PROJECT_SOURCE_DIR}/cmake/LockstepSodium.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/LockstepUring.cmake
               ${PROJECT_SOURCE_DIR}/cmake/LockstepTracking.cmake
               ${PROJECT_SOURCE_DIR}/cmake/LockstepImages.cmake
         DESTINATION ${package_dir})

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <lockstep/communicator.h>
 #include <lockstep/data_parallel.h>
+#include <lockstep/offload.h>
 
 #include <chrono>
 #include <cstdint>
@@ -61,6 +62,17 @@ struct ShardedOptions {
   bool divide_after_sum = false;
   // The sum over the ranks in place of the mean: nothing is divided.
   bool sum_gradients = false;
+
+  // What lives in host memory or on a disk. The optimizer has tensors on the CPU then; its
+  // class and its options stay.
+  OffloadOptimizer offload_optimizer = {};
+  OffloadParam offload_param = {};
+  Aio aio = {};
+
+  // Where the model trains. Parameters and buffers that are elsewhere go there, those that
+  // stage 3 divides bucket by bucket: a model in host memory may be larger than the device.
+  // Unset: where the parameters are.
+  std::optional<c10::Device> device = {};
 
   // What a rank may use for parameters, gradients and optimizer state, in bytes. Unset: what
   // is free on its GPU; on CPUs what RLIMIT_AS, RLIMIT_DATA and control groups leave.
@@ -154,10 +166,14 @@ class ShardedModel {
   struct Memory {
     int64_t parameters = 0;  // whole ones and parts, in their own dtype
     int64_t gradients = 0;
-    int64_t master = 0;     // float32 parts of 16-bit parameters
+    int64_t master = 0;     // float32 parts of 16-bit parameters, and offloaded copies
     int64_t optimizer = 0;  // its state
     int64_t buffers = 0;    // lent to gradients and parameters for a while, or kept for it
+    // Of all these: what offload has put into host memory, and into files.
+    int64_t host = 0;
+    int64_t nvme = 0;
     int64_t total() const { return parameters + gradients + master + optimizer + buffers; }
+    int64_t device() const { return total() - host - nvme; }
   };
   Memory memory() const;
 

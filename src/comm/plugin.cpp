@@ -86,4 +86,8 @@ void use_own_cuda_stream(int device_index) {
   entry<PluginUseOwnStream>("cuda", kPluginUseOwnStream)(device_index);
 }
 
+void limit_cuda_memory(int device_index, int64_t bytes) {
+  entry<PluginLimitMemory>("cuda", kPluginLimitMemory)(device_index, bytes);
+}
+
 }  // namespace lockstep::comm

@@ -3,6 +3,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -59,6 +60,11 @@ inline constexpr char kPluginMakeGraph[] = "lockstep_make_graph";
 using PluginUseOwnStream = void(int device_index);
 inline constexpr char kPluginUseOwnStream[] = "lockstep_use_own_stream";
 
+// liblockstep_cuda.so exports this too: of one device, all bytes that this process may take
+// from now on.
+using PluginLimitMemory = void(int device_index, int64_t bytes);
+inline constexpr char kPluginLimitMemory[] = "lockstep_limit_memory";
+
 // Loads liblockstep_<name>.so, from the first of: LOCKSTEP_PLUGIN_DIR, the folder of
 // the program, lib beside that folder, the folder of the library that this code is
 // in, the dynamic linker's own search. Thread-safe. ConfigError tells all that was
@@ -73,5 +79,9 @@ std::vector<CudaDevice> list_cuda_devices();
 std::unique_ptr<DeviceGraph> make_cuda_graph();
 // From now on this thread's work goes to a CUDA stream of its own. ConfigError as above.
 void use_own_cuda_stream(int device_index);
+// Tensors of this process take no more than `bytes` of the device; beyond that is
+// c10::OutOfMemoryError. What CUDA itself needs does not count. ConfigError as above, or
+// where the device has not that much.
+void limit_cuda_memory(int device_index, int64_t bytes);
 
 }  // namespace lockstep::comm

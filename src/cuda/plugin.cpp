@@ -3,9 +3,11 @@
 #include "comm/plugin.h"
 
 #include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <fmt/format.h>
+#include <lockstep/error.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -49,8 +51,20 @@ extern "C" __attribute__((visibility("default"))) void lockstep_use_own_stream(i
       c10::cuda::getStreamFromPool(/*isHighPriority=*/false, static_cast<c10::DeviceIndex>(device_index)));
 }
 
+extern "C" __attribute__((visibility("default"))) void lockstep_limit_memory(int device_index,
+                                                                             int64_t bytes) {
+  const auto index = static_cast<c10::DeviceIndex>(device_index);
+  const auto total = static_cast<double>(at::cuda::getDeviceProperties(index)->totalGlobalMem);
+  if (bytes <= 0 || static_cast<double>(bytes) > total) {
+    throw lockstep::ConfigError(
+        "cuda", fmt::format("the limit of memory must be 1 to {:.0f} bytes: {}", total, bytes));
+  }
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(static_cast<double>(bytes) / total, index);
+}
+
 // The types that the loader casts to are those above.
 static lockstep::comm::PluginMakeBackend* const kMakeBackend [[maybe_unused]] = &lockstep_make_backend;
 static lockstep::comm::PluginListDevices* const kListDevices [[maybe_unused]] = &lockstep_list_devices;
 static lockstep::comm::PluginMakeGraph* const kMakeGraph [[maybe_unused]] = &lockstep_make_graph;
 static lockstep::comm::PluginUseOwnStream* const kUseOwnStream [[maybe_unused]] = &lockstep_use_own_stream;
+static lockstep::comm::PluginLimitMemory* const kLimitMemory [[maybe_unused]] = &lockstep_limit_memory;

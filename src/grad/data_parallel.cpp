@@ -172,7 +172,9 @@ GradientSync::GradientSync(std::shared_ptr<torch::nn::Module> module, Communicat
   require_trainable(impl_->parameters);
   if (options.init_sync) {
     std::vector<at::Tensor> state;
-    for (const auto& parameter : impl_->parameters) state.push_back(parameter.tensor);
+    for (const auto& parameter : impl_->parameters) {
+      if (!rules.parameters_agree || !parameter.requires_grad) state.push_back(parameter.tensor);
+    }
     state.insert(state.end(), impl_->buffers.begin(), impl_->buffers.end());
     grad::broadcast_coalesced(state, impl_->communicator);
   } else {

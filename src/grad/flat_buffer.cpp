@@ -27,12 +27,17 @@ FlatBuffer with_views(at::Tensor flat, const BucketLayout& layout,
   return buffer;
 }
 
+// Parameters may still be elsewhere than where their bucket is.
+at::Tensor like_of(const BucketLayout& layout) {
+  return at::empty({0}, at::TensorOptions(layout.dtype).device(layout.device));
+}
+
 }  // namespace
 
 FlatBuffer make_flat_buffer(const BucketLayout& layout, const std::vector<at::Tensor>& parameters,
                             const Communicator& communicator) {
   const at::NoGradGuard no_grad;
-  at::Tensor flat = communicator.allocate(layout.numel, parameters[layout.slots.front().item]);
+  at::Tensor flat = communicator.allocate(layout.numel, like_of(layout));
   clear(flat);
   return with_views(std::move(flat), layout, parameters);
 }
@@ -40,9 +45,7 @@ FlatBuffer make_flat_buffer(const BucketLayout& layout, const std::vector<at::Te
 FlatBuffer make_hollow_buffer(const BucketLayout& layout, const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   // Views must fit into their storage when they are made; nobody touches this memory.
-  FlatBuffer buffer = with_views(
-      at::empty({layout.numel}, parameters[layout.slots.front().item].options().requires_grad(false)), layout,
-      parameters);
+  FlatBuffer buffer = with_views(at::empty({layout.numel}, like_of(layout).options()), layout, parameters);
   LentMemory::hollow(buffer.flat);
   return buffer;
 }

@@ -18,7 +18,7 @@ struct FlatBuffer {
   std::vector<at::Tensor> views;
 };
 
-// `parameters` are those that the layout's items index. The buffer is cleared.
+// `parameters` are those that the layout's items index, on any device. The buffer is cleared.
 FlatBuffer make_flat_buffer(const BucketLayout& layout, const std::vector<at::Tensor>& parameters,
                             const Communicator& communicator);
 

@@ -21,6 +21,8 @@ at::Tensor total_norm(const std::vector<at::Tensor>& gradients, double norm_type
 void limit_norm(const std::vector<at::Tensor>& gradients, const at::Tensor& total, double max_norm) {
   // Always multiplied, so that a GPU need not be waited for.
   const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
+  // On the CPU there is nothing to wait for, and a pass over all gradients to save.
+  if (factor.is_cpu() && factor.item<double>() == 1.0) return;
   for (const at::Tensor& gradient : gradients) gradient.mul_(factor.to(gradient.device()));
 }
 

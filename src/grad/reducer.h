@@ -33,6 +33,9 @@ struct BucketRules {
   // No bucket starts before the end of backward: where other collectives run in it, ranks
   // that use other parameters would else start them in another order.
   bool late = false;
+  // Trained parameters need not be broadcast at construction: the caller sees to it that
+  // they are equal.
+  bool parameters_agree = false;
 };
 
 struct ReducerOptions {

@@ -15,14 +15,14 @@ namespace {
 // takes some ten microseconds: less is not worth a thread.
 constexpr int64_t kBlock = 16384;
 
-FlatType flat_type(const at::Tensor& gradient) {
-  switch (gradient.scalar_type()) {
+FlatType flat_type(const at::Tensor& values) {
+  switch (values.scalar_type()) {
     case at::kFloat: return FlatType::kFloat;
     case at::kBFloat16: return FlatType::kBFloat16;
     case at::kHalf: return FlatType::kHalf;
     default:
-      throw ConfigError("optim", fmt::format("a gradient must be float32, bfloat16 or float16: {}",
-                                             c10::toString(gradient.scalar_type())));
+      throw ConfigError("optim", fmt::format("gradients and copies must be float32, bfloat16 or float16: {}",
+                                             c10::toString(values.scalar_type())));
   }
 }
 
@@ -55,7 +55,7 @@ void require_flat(std::string_view what, const std::vector<at::Tensor>& paramete
 }
 
 void step_tensor(const FlatRule& rule, const at::Tensor& parameter, const at::Tensor& gradient,
-                 const at::Tensor& state, const at::Tensor& second_state) {
+                 const at::Tensor& state, const at::Tensor& second_state, const FlatExtras& extras) {
   if (gradient.is_sparse()) {
     throw ConfigError("optim", "a gradient is sparse: this optimizer takes dense gradients only");
   }
@@ -70,6 +70,11 @@ void step_tensor(const FlatRule& rule, const at::Tensor& parameter, const at::Te
   memory.gradients = values.const_data_ptr();
   if (state.defined()) memory.state = state.mutable_data_ptr<float>();
   if (second_state.defined()) memory.second_state = second_state.mutable_data_ptr<float>();
+  memory.gradient_factor = extras.gradient_factor;
+  if (extras.copy.defined()) {
+    memory.copy = extras.copy.mutable_data_ptr();
+    memory.copy_type = flat_type(extras.copy);
+  }
   step_flat(rule, memory);
 }
 

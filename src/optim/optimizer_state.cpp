@@ -9,14 +9,9 @@
 #include <sstream>
 #include <unordered_map>
 
-#include "optim/adadelta_optimizer.h"
 #include "optim/adam_lbfgs_optimizer.h"
-#include "optim/cpu_adagrad_optimizer.h"
-#include "optim/cpu_adam_optimizer.h"
-#include "optim/lamb_optimizer.h"
-#include "optim/lion_optimizer.h"
 #include "optim/optimizer_fields.h"
-#include "optim/python_adam_optimizer.h"
+#include "optim/optimizer_kinds.h"
 #include "optim/saved_state.h"
 #include "optim/state_fields.h"
 
@@ -28,37 +23,7 @@ using torch::optim::Optimizer;
 
 constexpr auto kArchiveName = "/archive";
 
-template <typename OptimizerType, typename OptionsType, typename StateType>
-struct Kind {
-  using Options = OptionsType;
-  using State = StateType;
-  static constexpr bool kIsLbfgs = std::is_same_v<OptimizerType, torch::optim::LBFGS>;
-
-  const char* name;
-  bool is_class_of(const Optimizer& optimizer) const { return typeid(optimizer) == typeid(OptimizerType); }
-};
-
-// Calls visit(kind) for the class of this optimizer, exactly: a class derived from one
-// may have a state of its own. False: none of these.
-template <typename Visit>
-bool visit_kind(const Optimizer& optimizer, Visit visit) {
-  using namespace torch::optim;  // NOLINT(google-build-using-namespace): names of one function
-  const auto try_kind = [&](const auto& kind) { return kind.is_class_of(optimizer) && (visit(kind), true); };
-  return try_kind(Kind<SGD, SGDOptions, SGDParamState>{"SGD"}) ||
-         try_kind(Kind<Adam, AdamOptions, AdamParamState>{"Adam"}) ||
-         try_kind(Kind<optim::PythonAdam, AdamOptions, AdamParamState>{"Adam"}) ||
-         try_kind(Kind<optim::CpuAdam, AdamOptions, AdamParamState>{"Adam"}) ||
-         try_kind(Kind<AdamW, AdamWOptions, AdamWParamState>{"AdamW"}) ||
-         try_kind(Kind<optim::CpuAdamW, AdamWOptions, AdamWParamState>{"AdamW"}) ||
-         try_kind(Kind<Adagrad, AdagradOptions, AdagradParamState>{"Adagrad"}) ||
-         try_kind(Kind<optim::CpuAdagrad, AdagradOptions, AdagradParamState>{"Adagrad"}) ||
-         try_kind(Kind<RMSprop, RMSpropOptions, RMSpropParamState>{"RMSprop"}) ||
-         try_kind(
-             Kind<optim::Adadelta, optim::AdadeltaGroupOptions, optim::AdadeltaParamState>{"Adadelta"}) ||
-         try_kind(Kind<optim::Lion, optim::LionGroupOptions, optim::LionParamState>{"Lion"}) ||
-         try_kind(Kind<optim::Lamb, optim::LambGroupOptions, optim::LambParamState>{"Lamb"}) ||
-         try_kind(Kind<LBFGS, LBFGSOptions, LBFGSParamState>{"LBFGS"});
-}
+using optim::visit_kind;
 
 class Names {
  public:

@@ -48,7 +48,7 @@ class CountingGatherer final : public Gatherer {
  public:
   explicit CountingGatherer(const ModelLayout& layout) : layout_(layout) {}
 
-  Work start(size_t bucket) override {
+  Gather start(size_t bucket) override {
     bytes_.lend(bucket, bytes_of(layout_.buckets[bucket].layout));
     return {};
   }

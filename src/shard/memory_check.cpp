@@ -60,25 +60,38 @@ std::optional<Allowance> allowance(const torch::nn::Module& module, const Sharde
                                    int ranks_here, int64_t parameter_bytes) {
   const auto parameters = module.parameters();
   std::optional<Allowance> least;
-  if (!parameters.empty() && parameters.front().is_cpu()) least = host_room(ranks_here);
-  if (!parameters.empty() && parameters.front().is_cuda()) least = device_room(parameters.front().device());
-  if (least) least->bytes += parameter_bytes;
+  if (!parameters.empty()) {
+    const c10::Device now = parameters.front().device();
+    const c10::Device later = options.device.value_or(now);
+    if (later.is_cpu()) least = host_room(ranks_here);
+    if (later.is_cuda()) least = device_room(later);
+    if (least && now.type() == later.type()) least->bytes += parameter_bytes;
+  }
   if (options.memory_limit_bytes && (!least || *options.memory_limit_bytes < least->bytes)) {
     least = Allowance{*options.memory_limit_bytes, "memory_limit_bytes"};
   }
   return least;
 }
 
+// What a plan takes of the memory that is compared: on a GPU what is not offloaded, on a CPU
+// all but files.
+int64_t needed_by(const ZeroPlan& plan, const torch::nn::Module& module, const ShardedOptions& options) {
+  const auto parameters = module.parameters();
+  const bool on_cpu =
+      options.device ? options.device->is_cpu() : parameters.empty() || parameters.front().is_cpu();
+  return on_cpu ? plan.memory.total() - plan.memory.nvme : plan.memory.device();
+}
+
 // What would fit, as advice.
 std::string advice(torch::nn::Module& module, torch::optim::Optimizer& optimizer, int ranks,
                    ShardedOptions options, int64_t bytes) {
   for (++options.stage; options.stage <= kLastStage; ++options.stage) {
-    const int64_t needed = plan_zero(module, optimizer, ranks, options).memory.total();
+    const int64_t needed = needed_by(plan_zero(module, optimizer, ranks, options), module, options);
     if (needed <= bytes) return fmt::format("stage {} would fit with {}", options.stage, megabytes(needed));
   }
   options.stage = kLastStage;
   for (int more = 2 * ranks; more <= kMostRanks; more *= 2) {
-    const int64_t needed = plan_zero(module, optimizer, more, options).memory.total();
+    const int64_t needed = needed_by(plan_zero(module, optimizer, more, options), module, options);
     if (needed <= bytes) {
       return fmt::format("no stage fits on {} rank(s); stage 3 on {} would, with {}", ranks, more,
                          megabytes(needed));
@@ -103,7 +116,7 @@ std::string problem(torch::nn::Module& module, torch::optim::Optimizer& optimize
   const auto plan = try_plan(module, optimizer, communicator.size(), options, masters);
   if (!plan) return "";
   const auto allowed = allowance(module, options, ranks_here, plan->parameter_bytes);
-  const int64_t needed = plan->memory.total();
+  const int64_t needed = needed_by(*plan, module, options);
   if (!allowed || needed <= allowed->bytes) return "";
   return fmt::format(
       "the model does not fit: at stage {} its parameters, gradients and optimizer state take {} of rank {}, "

@@ -1,9 +1,5 @@
 #include "shard/model_layout.h"
 
-#include <fmt/format.h>
-#include <lockstep/error.h>
-
-#include <cmath>
 #include <map>
 
 #include "shard/shard_plan.h"
@@ -20,22 +16,6 @@ struct Family {
 };
 
 }  // namespace
-
-ShardedOptions validated(ShardedOptions options) {
-  const auto require = [](bool holds, const char* what, auto value) {
-    if (!holds) throw ConfigError("shard", fmt::format("{}: {}", what, value));
-  };
-  require(options.stage >= 0 && options.stage <= 3, "the stage must be 0, 1, 2 or 3", options.stage);
-  require(options.bucket_cap_bytes > 0, "bucket_cap_bytes must be positive", options.bucket_cap_bytes);
-  require(options.persistence_threshold >= 0, "persistence_threshold must not be negative",
-          options.persistence_threshold);
-  require(options.gradient_predivide_factor > 0 && std::isfinite(options.gradient_predivide_factor),
-          "gradient_predivide_factor must be positive", options.gradient_predivide_factor);
-  require(!options.sum_gradients || options.gradient_predivide_factor == 1,
-          "sum_gradients divides nothing: leave gradient_predivide_factor at 1",
-          options.gradient_predivide_factor);
-  return options;
-}
 
 ModelLayout lay_out(const std::vector<LayoutParameter>& parameters, const ShardedOptions& options,
                     int ranks) {

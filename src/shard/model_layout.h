@@ -12,9 +12,6 @@ namespace lockstep::shard {
 // How the trained parameters of a model become buckets: arithmetic only, so that what a
 // training will hold can be told without one.
 
-// ConfigError names an option with a value that makes no sense.
-ShardedOptions validated(ShardedOptions options);
-
 struct LayoutParameter {
   grad::BucketItem item;  // its family is decided here
   int group = 0;          // of the optimizer

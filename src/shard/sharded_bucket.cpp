@@ -17,18 +17,27 @@ at::Tensor leaf_over(const at::Tensor& flat, int64_t first, int64_t count) {
 bool needs_master(c10::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf; }
 
 ShardedBucket::ShardedBucket(const grad::BucketLayout& layout, const std::vector<NamedParameter>& parameters,
-                             const Communicator& communicator, Place place, bool resident)
-    : layout_(layout), communicator_(communicator), place_(place), resident_(resident) {
+                             const Communicator& communicator, Place place, bool resident, Homes homes)
+    : layout_(layout), communicator_(communicator), place_(place), resident_(resident), homes_(homes) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> tensors;
   for (const NamedParameter& parameter : parameters) tensors.push_back(parameter.tensor);
-  flat_ = grad::make_flat_buffer(layout, tensors, communicator_);
-  for (size_t i = 0; i < layout.slots.size(); ++i) {
-    const NamedParameter& parameter = parameters[layout.slots[i].item];
-    flat_.views[i].copy_(parameter.tensor);
-    parameters_.push_back(parameter);
-    parameters_.back().tensor.set_data(flat_.views[i]);
+  flat_ = resident ? grad::make_flat_buffer(layout, tensors, communicator_)
+                   : grad::make_hollow_buffer(layout, tensors);
+  for (const grad::BucketSlot& slot : layout.slots) {
+    parameters_.push_back(parameters[slot.item]);
+    originals_.push_back(parameters_.back().tensor.detach());
   }
+  if (resident) fill(originals_);
+  show();
+}
+
+void ShardedBucket::fill(const std::vector<at::Tensor>& values) {
+  for (size_t i = 0; i < values.size(); ++i) flat_.views[i].copy_(values[i]);
+}
+
+void ShardedBucket::undo() {
+  for (size_t i = 0; i < originals_.size(); ++i) parameters_[i].tensor.set_data(originals_[i]);
 }
 
 at::Tensor ShardedBucket::own_part(const at::Tensor& flat) const {
@@ -36,20 +45,38 @@ at::Tensor ShardedBucket::own_part(const at::Tensor& flat) const {
   return leaf_over(flat, count * place_.rank, count);
 }
 
-void ShardedBucket::divide() {
+void ShardedBucket::divide(grad::LentMemory& memory) {
   const at::NoGradGuard no_grad;
+  if (!resident_) {
+    memory.lend(flat_.flat);
+    grad::clear(flat_.flat);
+    fill(originals_);
+  }
+  originals_.clear();
+  if (communicator_.size() > 1 && layout_.numel > 0) communicator_.broadcast(flat_.flat).wait();
+  const bool needs_digits = needs_master(layout_.dtype);
   part_ = own_part(flat_.flat);
   if (!resident_) {
-    part_ = part_.clone();
-    grad::LentMemory::hollow(flat_.flat);
-    hide();
+    const at::Tensor held = homes_.parameters != nullptr
+                                ? homes_.parameters->allocate(part_.numel(), layout_.dtype)
+                                : at::empty_like(part_);
+    part_ = held.copy_(part_);
+    release(memory);
   }
-  master_ = needs_master(layout_.dtype) ? part_.to(at::kFloat) : part_;
+  // Memory that is offloaded itself serves as the master.
+  const bool serves = !resident_ && homes_.parameters != nullptr && !needs_digits && !homes_.masters_leave;
+  if (homes_.masters != nullptr && !serves) {
+    master_ = homes_.masters->allocate(part_.numel(), master_type()).copy_(part_);
+  } else {
+    master_ = needs_digits ? part_.to(at::kFloat) : part_;
+  }
 }
+
+c10::ScalarType ShardedBucket::master_type() const { return master_dtype(layout_.dtype); }
 
 void ShardedBucket::take_update() {
   const at::NoGradGuard no_grad;
-  if (has_master()) part_.copy_(master_);
+  if (is_apart()) part_.copy_(master_);
 }
 
 Work ShardedBucket::publish() {
@@ -57,13 +84,20 @@ Work ShardedBucket::publish() {
   return communicator_.all_gather(flat_.flat, part_);
 }
 
-Work ShardedBucket::start_gather(grad::LentMemory& memory) {
+Gather ShardedBucket::start_gather(grad::LentMemory& memory) {
   const at::NoGradGuard no_grad;
   memory.lend(flat_.flat);
   show();
-  if (place_.ranks > 1) return communicator_.all_gather(flat_.flat, part_);
-  flat_.flat.copy_(part_);
-  return {};
+  const bool crosses = part_.device() != flat_.flat.device();
+  if (place_.ranks == 1) {
+    if (crosses) return {.copy = homes_.lane->copy(flat_.flat, part_)};
+    flat_.flat.copy_(part_);
+    return {};
+  }
+  if (!crosses) return {.work = communicator_.all_gather(flat_.flat, part_)};
+  const at::Tensor own = own_part(flat_.flat);
+  homes_.lane->copy(own, part_).wait_on_device();
+  return {.work = communicator_.all_gather(flat_.flat, own)};
 }
 
 void ShardedBucket::release(grad::LentMemory& memory) {
@@ -82,6 +116,10 @@ void ShardedBucket::hide() {
   for (NamedParameter& parameter : parameters_) parameter.tensor.set_data(nothing);
 }
 
+bool ShardedBucket::may_be_written() const {
+  return resident_ || !at::equal(own_part(flat_.flat).to(part_.device()), part_);
+}
+
 void ShardedBucket::adopt_whole() {
   const at::NoGradGuard no_grad;
   if (!resident_) part_.copy_(own_part(flat_.flat));
@@ -89,19 +127,16 @@ void ShardedBucket::adopt_whole() {
 }
 
 void ShardedBucket::adopt_part() {
-  if (!has_master()) return;
+  if (!is_apart()) return;
   const at::NoGradGuard no_grad;
+  if (!has_master()) {
+    master_.copy_(part_);
+    return;
+  }
   // What nobody wrote keeps the digits that 16 bits do not have.
-  const at::Tensor untouched = master_.to(part_.scalar_type()).eq(part_);
-  master_.copy_(at::where(untouched, master_, part_.to(at::kFloat)));
-}
-
-int64_t ShardedBucket::parameter_bytes() const {
-  return static_cast<int64_t>(resident_ ? flat_.flat.nbytes() : part_.nbytes());
-}
-
-int64_t ShardedBucket::master_bytes() const {
-  return has_master() ? static_cast<int64_t>(master_.nbytes()) : 0;
+  const at::Tensor written = part_.to(master_.device());
+  const at::Tensor untouched = master_.to(part_.scalar_type()).eq(written);
+  master_.copy_(at::where(untouched, master_, written.to(at::kFloat)));
 }
 
 }  // namespace lockstep::shard

@@ -3,6 +3,7 @@
 #include <lockstep/data_parallel.h>
 #include <lockstep/error.h>
 #include <lockstep/named_tensors.h>
+#include <lockstep/optimizer_state.h>
 #include <lockstep/sharded_model.h>
 #include <torch/torch.h>
 
@@ -11,16 +12,17 @@
 #include <map>
 
 #include "grad/gradient_norm.h"
+#include "grad/lent_memory.h"
 #include "grad/model_agreement.h"
 #include "grad/reducer.h"
+#include "optim/flat_optimizer.h"
+#include "shard/checked_options.h"
 #include "shard/memory_check.h"
 #include "shard/model_layout.h"
 #include "shard/shard_plan.h"
-#include "shard/sharded_bucket.h"
+#include "shard/sharded_model_impl.h"
 #include "shard/sharded_optimizer.h"
-#include "shard/sharded_state.h"
 #include "shard/unit_map.h"
-#include "shard/unit_schedule.h"
 
 namespace lockstep {
 
@@ -41,86 +43,29 @@ std::vector<NamedParameter> trained_parameters(const torch::nn::Module& module) 
   return parameters;
 }
 
-std::vector<grad::ModelFact> facts_of(const ShardedOptions& options) {
-  return {{"option stage", std::to_string(options.stage)},
-          {"option bucket_cap_bytes", std::to_string(options.bucket_cap_bytes)},
-          {"option persistence_threshold", std::to_string(options.persistence_threshold)},
-          {"option persistence_limit", std::to_string(options.persistence_limit)},
-          {"option prefetch", std::to_string(options.prefetch ? options.prefetch_limit : 0)},
-          {"option overlap", options.overlap ? "true" : "false"},
-          {"option communication_dtype",
-           options.communication_dtype ? c10::toString(*options.communication_dtype) : "unset"},
-          {"options of the mean", fmt::format("{} {} {}", options.gradient_predivide_factor,
-                                              options.divide_after_sum, options.sum_gradients)}};
+// What is not trained is on the device as a whole.
+void move_rest(torch::nn::Module& module, c10::Device device) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& buffer : module.buffers()) {
+    if (buffer.device() != device) buffer.set_data(buffer.to(device));
+  }
+  for (at::Tensor& parameter : module.parameters()) {
+    if (!parameter.requires_grad() && parameter.device() != device) parameter.set_data(parameter.to(device));
+  }
 }
 
-class BucketGatherer final : public shard::Gatherer {
- public:
-  BucketGatherer(std::vector<ShardedBucket>& buckets, Communicator communicator)
-      : buckets_(buckets), memory_(std::move(communicator)) {}
-
-  Work start(size_t bucket) override { return buckets_[bucket].start_gather(memory_); }
-  void release(size_t bucket) override { buckets_[bucket].release(memory_); }
-  void forget_free() override { memory_.forget_free(); }
-  int64_t bytes() const { return memory_.bytes(); }
-
- private:
-  std::vector<ShardedBucket>& buckets_;
-  grad::LentMemory memory_;
-};
-
 }  // namespace
-
-struct ShardedModel::Impl {
-  Impl(std::shared_ptr<torch::nn::Module> module, torch::optim::Optimizer& optimizer,
-       Communicator communicator, ShardedOptions options);
-  ~Impl();
-
-  bool is_divided() const { return options.stage > 0; }
-  bool has_transient_gradients() const { return options.stage >= 2; }
-
-  void make_buckets(const std::vector<NamedParameter>& parameters, const std::vector<int>& groups);
-  void attach_units();
-  PendingReduction reduce(const GradientBucket& bucket);
-  PendingReduction start_reduction(size_t index, const at::Tensor& flat);
-  void accumulate(size_t index, const at::Tensor& reduced);
-  // What this rank owns of the parameters, in a flat tensor of each bucket.
-  template <typename Flat>
-  std::vector<Part> parts(Flat flat_of) const;
-  shard::StateView state_view() const { return {optimizer, buckets, items, place, group_names}; }
-
-  const std::shared_ptr<torch::nn::Module> module;
-  torch::optim::Optimizer& optimizer;
-  const Communicator communicator;
-  const ShardedOptions options;
-  const Place place;
-
-  std::vector<grad::BucketItem> items;
-  std::vector<ShardedBucket> buckets;
-  std::vector<std::vector<std::string>> group_names;
-  std::vector<int> group_of;    // of each bucket
-  std::vector<size_t> unit_of;  // of each bucket
-  std::vector<shard::Unit*> units;
-  std::unique_ptr<BucketGatherer> gatherer;
-  std::unique_ptr<shard::UnitSchedule> schedule;
-  std::unique_ptr<GradientSync> sync;
-
-  // This rank's part of each bucket's mean gradient: memory of its own from stage 2 on,
-  // else a part of the bucket.
-  std::vector<at::Tensor> gradients;
-  std::vector<bool> has_gradient;
-};
 
 ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::optim::Optimizer& optimizer_,
                          Communicator communicator_, ShardedOptions options_)
     : module(std::move(module_)),
       optimizer(optimizer_),
       communicator(std::move(communicator_)),
-      options(shard::validated(std::move(options_))),
+      options(shard::checked(std::move(options_))),
       place(options.stage == 0 ? Place{} : Place{communicator.size(), communicator.rank()}) {
   shard::require_elementwise(optimizer, options.allow_untested_optimizer);
   shard::require_fresh(optimizer);
-  grad::require_agreement(facts_of(options), communicator);
+  grad::require_agreement(shard::facts_of(options), communicator);
   const std::vector<NamedParameter> parameters = trained_parameters(*module);
   const std::vector<int> groups = shard::groups_of(optimizer, parameters);
   shard::require_memory(*module, optimizer, communicator, options);
@@ -128,28 +73,81 @@ ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::opti
   for (size_t i = 0; i < parameters.size(); ++i) {
     group_names[static_cast<size_t>(groups[i])].push_back(parameters[i].name);
   }
+  make_homes(parameters);
   make_buckets(parameters, groups);
+  std::unique_ptr<shard::NvmeStates> file;
+  try {
+    if (is_nvme()) file = make_file();
+    make_sync();
+  } catch (...) {
+    for (ShardedBucket& bucket : buckets) bucket.undo();
+    throw;
+  }
+  {
+    grad::LentMemory memory(communicator);
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      buckets[i].divide(memory);
+      if (file) file->store(i, {buckets[i].master()});
+    }
+  }
+  shard::hand_over(optimizer, buckets, group_of);
+  attach_units();
+  gradients = std::make_unique<shard::PartGradients>(buckets, sync->flat_gradients(), communicator, options,
+                                                     *lane, host_copies.get());
+  updates = std::make_unique<shard::PartOptimizer>(optimizer, buckets, group_of, *lane, host_copies.get(),
+                                                   std::move(file));
+}
 
+void ShardedModel::Impl::make_homes(const std::vector<NamedParameter>& parameters) {
+  if (!parameters.empty()) device = parameters.front().tensor.device();
+  // "cuda" is the current one of several.
+  if (options.device) device = at::empty({0}, at::TensorOptions(*options.device)).device();
+  lane = std::make_unique<shard::CopyLane>(device);
+  if (options.device) move_rest(*module, device);
+  int64_t bytes = 0;  // of this rank's parts
+  for (const NamedParameter& parameter : parameters) {
+    bytes += static_cast<int64_t>(parameter.tensor.nbytes()) / place.ranks;
+  }
+  const bool pin_states = options.offload_optimizer.pin_memory && !device.is_cpu();
+  const bool pin_parameters = options.offload_param.pin_memory && !device.is_cpu();
+  if (offloads_optimizer()) {
+    // The kernels alone touch these.
+    host_states = std::make_unique<shard::HostMemory>(false, 2 * bytes);
+    host_copies = std::make_unique<shard::HostMemory>(pin_states, bytes);
+  }
+  if (offloads_parameters()) host_parameters = std::make_unique<shard::HostMemory>(pin_parameters, bytes);
+}
+
+std::unique_ptr<shard::NvmeStates> ShardedModel::Impl::make_file() const {
+  std::vector<int64_t> tensor_bytes;
+  std::vector<int64_t> max_tensors;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    tensor_bytes.push_back(buckets[i].layout().numel / place.ranks *
+                           static_cast<int64_t>(c10::elementSize(buckets[i].master_type())));
+    const auto& group = optimizer.param_groups()[static_cast<size_t>(group_of[i])];
+    const int tensors = optim::max_state_tensors(optimizer, group.options());
+    if (tensors < 0) {
+      throw ConfigError("shard", fmt::format("offload_optimizer to nvme: how much state this class keeps is "
+                                             "not known; offload to cpu, or use another class than {}",
+                                             optimizer_class(optimizer)));
+    }
+    max_tensors.push_back(1 + tensors);
+  }
+  return std::make_unique<shard::NvmeStates>(options.offload_optimizer, options.aio, tensor_bytes,
+                                             max_tensors);
+}
+
+void ShardedModel::Impl::make_sync() {
   grad::BucketRules rules{.plan = {},
                           .transient = has_transient_gradients(),
-                          .late = !options.overlap || (options.stage == 3 && options.find_unused_parameters)};
+                          .late = !options.overlap || (options.stage == 3 && options.find_unused_parameters),
+                          .parameters_agree = true};
   for (const ShardedBucket& bucket : buckets) rules.plan.push_back(bucket.layout());
   DataParallelOptions sync_options;
   sync_options.find_unused_parameters = options.find_unused_parameters;
   sync_options.broadcast_buffers = options.broadcast_buffers;
   sync_options.hook = [this](const GradientBucket& bucket, const Communicator&) { return reduce(bucket); };
   sync = std::make_unique<GradientSync>(module, communicator, sync_options, rules);
-
-  for (ShardedBucket& bucket : buckets) bucket.divide();
-  shard::hand_over(optimizer, buckets, group_of);
-  attach_units();
-  const std::vector<at::Tensor> flat = sync->flat_gradients();
-  for (size_t i = 0; i < buckets.size(); ++i) {
-    gradients.push_back(has_transient_gradients()
-                            ? at::empty({buckets[i].layout().numel / place.ranks}, flat[i].options())
-                            : buckets[i].own_part(flat[i]));
-  }
-  has_gradient.assign(buckets.size(), false);
 }
 
 ShardedModel::Impl::~Impl() {
@@ -163,16 +161,18 @@ void ShardedModel::Impl::make_buckets(const std::vector<NamedParameter>& paramet
   std::vector<shard::LayoutParameter> places;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& tensor = parameters[i].tensor;
-    places.push_back({{tensor.numel(), tensor.scalar_type(), tensor.device()}, groups[i], map.of(tensor)});
+    const c10::Device home = options.device ? device : tensor.device();
+    places.push_back({{tensor.numel(), tensor.scalar_type(), home}, groups[i], map.of(tensor)});
   }
   const shard::ModelLayout planned = shard::lay_out(places, options, place.ranks);
   items = planned.items;
+  const shard::Homes homes{lane.get(), host_parameters.get(), host_states.get(), is_nvme()};
   for (const shard::LayoutBucket& bucket : planned.buckets) {
-    buckets.emplace_back(bucket.layout, parameters, communicator, place, bucket.resident);
+    buckets.emplace_back(bucket.layout, parameters, communicator, place, bucket.resident, homes);
     group_of.push_back(bucket.group);
     unit_of.push_back(bucket.unit);
   }
-  gatherer = std::make_unique<BucketGatherer>(buckets, communicator);
+  gatherer = std::make_unique<shard::BucketGatherer>(buckets, communicator);
   schedule = std::make_unique<shard::UnitSchedule>(planned.by_unit(units.size() + 1), *gatherer,
                                                    options.prefetch ? options.prefetch_limit : 0);
 }
@@ -182,69 +182,9 @@ void ShardedModel::Impl::attach_units() {
 }
 
 PendingReduction ShardedModel::Impl::reduce(const GradientBucket& bucket) {
-  const at::Tensor& flat = bucket.gradients;
-  if (!has_transient_gradients() && has_gradient[bucket.index]) {
-    throw ConfigError(
-        "shard",
-        "a second backward reduced gradients before step() or zero_grad(): put all but the last "
-        "backward of a step into no_sync()");
-  }
-  PendingReduction reduction = start_reduction(bucket.index, flat);
+  PendingReduction reduction = gradients->reduce(bucket.index, bucket.gradients);
   if (!buckets[bucket.index].resident()) schedule->bucket_reduced(unit_of[bucket.index]);
   return reduction;
-}
-
-PendingReduction ShardedModel::Impl::start_reduction(size_t index, const at::Tensor& flat) {
-  const at::NoGradGuard no_grad;
-  const double before = options.gradient_predivide_factor;
-  const double after = before / communicator.size();
-  const bool is_split = !options.sum_gradients && (before != 1.0 || options.divide_after_sum);
-  const bool converts = options.communication_dtype && *options.communication_dtype != flat.scalar_type();
-  // The first of a step is reduced to where it stays; others are added to it.
-  const bool direct = !converts && !has_gradient[index];
-  at::Tensor input = flat;
-  if (converts) input = input.to(*options.communication_dtype);
-  if (before != 1.0) input.mul_(1.0 / before);
-  const ReduceOp op = is_split || options.sum_gradients ? ReduceOp::kSum : ReduceOp::kMean;
-  at::Tensor output;
-  Work work;
-  if (!is_divided()) {
-    output = input;
-    work = communicator.all_reduce(input, op);
-  } else {
-    output = direct ? gradients[index] : at::empty({input.numel() / place.ranks}, input.options());
-    work = communicator.reduce_scatter(output, input, op);
-  }
-  auto finish = [this, index, input, output, is_split, after] {
-    const at::NoGradGuard inner_no_grad;
-    if (is_split) output.mul_(after);
-    accumulate(index, output);
-  };
-  return {std::move(work), std::move(finish)};
-}
-
-void ShardedModel::Impl::accumulate(size_t index, const at::Tensor& reduced) {
-  at::Tensor& gradient = gradients[index];
-  if (has_gradient[index]) {
-    gradient.add_(reduced);
-  } else if (reduced.const_data_ptr() != gradient.const_data_ptr()) {
-    gradient.copy_(reduced);
-  }
-  has_gradient[index] = true;
-}
-
-template <typename Flat>
-std::vector<ShardedModel::Part> ShardedModel::Impl::parts(Flat flat_of) const {
-  std::vector<Part> parts;
-  for (const ShardedBucket& bucket : buckets) {
-    for (const shard::OwnedRange& range :
-         shard::owned_ranges(bucket.layout(), items, place.ranks, place.rank)) {
-      const NamedParameter& parameter = bucket.parameters()[range.slot];
-      parts.push_back({parameter.name, bucket.shape(range.slot).vec(), range.first,
-                       flat_of(bucket).narrow(0, range.offset, range.count)});
-    }
-  }
-  return parts;
 }
 
 ShardedModel::ShardedModel(std::shared_ptr<torch::nn::Module> module, torch::optim::Optimizer& optimizer,
@@ -268,19 +208,22 @@ void ShardedModel::prepare_evaluation() {
 
 void ShardedModel::zero_grad() {
   impl_->sync->zero_grad();
-  impl_->has_gradient.assign(impl_->buckets.size(), false);
+  impl_->gradients->forget();
 }
 
-std::vector<at::Tensor> ShardedModel::flat_gradients() const { return impl_->gradients; }
+std::vector<at::Tensor> ShardedModel::flat_gradients() const { return impl_->gradients->all(); }
 
 at::Tensor ShardedModel::grad_norm(double norm_type) const {
   const at::NoGradGuard no_grad;
   // 16 bits would round the sum of many squares.
-  at::Tensor total = grad::total_norm(impl_->gradients, norm_type, at::kFloat);
+  at::Tensor total = grad::total_norm(impl_->gradients->all(), norm_type, at::kFloat);
   if (impl_->place.ranks > 1) {
     const bool is_max = std::isinf(norm_type);
     if (!is_max) total.pow_(norm_type);
-    impl_->communicator.all_reduce(total, is_max ? ReduceOp::kMax : ReduceOp::kSum).wait();
+    // Offloaded gradients are in host memory, which not every backend takes.
+    const at::Tensor shared = total.to(impl_->device);
+    impl_->communicator.all_reduce(shared, is_max ? ReduceOp::kMax : ReduceOp::kSum).wait();
+    total = shared.to(total.device());
     if (!is_max) total.pow_(1.0 / norm_type);
   }
   return total;
@@ -289,7 +232,7 @@ at::Tensor ShardedModel::grad_norm(double norm_type) const {
 at::Tensor ShardedModel::clip_grad_norm(double max_norm, double norm_type) {
   const at::NoGradGuard no_grad;
   at::Tensor total = grad_norm(norm_type);
-  grad::limit_norm(impl_->gradients, total, max_norm);
+  grad::limit_norm(impl_->gradients->all(), total, max_norm);
   return total;
 }
 
@@ -298,14 +241,17 @@ void ShardedModel::step(const at::Tensor& factor) {
     throw ConfigError("shard", "step() was called while gather_parameters() keeps the parameters whole");
   }
   impl_->schedule->release_all();
+  impl_->updates->begin_step(factor);
   std::vector<Work> updates;
   // Buckets come as backward fills them; forward needs the last ones first.
+  std::vector<size_t> order;
   for (size_t i = impl_->buckets.size(); i-- > 0;) {
-    if (!impl_->has_gradient[i]) continue;
-    ShardedBucket& bucket = impl_->buckets[i];
-    shard::step_one(impl_->optimizer, bucket.master(), impl_->gradients[i], factor);
-    bucket.take_update();
-    updates.push_back(bucket.publish());
+    if (impl_->gradients->has(i)) order.push_back(i);
+  }
+  for (size_t k = 0; k < order.size(); ++k) {
+    const std::optional<size_t> next = k + 1 < order.size() ? std::optional(order[k + 1]) : std::nullopt;
+    impl_->updates->step(order[k], impl_->gradients->of(order[k]), next);
+    updates.push_back(impl_->buckets[order[k]].publish());
   }
   for (Work& update : updates) update.wait();
 }
@@ -316,80 +262,16 @@ ShardedModel::Gathered::Gathered(ShardedModel* model) : model_(model) { model_->
 
 ShardedModel::Gathered::~Gathered() {
   if (model_ == nullptr) return;
-  for (ShardedBucket& bucket : model_->impl_->buckets) bucket.adopt_whole();
+  Impl& impl = *model_->impl_;
+  for (size_t i = 0; i < impl.buckets.size(); ++i) {
+    if (!impl.buckets[i].may_be_written()) continue;  // to change a master may cost a disk's time
+    impl.updates->change(i, [&] { impl.buckets[i].adopt_whole(); });
+  }
   model_->impl_->schedule->unhold();
 }
 
 const ShardedOptions& ShardedModel::options() const { return impl_->options; }
 const Communicator& ShardedModel::communicator() const { return impl_->communicator; }
 std::chrono::nanoseconds ShardedModel::exposed_wait() const { return impl_->sync->exposed_wait(); }
-
-ShardedModel::Memory ShardedModel::memory() const {
-  Memory memory;
-  for (const ShardedBucket& bucket : impl_->buckets) {
-    memory.parameters += bucket.parameter_bytes();
-    memory.master += bucket.master_bytes();
-  }
-  const bool transient = impl_->has_transient_gradients();
-  for (const at::Tensor& gradient : impl_->gradients) {
-    if (transient) memory.gradients += static_cast<int64_t>(gradient.nbytes());
-  }
-  (transient ? memory.buffers : memory.gradients) += impl_->sync->gradient_bytes();
-  memory.buffers += impl_->gatherer->bytes();
-  memory.optimizer = shard::state_bytes(impl_->optimizer);
-  return memory;
-}
-
-std::vector<ShardedModel::Part> ShardedModel::parameter_parts() const {
-  return impl_->parts([](const ShardedBucket& bucket) { return bucket.part(); });
-}
-
-std::vector<ShardedModel::Part> ShardedModel::master_parts() const {
-  return impl_->parts([](const ShardedBucket& bucket) { return bucket.master(); });
-}
-
-std::map<std::string, std::vector<int64_t>> ShardedModel::shapes() const {
-  std::map<std::string, std::vector<int64_t>> shapes;
-  for (const ShardedBucket& bucket : impl_->buckets) {
-    for (size_t i = 0; i < bucket.parameters().size(); ++i) {
-      shapes.emplace(bucket.parameters()[i].name, bucket.shape(i).vec());
-    }
-  }
-  return shapes;
-}
-
-bool ShardedModel::has_masters() const {
-  return std::any_of(impl_->buckets.begin(), impl_->buckets.end(),
-                     [](const ShardedBucket& bucket) { return bucket.has_master(); });
-}
-
-void ShardedModel::load_parameters(const ReadParts& read, const ReadParts& read_masters) {
-  const at::NoGradGuard no_grad;
-  impl_->schedule->release_all();
-  const auto fill = [](const std::vector<Part>& parts, const ReadParts& from) {
-    std::vector<Part> on_host = parts;
-    for (Part& part : on_host) {
-      if (!part.data.is_cpu()) part.data = at::empty_like(part.data, at::kCPU);
-    }
-    from(on_host);
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (!parts[i].data.is_cpu()) parts[i].data.copy_(on_host[i].data);
-    }
-  };
-  fill(parameter_parts(), read);
-  for (ShardedBucket& bucket : impl_->buckets) bucket.adopt_part();
-  if (read_masters && has_masters()) fill(master_parts(), read_masters);
-  std::vector<Work> updates;
-  for (ShardedBucket& bucket : impl_->buckets) updates.push_back(bucket.publish());
-  for (Work& update : updates) update.wait();
-}
-
-ShardedModel::OptimizerParts ShardedModel::optimizer_parts() const {
-  return shard::save_state(impl_->state_view());
-}
-
-void ShardedModel::load_optimizer(const std::string& values, const ReadParts& read) {
-  shard::load_state(impl_->state_view(), values, read);
-}
 
 }  // namespace lockstep

@@ -107,11 +107,13 @@ ShardedModel::OptimizerParts save_state(const StateView& view) {
   }
   for (const auto& [name, tensor] : own.tensors) {
     const size_t slash = name.find('/');
-    const ShardedBucket& bucket = view.buckets[std::stoul(name.substr(0, slash))];
+    const size_t index = std::stoul(name.substr(0, slash));
+    const ShardedBucket& bucket = view.buckets[index];
+    const at::Tensor readable = view.home.readable(index, tensor);
     for (const OwnedRange& range : ranges_of(view, bucket)) {
       const NamedParameter& parameter = bucket.parameters()[range.slot];
       result.parts.push_back({parameter.name + name.substr(slash), bucket.shape(range.slot).vec(),
-                              range.first, tensor.narrow(0, range.offset, range.count)});
+                              range.first, readable.narrow(0, range.offset, range.count)});
     }
   }
   values["state"] = std::move(states);
@@ -143,6 +145,7 @@ void load_state(const StateView& view, const std::string& values, const ShardedM
   }
   read(wanted);
   load_optimizer_state(view.optimizer, named_masters(view.buckets), {std::move(tensors), own.dump()});
+  view.home.take_state();
 }
 
 }  // namespace lockstep::shard

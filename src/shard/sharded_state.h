@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "grad/bucket_plan.h"
+#include "shard/part_optimizer.h"
 #include "shard/sharded_bucket.h"
 
 namespace lockstep::shard {
@@ -20,6 +21,7 @@ struct StateView {
   Place place;
   // Of each group, as the optimizer had them before it was given parts.
   const std::vector<std::vector<std::string>>& group_names;
+  PartOptimizer& home;
 };
 
 ShardedModel::OptimizerParts save_state(const StateView& view);

@@ -21,7 +21,7 @@ void UnitSchedule::start(size_t unit) {
 
 void UnitSchedule::finish(size_t unit) {
   start(unit);
-  for (Work& gather : units_[unit].gathers) gather.wait();
+  for (Gather& gather : units_[unit].gathers) gather.wait();
   units_[unit].gathers.clear();
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "shard/gather.h"
 #include "shard/model_layout.h"
 
 namespace lockstep::shard {
@@ -14,7 +15,7 @@ namespace lockstep::shard {
 class Gatherer {
  public:
   virtual ~Gatherer() = default;
-  virtual Work start(size_t bucket) = 0;
+  virtual Gather start(size_t bucket) = 0;
   virtual void release(size_t bucket) = 0;
   // Memory that no bucket has now is given up.
   virtual void forget_free() = 0;
@@ -51,9 +52,9 @@ class UnitSchedule final : public UnitWatcher {
  private:
   struct UnitState {
     UnitBuckets own;
-    std::vector<Work> gathers;  // running ones
-    bool whole = false;         // or on its way
-    size_t reduced = 0;         // buckets of this backward
+    std::vector<Gather> gathers;  // running ones
+    bool whole = false;           // or on its way
+    size_t reduced = 0;           // buckets of this backward
   };
 
   void start(size_t unit);

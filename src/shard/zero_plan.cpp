@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "shard/buffer_plan.h"
+#include "shard/checked_options.h"
 #include "shard/memory_check.h"
 #include "shard/model_layout.h"
 #include "shard/sharded_optimizer.h"
@@ -33,8 +34,12 @@ ZeroPlan::Bucket described(const LayoutBucket& bucket, const std::vector<shard::
   return result;
 }
 
-void add_bucket(ShardedModel::Memory& memory, const LayoutBucket& bucket, int stage, int ranks,
-                const shard::StateBytes& state_bytes, bool masters) {
+void add_bucket(ShardedModel::Memory& memory, const LayoutBucket& bucket, const ShardedOptions& options,
+                int ranks, const shard::StateBytes& state_bytes, bool masters) {
+  const int stage = options.stage;
+  const bool offloads_state = options.offload_optimizer.device != OffloadDevice::kNone;
+  const bool is_nvme = options.offload_optimizer.device == OffloadDevice::kNvme;
+  const bool is_host_part = !bucket.resident && options.offload_param.device != OffloadDevice::kNone;
   const auto bytes = [](int64_t elements, c10::ScalarType dtype) {
     return elements * static_cast<int64_t>(c10::elementSize(dtype));
   };
@@ -43,8 +48,16 @@ void add_bucket(ShardedModel::Memory& memory, const LayoutBucket& bucket, int st
   const int64_t part = whole / ranks;
   memory.parameters += bytes(bucket.resident ? whole : part, dtype);
   memory.gradients += bytes(stage >= 2 ? part : whole, dtype);
-  if (masters && shard::needs_master(dtype)) memory.master += bytes(part, at::kFloat);
-  memory.optimizer += state_bytes(bucket.group, masters ? shard::master_dtype(dtype) : dtype, part);
+  const bool has_digits = masters && shard::needs_master(dtype);
+  const bool is_apart = has_digits || (offloads_state && (is_nvme || !is_host_part));
+  const int64_t master = is_apart ? bytes(part, has_digits ? at::kFloat : dtype) : 0;
+  const int64_t state = state_bytes(bucket.group, masters ? shard::master_dtype(dtype) : dtype, part);
+  memory.master += master;
+  memory.optimizer += state;
+  if (is_host_part) memory.host += bytes(part, dtype);
+  if (!offloads_state) return;
+  (is_nvme ? memory.nvme : memory.host) += master + state;
+  if (stage >= 2) memory.host += bytes(part, dtype);
 }
 
 }  // namespace
@@ -52,7 +65,7 @@ void add_bucket(ShardedModel::Memory& memory, const LayoutBucket& bucket, int st
 ZeroPlan shard::plan_states(torch::nn::Module& module, torch::optim::Optimizer& optimizer, int ranks,
                             const ShardedOptions& options, bool masters) {
   if (ranks < 1) throw ConfigError("shard", fmt::format("the number of ranks must be positive: {}", ranks));
-  shard::validated(options);
+  shard::checked(options);
   shard::require_elementwise(optimizer, options.allow_untested_optimizer);
   const shard::UnitMap map(module);
   ZeroPlan plan;
@@ -76,7 +89,7 @@ ZeroPlan shard::plan_states(torch::nn::Module& module, torch::optim::Optimizer& 
   const ModelLayout layout = shard::lay_out(places, options, sharing);
   shard::StateBytes state_bytes(optimizer);
   for (const LayoutBucket& bucket : layout.buckets) {
-    add_bucket(plan.memory, bucket, options.stage, sharing, state_bytes, masters);
+    add_bucket(plan.memory, bucket, options, sharing, state_bytes, masters);
     plan.buckets.push_back(described(bucket, parameters, sharing));
   }
   plan.memory.buffers = shard::plan_buffers(layout, places, map.parents(), options);

@@ -12,6 +12,7 @@
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep {
 namespace {
@@ -22,6 +23,7 @@ using test::GroupCase;
 using test::run_group;
 using test::same_bits;
 using test::set_parameters;
+using test::TemporaryFolder;
 using testing::HasSubstr;
 
 struct BlockImpl : torch::nn::Module {
@@ -94,19 +96,35 @@ torch::optim::AdamW make_optimizer(const Net& net) {
   return torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(0.02).weight_decay(0.1));
 }
 
-ShardedOptions options_of(int stage) {
-  return {.stage = stage, .bucket_cap_bytes = 200, .persistence_threshold = 7};
+// A stage, and where its states are.
+struct Layout {
+  Layout(int stage_) : stage(stage_) {}  // NOLINT(google-explicit-constructor): a plain stage
+  Layout(int stage_, OffloadDevice optimizer_, OffloadDevice parameters_ = OffloadDevice::kNone)
+      : stage(stage_), optimizer(optimizer_), parameters(parameters_) {}
+
+  int stage;
+  OffloadDevice optimizer = OffloadDevice::kNone;
+  OffloadDevice parameters = OffloadDevice::kNone;
+};
+
+ShardedOptions options_of(const Layout& layout, const TemporaryFolder& folder) {
+  ShardedOptions options{.stage = layout.stage, .bucket_cap_bytes = 200, .persistence_threshold = 7};
+  options.offload_optimizer.device = layout.optimizer;
+  options.offload_optimizer.nvme_path = folder.path();
+  options.offload_param.device = layout.parameters;
+  return options;
 }
 
 GroupCase group_of(int ranks) { return {"shm", std::vector<int>(static_cast<size_t>(ranks), 0)}; }
 
-std::map<std::string, at::Tensor> run(int stage, int ranks, int from, int to, const Saved* start,
+std::map<std::string, at::Tensor> run(const Layout& layout, int ranks, int from, int to, const Saved* start,
                                       Saved* end) {
+  const TemporaryFolder folder;
   std::map<std::string, at::Tensor> weights;
   run_group(group_of(ranks), [&](Communicator& group) {
     Net net;
     auto optimizer = make_optimizer(net);
-    ShardedModel model(net.ptr(), optimizer, group, options_of(stage));
+    ShardedModel model(net.ptr(), optimizer, group, options_of(layout, folder));
     if (start != nullptr) {
       model.load_parameters(start->reader(), {});
       model.load_optimizer(start->values, start->reader());
@@ -154,6 +172,36 @@ INSTANTIATE_TEST_SUITE_P(From, ShardedStateTest,
                            return "stage" + std::to_string(std::get<0>(info.param)) + "_ranks" +
                                   std::to_string(std::get<1>(info.param));
                          });
+
+// Into and out of host memory and files, between stages and world sizes.
+TEST(ShardedState, GoesOnWhereverItWasAndIs) {
+  const auto straight = run(0, 1, 0, 15, nullptr, nullptr);
+  const auto expect_straight = [&](const Layout& layout, int ranks, const Saved& saved) {
+    const auto weights = run(layout, ranks, 5, 15, &saved, nullptr);
+    for (const auto& [name, expected] : straight) {
+      EXPECT_TRUE(torch::allclose(weights.at(name), expected, 1e-9, 1e-11))
+          << name << " at stage " << layout.stage << " on " << ranks << " ranks";
+    }
+  };
+  const std::vector<Layout> offloaded = {{1, OffloadDevice::kCpu},
+                                         {2, OffloadDevice::kCpu},
+                                         {3, OffloadDevice::kCpu, OffloadDevice::kCpu},
+                                         {3, OffloadDevice::kNvme},
+                                         {3, OffloadDevice::kNvme, OffloadDevice::kCpu}};
+  for (const Layout& from : offloaded) {
+    Saved saved;
+    run(from, 3, 0, 5, nullptr, &saved);
+    for (const int ranks : {1, 2, 4}) {
+      for (const int stage : {0, 1, 2, 3}) expect_straight(stage, ranks, saved);
+      for (const Layout& to : offloaded) expect_straight(to, ranks, saved);
+    }
+  }
+  for (const int stage : {0, 1, 2, 3}) {
+    Saved saved;
+    run(stage, 2, 0, 5, nullptr, &saved);
+    for (const Layout& to : offloaded) expect_straight(to, 3, saved);
+  }
+}
 
 // A plain optimizer's state and a sharded one's are the same thing.
 TEST(ShardedState, IsThatOfAPlainOptimizer) {
