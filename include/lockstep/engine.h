@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <lockstep/communicator.h>
 #include <lockstep/deepspeed_config.h>
 #include <lockstep/sharded_model.h>
@@ -74,9 +75,10 @@ class EngineCore {
   // The configuration is taken as checked by its reader. `optimizer`: the program's own, null
   // for the one that the configuration names. ConfigError: what the configuration asks for
   // and nothing acts on, with its place; no optimizer or two of them; whatever ShardedModel
-  // refuses.
+  // refuses. `device`: where the model trains; unset: where it is. With offload_param it stays
+  // in host memory and is brought there bucket by bucket.
   EngineCore(std::shared_ptr<torch::nn::Module> module, DeepSpeedConfig config, Communicator communicator,
-             torch::optim::Optimizer* optimizer);
+             torch::optim::Optimizer* optimizer, std::optional<c10::Device> device);
   ~EngineCore();
   EngineCore(EngineCore&&) noexcept;
   EngineCore& operator=(EngineCore&&) = delete;
@@ -173,8 +175,8 @@ template <typename M>
 class Engine : public EngineCore {
  public:
   Engine(std::shared_ptr<M> module, DeepSpeedConfig config, Communicator communicator,
-         torch::optim::Optimizer* optimizer = nullptr)
-      : EngineCore(module, std::move(config), std::move(communicator), optimizer),
+         torch::optim::Optimizer* optimizer = nullptr, std::optional<c10::Device> device = {})
+      : EngineCore(module, std::move(config), std::move(communicator), optimizer, device),
         module_(std::move(module)) {}
 
   // The module's forward. The first tensor's first dimension is the batch.
@@ -222,8 +224,8 @@ auto initialize(const Model& model, DeepSpeedConfig config, const Ranks& world,
   if constexpr (requires { model.ptr(); }) {
     return initialize(model.ptr(), std::move(config), world, optimizer);
   } else if constexpr (requires { world.communicator(); }) {
-    model->to(world.device());
-    return initialize(model, std::move(config), world.communicator(), optimizer);
+    return Engine<typename Model::element_type>(model, std::move(config), world.communicator(), optimizer,
+                                                world.device());
   } else {
     return Engine<typename Model::element_type>(model, std::move(config), world, optimizer);
   }

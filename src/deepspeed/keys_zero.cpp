@@ -12,14 +12,15 @@ void add_offload_keys(std::vector<Key>& keys) {
   using Offload = C::OffloadOptimizer;
   Section<Offload>(
       keys, "zero_optimization.offload_optimizer", [](auto& c) -> auto& { return c.zero.offload_optimizer; })
-      .honour("device", &Offload::device, "where the optimizer's state lives: refused unless none")
+      .honour("device", &Offload::device,
+              "where the optimizer's state lives: none, cpu, or with stage 3 nvme")
       .honour("nvme_path", &Offload::nvme_path, "folder for device nvme")
       .honour("pin_memory", &Offload::pin_memory, "page-locked memory")
       .honour("buffer_count", &Offload::buffer_count, "buffers for device nvme", {.range = {.least = 1}})
       .honour("pipeline_read", &Offload::pipeline_read, "read the next tile while one is computed")
       .honour("pipeline_write", &Offload::pipeline_write, "write a tile while the next is computed")
-      .honour("fast_init", &Offload::fast_init, "make the files of device nvme without writing zeros")
-      .honour("ratio", &Offload::ratio, "part of the state that is offloaded; less than 1 with stage 3 only",
+      .honour("fast_init", &Offload::fast_init, "files of device nvme are never filled with zeros")
+      .honour("ratio", &Offload::ratio, "part of the state that is offloaded; less than 1 is refused",
               {.range = {.least = 0, .most = 1}})
       .fix("super_offload", {"false"}, "it is for one kind of machine")
       .fix("cpuadam_cores_perc", {"0.8"}, "only super_offload reads it");
@@ -28,7 +29,8 @@ void add_offload_keys(std::vector<Key>& keys) {
   const char* nvme_only = "only nvme reads it, and parameters are offloaded to CPU memory only";
   Section<OffloadParam>(
       keys, "zero_optimization.offload_param", [](auto& c) -> auto& { return c.zero.offload_param; })
-      .honour("device", &OffloadParam::device, "where parameters wait with stage 3: refused unless none")
+      .honour("device", &OffloadParam::device,
+              "where parameters wait with stage 3: none or cpu; cpu with offload_optimizer")
       .honour("pin_memory", &OffloadParam::pin_memory, "page-locked memory")
       .fix("nvme_path", {"null"}, nvme_only)
       .fix("buffer_count", {"5"}, nvme_only)
@@ -40,7 +42,7 @@ void add_offload_keys(std::vector<Key>& keys) {
       keys, "aio", [](auto& c) -> auto& { return c.aio; })
       .honour("block_size", &Aio::block_size, "bytes of one transfer", {.range = {.least = 4096}})
       .honour("queue_depth", &Aio::queue_depth, "transfers under way", {.range = {.least = 1, .most = 32768}})
-      .honour("intra_op_parallelism", &Aio::intra_op_parallelism, "threads",
+      .honour("intra_op_parallelism", &Aio::intra_op_parallelism, "threads; with device nvme only 1",
               {.range = {.least = 1, .most = 1024}, .aliases = {"thread_count"}})
       .fix("single_submit", {"false"}, "io_uring submits what is ready at once")
       .fix("overlap_events", {"true"}, "io_uring overlaps submission and completion")

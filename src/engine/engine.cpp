@@ -137,30 +137,35 @@ C checked(C config, const torch::optim::Optimizer* own) {
 }  // namespace
 
 EngineCore::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, C config_, Communicator communicator_,
-                       torch::optim::Optimizer* own_optimizer)
+                       torch::optim::Optimizer* own_optimizer, std::optional<c10::Device> wanted_device)
     : config(checked(std::move(config_), own_optimizer)),
       communicator(std::move(communicator_)),
       module(std::move(module_)),
-      device(device_of(*module)),
+      device(wanted_device.value_or(device_of(*module))),
       autocast(engine::autocast_dtype(config, device.type())),
       optimizer(own_optimizer),
       report(config, communicator.rank(), device),
       batch(batch_at_start(config, communicator.size())) {
   if (communicator.rank() == 0) engine::EngineReport::say_configuration(config);
+  // With offload_param the model may be larger than the device.
+  const bool stays_on_host = config.zero.offload_param.device != C::OffloadDevice::kNone;
+  if (!stays_on_host) module->to(device);
   if (optimizer == nullptr) {
     // While parameters are float32, as the masters will be: there are kernels for those.
     made_optimizer = engine::make_optimizer(config.optimizer, trained_parameters(*module));
     optimizer = made_optimizer.get();
   }
   if (config.dtype() != C::Dtype::kFp32) convert(*module, engine::scalar_type(config.dtype()));
-  replica = engine::Replica::make(module, *optimizer, communicator, engine::sharded_options(config));
+  ShardedOptions options = engine::sharded_options(config);
+  if (stays_on_host) options.device = device;
+  replica = engine::Replica::make(module, *optimizer, communicator, options);
   if (auto made = engine::make_schedule(config.scheduler)) {
     schedule.emplace(*optimizer, std::move(*made));
     schedule->set_step(engine::first_step(config.scheduler));
   }
-  if (const auto options = engine::loss_scale_options(config, device.type())) {
-    scaler.emplace(*options);
-    scales_loss = options->dynamic || options->init_scale != 1;
+  if (const auto scale = engine::loss_scale_options(config, device.type())) {
+    scaler.emplace(*scale);
+    scales_loss = scale->dynamic || scale->init_scale != 1;
   }
 }
 
@@ -237,9 +242,9 @@ void EngineCore::Impl::report_step() {
 }
 
 EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> module, C config, Communicator communicator,
-                       torch::optim::Optimizer* optimizer)
-    : impl_(
-          std::make_unique<Impl>(std::move(module), std::move(config), std::move(communicator), optimizer)) {}
+                       torch::optim::Optimizer* optimizer, std::optional<c10::Device> device)
+    : impl_(std::make_unique<Impl>(std::move(module), std::move(config), std::move(communicator), optimizer,
+                                   device)) {}
 
 EngineCore::~EngineCore() = default;
 EngineCore::EngineCore(EngineCore&&) noexcept = default;

@@ -17,7 +17,7 @@ inline constexpr auto kSection = "engine";  // of a checkpoint's metadata
 
 struct EngineCore::Impl {
   Impl(std::shared_ptr<torch::nn::Module> module, DeepSpeedConfig config, Communicator communicator,
-       torch::optim::Optimizer* own_optimizer);
+       torch::optim::Optimizer* own_optimizer, std::optional<c10::Device> wanted_device);
 
   void meet_batch(int64_t batch_size);
   void update();

@@ -23,6 +23,30 @@ int64_t bucket_bytes(const Config& config, int64_t otherwise) {
                                                                 : elements * width;
 }
 
+OffloadDevice device_of(Config::OffloadDevice device) {
+  switch (device) {
+    case Config::OffloadDevice::kCpu: return OffloadDevice::kCpu;
+    case Config::OffloadDevice::kNvme: return OffloadDevice::kNvme;
+    case Config::OffloadDevice::kNone: break;
+  }
+  return OffloadDevice::kNone;
+}
+
+void set_offload(const Config& config, ShardedOptions& options) {
+  const Config::OffloadOptimizer& optimizer = config.zero.offload_optimizer;
+  options.offload_optimizer = {.device = device_of(optimizer.device),
+                               .nvme_path = optimizer.nvme_path.value_or(""),
+                               .pin_memory = optimizer.pin_memory,
+                               .buffer_count = optimizer.buffer_count,
+                               .pipeline_read = optimizer.pipeline_read,
+                               .pipeline_write = optimizer.pipeline_write};
+  const Config::OffloadParam& parameters = config.zero.offload_param;
+  options.offload_param = {.device = device_of(parameters.device), .pin_memory = parameters.pin_memory};
+  if (optimizer.device == Config::OffloadDevice::kNvme) {
+    options.aio = {.block_size = config.aio.block_size, .queue_depth = config.aio.queue_depth};
+  }
+}
+
 bool may_leave_parameters_unused(const Config& config) {
   if (!config.zero.ignore_unused_parameters) return false;
   return config.zero.stage < 3 || config.places.count("zero_optimization.ignore_unused_parameters") > 0;
@@ -57,6 +81,7 @@ ShardedOptions sharded_options(const Config& config) {
   // DeepSpeed, too, divides before the sum wherever it scatters, whatever prescale_gradients says.
   options.divide_after_sum = config.zero.stage == 0 && !config.prescale_gradients && !options.sum_gradients;
   options.allow_untested_optimizer = config.zero_allow_untested_optimizer;
+  set_offload(config, options);
   return options;
 }
 

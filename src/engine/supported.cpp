@@ -15,13 +15,18 @@ bool is_adam(const C& c) {
   return c.optimizer.type == C::Optimizer::Type::kAdam || c.optimizer.type == C::Optimizer::Type::kAdamW;
 }
 
+bool offloads(const C& c) { return c.zero.offload_optimizer.device != C::OffloadDevice::kNone; }
+
 constexpr std::array kUnsupported = {
-    Unsupported{"zero_optimization.offload_optimizer.device",
-                [](const C& c) { return c.zero.offload_optimizer.device != C::OffloadDevice::kNone; },
-                "the optimizer's state is not offloaded yet: remove the section, or set the device to none"},
-    Unsupported{"zero_optimization.offload_param.device",
-                [](const C& c) { return c.zero.offload_param.device != C::OffloadDevice::kNone; },
-                "parameters are not offloaded yet: remove the section, or set the device to none"},
+    Unsupported{"zero_optimization.offload_optimizer.ratio",
+                [](const C& c) { return offloads(c) && c.zero.offload_optimizer.ratio != 1; },
+                "all of the optimizer's state is offloaded, or none: remove the line"},
+    Unsupported{"aio.intra_op_parallelism",
+                [](const C& c) {
+                  return c.zero.offload_optimizer.device == C::OffloadDevice::kNvme &&
+                         c.aio.intra_op_parallelism != 1;
+                },
+                "one thread submits to io_uring, which works beside it: remove the line"},
     Unsupported{
         "zero_optimization.stage3_max_live_parameters",
         [](const C& c) {

@@ -95,6 +95,17 @@ constexpr File kFiles[] = {
     {"lines", R"({"train_batch_size": 8, "steps_per_print": 2, "wall_clock_breakdown": true,
        "memory_breakdown": true, "dump_state": true, "zero_optimization": {"stage": 2},
        "optimizer": {"type": "Adam", "params": {"lr": 0.01}}})"},
+    {"offload_cpu", R"({"train_batch_size": 8, "zero_optimization": {"stage": 2,
+       "offload_optimizer": {"device": "cpu", "pin_memory": true}},
+       "optimizer": {"type": "Adam", "params": {"lr": 0.01}}})"},
+    {"offload_both",
+     R"({"train_batch_size": 8, "fp16": {"enabled": true, "auto_cast": true, "initial_scale_power": 8},
+       "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 10,
+       "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}},
+       "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}})"},
+    {"old_names_of_offload", R"({"train_batch_size": 8, "bf16": {"enabled": true},
+       "zero_optimization": {"stage": 1, "cpu_offload": true},
+       "optimizer": {"type": "Lion", "params": {"lr": 0.001}}})"},
     {"persistence", R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
        "stage3_param_persistence_threshold": 100, "stage3_model_persistence_threshold": 30,
        "stage3_prefetch_bucket_size": 0, "ignore_unused_parameters": true},
@@ -154,6 +165,26 @@ TEST(EngineFilesTest, LumisFileTrains) {
     return;
   }
   FAIL() << "tests/fuzz/deepspeed/lumi_repository is not there";
+}
+
+TEST(EngineFilesTest, StateInFilesTrainsAsInMemory) {
+  const test::TemporaryFolder folder;
+  run_group({"shm", {0, 0}}, [&](Communicator& group) {
+    const auto with = [&](const std::string& offload) {
+      return train(DeepSpeedConfig::from_text(
+                       R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
+                       "stage3_param_persistence_threshold": 10)" +
+                           offload + R"(}, "optimizer": {"type": "Adam", "params": {"lr": 0.01}}})",
+                       "ds.json"),
+                   group, 4, 8);
+    };
+    const Training plain = with("");
+    const Training offloaded =
+        with(R"(, "offload_optimizer": {"device": "nvme", "pipeline_read": true, "nvme_path": ")" +
+             folder.path().string() + "\"}");
+    EXPECT_EQ(offloaded.first, plain.first);
+    EXPECT_NEAR(offloaded.last, plain.last, 1e-6);
+  });
 }
 
 TEST(EngineFilesTest, MonitorsWriteOnRank0) {
