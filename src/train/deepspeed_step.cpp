@@ -83,7 +83,7 @@ TrainConfig governed_by(const DeepSpeedConfig& file, TrainConfig config, const W
 
 DeepSpeedStep::DeepSpeedStep(const World& world, const Model& model, DeepSpeedConfig config,
                              torch::optim::Optimizer* own)
-    : EngineCore(model.module(), config, world.communicator(), unless_named(config, own)) {
+    : EngineCore(model.module(), config, world.communicator(), unless_named(config, own), world.device()) {
   if (!config.managed_gradient_accumulation) {
     deepspeed::fail_at(config, "managed_gradient_accumulation",
                        "the trainer decides when a step is over: set it to true");

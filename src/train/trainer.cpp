@@ -17,8 +17,8 @@
 namespace lockstep {
 namespace {
 
-Model place_model(Model model, c10::Device device, c10::ScalarType dtype) {
-  model.module()->to(device);
+Model place_model(Model model, std::optional<c10::Device> device, c10::ScalarType dtype) {
+  if (device) model.module()->to(*device);
   // Module::to(dtype) would convert index and mask buffers too.
   const torch::NoGradGuard no_grad;
   const auto convert = [dtype](at::Tensor tensor) {
@@ -91,8 +91,9 @@ Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::O
       deepspeed(read_deepspeed(config_)),
       config(resolved(std::move(config_), deepspeed, world)),
       dtype(train::parse_dtype(config.dtype)),
-      // An engine converts the model itself, and makes its optimizer before.
-      model(place_model(std::move(model_), world.device(), deepspeed ? torch::kFloat32 : dtype)),
+      // An engine makes its optimizer first, then moves and converts the model.
+      model(deepspeed ? place_model(std::move(model_), std::nullopt, torch::kFloat32)
+                      : place_model(std::move(model_), world.device(), dtype)),
       loss(std::move(loss_)),
       optimizer(without_doubles(*model.module(), optimizer_)),
       gradient_free(gradient_free_),

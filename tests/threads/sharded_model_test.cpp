@@ -421,7 +421,7 @@ TEST(ShardedModel, RefusesWhatCannotBeDivided) {
     return error_of([&] { ShardedModel(net.ptr(), optimizer, Communicator(), options); });
   };
   torch::optim::LBFGS lbfgs(net->parameters());
-  EXPECT_THAT(refusal(lbfgs, {}), HasSubstr("LBFGS looks at all parameters together"));
+  EXPECT_THAT(refusal(lbfgs, {}), HasSubstr("LBFGS looks at whole parameters together"));
   torch::optim::SGD sgd(net->parameters(), 0.1);
   EXPECT_THAT(refusal(sgd, {.stage = 4}), HasSubstr("the stage must be 0, 1, 2 or 3: 4"));
   EXPECT_THAT(refusal(sgd, {.bucket_cap_bytes = 0}), HasSubstr("bucket_cap_bytes must be positive: 0"));
