@@ -53,6 +53,7 @@ extern "C" __attribute__((visibility("default"))) void lockstep_use_own_stream(i
 
 extern "C" __attribute__((visibility("default"))) void lockstep_limit_memory(int device_index,
                                                                              int64_t bytes) {
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // makes the allocator
   const auto index = static_cast<c10::DeviceIndex>(device_index);
   const auto total = static_cast<double>(at::cuda::getDeviceProperties(index)->totalGlobalMem);
   if (bytes <= 0 || static_cast<double>(bytes) > total) {
