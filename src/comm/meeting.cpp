@@ -57,8 +57,10 @@ void Communicator::Impl::wait_for_all(const std::string& purpose, const std::str
     if (store.check({meeting + "/complete"})) return;
     if (std::chrono::steady_clock::now() > deadline) {
       const std::vector<int> missing = missing_ranks(store, meeting, size());
-      if (!missing.empty()) store.set(given_up, nlohmann::json(missing).dump());
-      continue;
+      if (!missing.empty()) {
+        store.set(given_up, nlohmann::json(missing).dump());
+        continue;
+      }
     }
     if (lifeline_ && lifeline_->first_departure(Milliseconds(0))) {
       throw CommError("comm", "a rank left before all were there", CommError::Recovery::kRebuild);

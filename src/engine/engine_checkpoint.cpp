@@ -164,6 +164,7 @@ bool EngineCore::save_16bit_model(const fs::path& folder, const std::string& fil
     }
     return false;
   }
+  impl.communicator.meet("save_16bit_model()");
   const std::shared_ptr<void> whole = gather_parameters();
   on_main_rank(impl.communicator, [&] {
     fs::create_directories(folder);

@@ -105,6 +105,7 @@ LossResult DeepSpeedStep::run(const std::vector<Batch>& batches,
     step();
     add_weighted(total, result, 1.0 / static_cast<double>(batches.size()));
   }
+  if (may_skip() && !was_step_applied()) impl().scaler->check_progress();
   return total;
 }
 

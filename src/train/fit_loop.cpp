@@ -337,6 +337,8 @@ FitResult FitLoop::finish() {
   finish_trackers();
   preemption_.reset();
   print_summary(result, seconds);
+  // Rank 0 may have been busy with trackers: what follows finds all ranks at one place.
+  world_.communicator().barrier();
   return result;
 }
 

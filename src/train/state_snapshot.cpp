@@ -110,6 +110,12 @@ void restore_optimizer(const Reader& reader, const nlohmann::json& metadata, Tra
   }
 }
 
+void restore_engine(const Reader& reader, TrainState& state) {
+  if (state.deepspeed == nullptr) return;
+  state.deepspeed->load_state(reader.metadata().value(engine::kSection, nlohmann::json::object()),
+                              reader.step());
+}
+
 // Of another program: it tells nothing of epochs and data, which begin anew.
 void restore_imported(const Reader& reader, TrainState& state) {
   const nlohmann::json& metadata = reader.metadata();
@@ -120,6 +126,7 @@ void restore_imported(const Reader& reader, TrainState& state) {
   }
   restore_optimizer(reader, metadata, state);
   if (state.scaler != nullptr && metadata.contains("scaler")) state.scaler->load_state(metadata.at("scaler"));
+  restore_engine(reader, state);
   state.result.step = reader.step();
   base::log_info("train", "'{}' was imported: training goes on from its step {}, and its data begin anew",
                  folder, state.result.step);
@@ -180,9 +187,7 @@ void restore_snapshot(const Reader& reader, TrainState& state, const World& worl
   }
   restore_optimizer(reader, metadata, state);
   if (state.scaler != nullptr && metadata.contains("scaler")) state.scaler->load_state(metadata.at("scaler"));
-  if (state.deepspeed != nullptr) {
-    state.deepspeed->load_state(metadata.value(engine::kSection, nlohmann::json::object()), reader.step());
-  }
+  restore_engine(reader, state);
   if (state.average != nullptr) {
     const NamedTensors average = engine::read_section(reader, "average");
     if (!average.empty()) state.average->load_state(average);

@@ -103,6 +103,11 @@ void check_together(const TrainConfig& config) {
   if (config.deterministic && config.cudnn_benchmark) {
     throw ConfigError("config", "deterministic and cudnn_benchmark contradict each other: set one");
   }
+  if (config.zero_stage == 3 && config.plot_every > 0) {
+    throw ConfigError("config",
+                      "plotting_functions run the model on rank 0 alone, which has no whole one with "
+                      "zero_stage 3: use zero_stage 2, or set plot_every to 0");
+  }
   if (config.zero_stage == 3 && config.ema_decay > 0) {
     throw ConfigError("config",
                       "ema_decay averages whole parameters, which no rank has with zero_stage 3: use "

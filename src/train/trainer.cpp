@@ -66,7 +66,8 @@ torch::optim::Optimizer* without_doubles(const torch::nn::Module& module,
 }
 
 std::optional<DeepSpeedConfig> read_deepspeed(const TrainConfig& config) {
-  if (!config.deepspeed && config.deepspeed_config.empty()) return std::nullopt;
+  if (config.deepspeed) config.validate();  // says what it needs
+  if (config.deepspeed_config.empty()) return std::nullopt;
   return DeepSpeedConfig::from_argument(config.deepspeed_config);
 }
 

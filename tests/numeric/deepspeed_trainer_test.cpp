@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <lockstep/callbacks.h>
+#include <lockstep/engine.h>
 
 #include <fstream>
 
@@ -107,6 +108,38 @@ TEST_F(DeepSpeedTrainerTest, Fp16SkipsWhatOverflowsAndSaysHowOften) {
   EXPECT_TRUE(std::isfinite(outcome.result.train_loss));
 }
 
+// What an engine saved, without a trainer: its counters, its schedule and its loss scale go on.
+TEST_F(DeepSpeedTrainerTest, GoesOnFromWhatAnEngineSaved) {
+  const std::string text = R"({"train_micro_batch_size_per_gpu": 24,
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.02}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 20}}})";
+  torch::nn::Sequential net(torch::nn::Linear(1, 16), torch::nn::Tanh(), torch::nn::Dropout(0),
+                            torch::nn::Linear(16, 1));
+  auto engine = initialize(net, DeepSpeedConfig::from_text(text, "ds.json"), Communicator());
+  const auto x = torch::linspace(0, 1, 24).reshape({-1, 1});
+  for (int step = 0; step < 10; ++step) {
+    engine.backward(torch::mse_loss(engine.forward(x), torch::sin(x)));
+    engine.step();
+  }
+  const std::vector<double> rates = engine.get_lr();
+  const auto saved = engine.save_checkpoint(folder_.path() / "engine");
+  Training rest = governed(1, "rest", text);
+  rest.config.resume = saved.string();
+  rest.fit = [&](Trainer& trainer, const Loader& data) {
+    const FitResult result = trainer.fit(data);
+    EXPECT_EQ(result.steps, 10 + 32);
+    return result;
+  };
+  std::vector<double> first;
+  rest.make_callbacks = [&] {
+    return std::vector<std::shared_ptr<Callback>>{
+        std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainStart},
+                                   [&](Trainer& trainer) { first = learning_rates(trainer.optimizer()); })};
+  };
+  rest.run();
+  EXPECT_EQ(first, rates);
+}
+
 // Four batches an epoch in steps of three: the fourth is left for another epoch.
 TEST_F(DeepSpeedTrainerTest, AnEpochHasWholeStepsOnly) {
   const Training::Outcome outcome = governed(1, "whole", R"({"gradient_accumulation_steps": 3})").run();
@@ -127,6 +160,19 @@ TEST_F(DeepSpeedTrainerTest, WhatDoesNotGoTogetherIsRefused) {
               HasSubstr("global_batch_size does not go with deepspeed_config"));
   EXPECT_THAT(error(R"({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2})", [](Training&) {}),
               HasSubstr("ds.json:1:2"));
+  EXPECT_THAT(error("zero_optimization: {\nstage: 3\n}",
+                    [](Training& t) {
+                      t.config.plot_every = 1;
+                      t.config.plotting_functions = {
+                          [](const Model&, int64_t) { return std::pair<std::string, Image>(); }};
+                    }),
+              HasSubstr("plotting_functions run the model on rank 0 alone"));
+  EXPECT_THAT(error("{}",
+                    [](Training& t) {
+                      t.config.deepspeed_config.clear();
+                      t.config.deepspeed = true;
+                    }),
+              HasSubstr("deepspeed needs a configuration"));
   EXPECT_THAT(error("{zer_optimization: {}}", [](Training&) {}), HasSubstr("zero_optimization"));
   EXPECT_THAT(error(R"({"scheduler": {"type": "WarmupLR"}})",
                     [](Training& t) {
