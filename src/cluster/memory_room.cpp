@@ -54,14 +54,13 @@ std::optional<MemoryRoom> room_in(const std::string& folder, const GroupFiles& f
                     true};
 }
 
-std::optional<MemoryRoom> least_room(const std::string& root, std::string group, const GroupFiles& files) {
+std::optional<MemoryRoom> least_room(const std::string& root, const std::string& path,
+                                     const GroupFiles& files) {
   std::optional<MemoryRoom> least;
-  while (true) {
-    least = smaller(least, room_in(root + group, files));
-    const size_t slash = group.rfind('/');
-    if (slash == std::string::npos) return least;
-    group.resize(slash);
+  for (const std::string& folder : folders_up_to_root(root, path)) {
+    least = smaller(least, room_in(folder, files));
   }
+  return least;
 }
 
 std::optional<MemoryRoom> room_of(int resource, const char* name, const char* usage_field) {
@@ -82,18 +81,10 @@ std::optional<MemoryRoom> process_memory_room() {
 }
 
 std::optional<MemoryRoom> group_memory_room(const CgroupPaths& paths) {
-  std::ifstream membership(paths.membership);
   std::optional<MemoryRoom> least;
-  // "0::/group" is version 2, "4:memory:/group" version 1.
-  for (std::string line; std::getline(membership, line);) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    std::string group = line.substr(second + 1);
-    if (group == "/") group.clear();
-    if (controllers.empty()) least = smaller(least, least_room(paths.root, group, kVersion2));
-    if (controllers == "memory") least = smaller(least, least_room(paths.root + "/memory", group, kVersion1));
+  for (const auto& [controllers, path] : control_groups(paths)) {
+    if (controllers.empty()) least = smaller(least, least_room(paths.root, path, kVersion2));
+    if (controllers == "memory") least = smaller(least, least_room(paths.root + "/memory", path, kVersion1));
   }
   return least;
 }

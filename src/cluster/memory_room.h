@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "cluster/topology.h"
+#include "cluster/control_group.h"
 
 namespace lockstep::cluster {
 

@@ -51,15 +51,13 @@ std::optional<double> quota_v1(const std::string& folder) {
 
 using ReadQuota = std::optional<double> (*)(const std::string& folder);
 
-std::optional<double> least_quota(const std::string& root, std::string group, ReadQuota read) {
+std::optional<double> least_quota(const std::string& root, const std::string& path, ReadQuota read) {
   std::optional<double> least;
-  while (true) {
-    const std::optional<double> quota = read(root + group);
+  for (const std::string& folder : folders_up_to_root(root, path)) {
+    const std::optional<double> quota = read(folder);
     if (quota && (!least || *quota < *least)) least = quota;
-    const size_t slash = group.rfind('/');
-    if (slash == std::string::npos) return least;
-    group.resize(slash);
   }
+  return least;
 }
 
 bool names_cpu_controller(const std::string& controllers) {
@@ -102,23 +100,15 @@ std::vector<int> affinity_cpus() {
 }
 
 std::optional<double> cpu_quota(const CgroupPaths& paths) {
-  std::ifstream membership(paths.membership);
   std::optional<double> least;
-  // "0::/group" is version 2, "4:cpu,cpuacct:/group" version 1.
-  for (std::string line; std::getline(membership, line);) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    std::string group = line.substr(second + 1);
-    if (group == "/") group.clear();
+  for (const auto& [controllers, path] : control_groups(paths)) {
     std::optional<double> quota;
     if (controllers.empty()) {
-      quota = least_quota(paths.root, group, quota_v2);
+      quota = least_quota(paths.root, path, quota_v2);
     } else if (names_cpu_controller(controllers)) {
-      quota = least_quota(paths.root + "/" + controllers, group, quota_v1);
+      quota = least_quota(paths.root + "/" + controllers, path, quota_v1);
       // The folder may carry one controller's name only.
-      if (!quota) quota = least_quota(paths.root + "/cpu", group, quota_v1);
+      if (!quota) quota = least_quota(paths.root + "/cpu", path, quota_v1);
     }
     if (quota && (!least || *quota < *least)) least = quota;
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/environment.h"
+#include "cluster/control_group.h"
 
 namespace lockstep::cluster {
 
@@ -13,12 +14,6 @@ std::string host_name();
 
 // The CPUs that this thread may run on, ascending. Right on machines of any size.
 std::vector<int> affinity_cpus();
-
-// Where a process finds its control groups. Tests give folders of their own.
-struct CgroupPaths {
-  std::string membership = "/proc/self/cgroup";
-  std::string root = "/sys/fs/cgroup";
-};
 
 // CPUs' worth of time that the control groups (version 1 or 2) leave this process:
 // the least quota from its own group up to the root. nullopt: no limit.

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "deepspeed/failure.h"
 #include "engine/autocast.h"
+#include "engine/convert_module.h"
 #include "engine/engine_impl.h"
 #include "engine/make_optimizer.h"
 #include "engine/make_schedule.h"
@@ -99,16 +100,6 @@ c10::Device device_of(const torch::nn::Module& module) {
   return parameters.front().device();
 }
 
-// Module::to(dtype) would convert index and mask buffers too.
-void convert(torch::nn::Module& module, c10::ScalarType dtype) {
-  const torch::NoGradGuard no_grad;
-  const auto convert_one = [dtype](at::Tensor tensor) {
-    if (tensor.is_floating_point()) tensor.set_data(tensor.to(dtype));
-  };
-  for (const at::Tensor& parameter : module.parameters()) convert_one(parameter);
-  for (const at::Tensor& buffer : module.buffers()) convert_one(buffer);
-}
-
 C::BatchTriple batch_at_start(const C& config, int ranks) {
   if (config.train_batch_size || config.train_micro_batch_size_per_gpu) return config.resolve_batch(ranks);
   return {.train_batch_size = 0,
@@ -155,7 +146,8 @@ EngineCore::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, C config_, Co
     made_optimizer = engine::make_optimizer(config.optimizer, trained_parameters(*module));
     optimizer = made_optimizer.get();
   }
-  if (config.dtype() != C::Dtype::kFp32) convert(*module, engine::scalar_type(config.dtype()));
+  if (config.dtype() != C::Dtype::kFp32)
+    engine::convert_floating_point(*module, engine::scalar_type(config.dtype()));
   ShardedOptions options = engine::sharded_options(config);
   if (stays_on_host) options.device = device;
   replica = engine::Replica::make(module, *optimizer, communicator, options);

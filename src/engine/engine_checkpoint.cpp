@@ -7,7 +7,6 @@
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -16,6 +15,7 @@
 #include "checkpoint/store.h"
 #include "deepspeed/failure.h"
 #include "engine/engine_impl.h"
+#include "engine/rank_outcome.h"
 #include "engine/save_together.h"
 #include "interop/weights_file.h"
 
@@ -26,18 +26,8 @@ namespace fs = std::filesystem;
 using TagValidation = DeepSpeedConfig::Checkpoint::TagValidation;
 
 // Runs `work` on rank 0 and gives its answer to all; what it throws is a ConfigError on all.
-std::string on_main_rank(const Communicator& group, const std::function<std::string()>& work) {
-  nlohmann::json outcome;
-  if (group.rank() == 0) {
-    try {
-      outcome["result"] = work();
-    } catch (const std::exception& error) {
-      outcome["error"] = error.what();
-    }
-  }
-  const auto replace = nlohmann::json::error_handler_t::replace;
-  outcome = nlohmann::json::parse(
-      group.broadcast_bytes(group.rank() == 0 ? outcome.dump(-1, ' ', false, replace) : ""));
+std::string on_main_rank(const Communicator& group, const engine::RankWork& work) {
+  const nlohmann::json outcome = engine::outcome_of_main_rank(group, work);
   if (outcome.contains("error")) throw ConfigError("engine", outcome.at("error").get<std::string>());
   return outcome.at("result");
 }

@@ -2,50 +2,29 @@
 
 #include <fmt/format.h>
 
-#include <functional>
 #include <numeric>
 
 #include "checkpoint/error.h"
+#include "engine/rank_outcome.h"
 
 namespace lockstep::engine {
 namespace {
 
 using checkpoint::CheckpointError;
 
-// What a rank's work came to, so that it can be told to the others.
-nlohmann::json attempt(const std::function<nlohmann::json()>& work) {
-  try {
-    return {{"result", work()}};
-  } catch (const std::exception& error) {
-    return {{"error", error.what()}};
-  }
-}
-
-// Errors may hold bytes that are no UTF-8.
-std::string to_text(const nlohmann::json& outcome) {
-  return outcome.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-void throw_if_failed(const nlohmann::json& outcome, int rank) {
-  if (!outcome.contains("error")) return;
+nlohmann::json result_of(const nlohmann::json& outcome, size_t rank) {
+  if (!outcome.contains("error")) return outcome.at("result");
   throw CheckpointError(fmt::format("rank {}: {}", rank, outcome.at("error").get<std::string>()));
 }
 
-nlohmann::json from_main_rank(const Communicator& group, const std::function<nlohmann::json()>& work) {
-  std::string text;
-  if (group.rank() == 0) text = to_text(attempt(work));
-  const nlohmann::json outcome = nlohmann::json::parse(group.broadcast_bytes(std::move(text)));
-  throw_if_failed(outcome, 0);
-  return outcome.at("result");
+nlohmann::json from_main_rank(const Communicator& group, const RankWork& work) {
+  return result_of(outcome_of_main_rank(group, work), 0);
 }
 
-std::vector<nlohmann::json> from_all_ranks(const Communicator& group,
-                                           const std::function<nlohmann::json()>& work) {
+std::vector<nlohmann::json> from_all_ranks(const Communicator& group, const RankWork& work) {
   std::vector<nlohmann::json> results;
-  for (const std::string& text : group.all_gather_bytes(to_text(attempt(work)))) {
-    const nlohmann::json outcome = nlohmann::json::parse(text);
-    throw_if_failed(outcome, static_cast<int>(results.size()));
-    results.push_back(outcome.at("result"));
+  for (const nlohmann::json& outcome : outcomes_of_all_ranks(group, work)) {
+    results.push_back(result_of(outcome, results.size()));
   }
   return results;
 }

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <set>
 
+#include "engine/convert_module.h"
 #include "train/dtype.h"
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
@@ -19,13 +20,7 @@ namespace {
 
 Model place_model(Model model, std::optional<c10::Device> device, c10::ScalarType dtype) {
   if (device) model.module()->to(*device);
-  // Module::to(dtype) would convert index and mask buffers too.
-  const torch::NoGradGuard no_grad;
-  const auto convert = [dtype](at::Tensor tensor) {
-    if (tensor.is_floating_point()) tensor.set_data(tensor.to(dtype));
-  };
-  for (const at::Tensor& parameter : model.module()->parameters()) convert(parameter);
-  for (const at::Tensor& buffer : model.module()->buffers()) convert(buffer);
+  engine::convert_floating_point(*model.module(), dtype);
   return model;
 }
 

@@ -32,6 +32,29 @@ class ZeroTest : public testing::Test {
     return training;
   }
 
+  // Saved at one stage on some ranks, gone on at another stage on other ranks: all end where
+  // a straight run of one rank ends.
+  using Make = std::function<Training(int stage, int ranks, const std::string& name)>;
+  void expect_from_each_to_each(const std::vector<std::pair<int, int>>& stages_and_ranks,
+                                const Make& make) const {
+    const Training::Outcome straight = make(0, 1, "straight").run();
+    for (const auto& [stage, ranks] : stages_and_ranks) {
+      const std::string name = fmt::format("from{}_{}", stage, ranks);
+      Training first = make(stage, ranks, name);
+      first.config.checkpoint_every = 3;
+      first.config.checkpoint_keep = 10;
+      first.run();
+      for (const auto& [next_stage, next_ranks] : stages_and_ranks) {
+        Training rest = make(next_stage, next_ranks, "rest");
+        rest.config.resume = checkpoint(name, 12);
+        const Training::Outcome outcome = rest.run();
+        EXPECT_EQ(outcome.result.steps, straight.result.steps);
+        test::expect_close_weights(outcome, straight, 1e-9);
+        if (HasFailure()) FAIL() << stage << " on " << ranks << " to " << next_stage << " on " << next_ranks;
+      }
+    }
+  }
+
   std::string checkpoint(const std::string& name, int64_t step) const {
     return (folder_.path() / name / fmt::format("checkpoints/step-{:010}", step)).string();
   }
@@ -74,25 +97,10 @@ TEST_F(ZeroTest, AccumulatesAndValidatesLikeAWholeModel) {
   }
 }
 
-// Saved at one stage on some ranks, gone on at another stage on other ranks.
 TEST_F(ZeroTest, CheckpointsGoFromEveryStageToEveryOther) {
-  const std::vector<std::pair<int, int>> shapes = {{0, 1}, {0, 2}, {1, 2}, {2, 3}, {3, 2}, {3, 4}};
-  const Training::Outcome straight = training(0, 1, "straight").run();
-  for (const auto& [stage, ranks] : shapes) {
-    const std::string name = fmt::format("from{}_{}", stage, ranks);
-    Training first = training(stage, ranks, name);
-    first.config.checkpoint_every = 3;
-    first.config.checkpoint_keep = 10;
-    first.run();
-    for (const auto& [next_stage, next_ranks] : shapes) {
-      Training rest = training(next_stage, next_ranks, "rest");
-      rest.config.resume = checkpoint(name, 12);
-      const Training::Outcome outcome = rest.run();
-      EXPECT_EQ(outcome.result.steps, straight.result.steps);
-      test::expect_close_weights(outcome, straight, 1e-9);
-      if (HasFailure()) FAIL() << stage << " on " << ranks << " to " << next_stage << " on " << next_ranks;
-    }
-  }
+  expect_from_each_to_each(
+      {{0, 1}, {0, 2}, {1, 2}, {2, 3}, {3, 2}, {3, 4}},
+      [this](int stage, int ranks, const std::string& name) { return training(stage, ranks, name); });
 }
 
 TEST_F(ZeroTest, GoesOnBitForBitOnAsManyRanks) {
@@ -151,26 +159,12 @@ TEST_F(ZeroTest, AParameterThatTheOptimizerHasTwiceIsRefused) {
 }
 
 TEST_F(ZeroTest, TiedAndEmptyParametersGoFromEveryStageToEveryOther) {
-  const auto odd = [&](int stage, int ranks, const std::string& name) {
-    Training changed = training(stage, ranks, name);
-    changed.make_model = [] { return Model(Odd()); };
-    return changed;
-  };
-  const Training::Outcome straight = odd(0, 1, "straight").run();
-  const std::vector<std::pair<int, int>> shapes = {{0, 2}, {1, 2}, {2, 3}, {3, 2}};
-  for (const auto& [stage, ranks] : shapes) {
-    const std::string name = fmt::format("odd{}_{}", stage, ranks);
-    Training first = odd(stage, ranks, name);
-    first.config.checkpoint_every = 3;
-    first.config.checkpoint_keep = 10;
-    first.run();
-    for (const auto& [next_stage, next_ranks] : shapes) {
-      Training rest = odd(next_stage, next_ranks, "rest");
-      rest.config.resume = checkpoint(name, 12);
-      test::expect_close_weights(rest.run(), straight, 1e-9);
-      if (HasFailure()) FAIL() << stage << " on " << ranks << " to " << next_stage << " on " << next_ranks;
-    }
-  }
+  expect_from_each_to_each({{0, 2}, {1, 2}, {2, 3}, {3, 2}},
+                           [this](int stage, int ranks, const std::string& name) {
+                             Training changed = training(stage, ranks, name);
+                             changed.make_model = [] { return Model(Odd()); };
+                             return changed;
+                           });
 }
 
 // 97 samples on three ranks: one has a batch more than the others.

@@ -8,6 +8,7 @@
 #include <lockstep/sharded_model.h>
 #include <torch/torch.h>
 
+#include "support/block_net.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
@@ -23,14 +24,7 @@ using test::same_bits;
 using test::set_parameters;
 using testing::HasSubstr;
 
-struct BlockImpl : torch::nn::Module {
-  explicit BlockImpl(int64_t width)
-      : up(register_module("up", torch::nn::Linear(width, 3 * width))),
-        down(register_module("down", torch::nn::Linear(3 * width, width))) {}
-  torch::Tensor forward(torch::Tensor x) { return x + down(torch::tanh(up(x))); }
-  torch::nn::Linear up, down;
-};
-using Block = Sharded<BlockImpl>;
+using Block = Sharded<test::BlockImpl>;
 
 // A unit around units, with parameters of its own.
 struct PairImpl : torch::nn::Module {

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <mutex>
 
+#include "support/block_net.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
@@ -26,33 +27,10 @@ using test::formula;
 using test::GroupCase;
 using test::run_group;
 using test::same_bits;
-using test::set_parameters;
 using test::TemporaryFolder;
 using testing::HasSubstr;
 
-struct BlockImpl : torch::nn::Module {
-  explicit BlockImpl(int64_t width)
-      : up(register_module("up", torch::nn::Linear(width, 3 * width))),
-        down(register_module("down", torch::nn::Linear(3 * width, width))) {}
-  torch::Tensor forward(torch::Tensor x) { return x + down(torch::tanh(up(x))); }
-  torch::nn::Linear up, down;
-};
-using Block = Sharded<BlockImpl>;
-
-struct NetImpl : torch::nn::Module {
-  NetImpl()
-      : in(register_module("in", torch::nn::Linear(3, 8))),
-        first(register_module("first", Block(8))),
-        second(register_module("second", Block(8))),
-        out(register_module("out", torch::nn::Linear(8, 2))) {
-    set_parameters(*this);
-  }
-  torch::Tensor forward(torch::Tensor x) { return out(second(first(torch::tanh(in(x))))); }
-  torch::nn::Linear in;
-  Block first, second;
-  torch::nn::Linear out;
-};
-TORCH_MODULE(Net);
+using Net = test::BlockNet;
 
 using Parameters = std::vector<at::Tensor>;
 using MakeOptimizer = std::unique_ptr<torch::optim::Optimizer> (*)(Parameters);
