@@ -129,6 +129,11 @@ class EngineCore {
   // stage3_gather_16bit_weights_on_model_save says that memory is there for all of them.
   bool save_16bit_model(const std::filesystem::path& folder, const std::string& file = "model.safetensors");
 
+  // With comms_logger: logs count, time and bandwidth of each collective and size so far, on
+  // rank 0, as the end of the engine does. `show_straggler`: also how much of it was waiting
+  // for the last rank; collective then. ConfigError: comms_logger is not enabled.
+  void log_comms_summary(bool show_straggler = false) const;
+
   const DeepSpeedConfig& config() const;
   const Communicator& communicator() const;
   torch::optim::Optimizer& optimizer();

@@ -15,6 +15,7 @@
 #include "base/environment.h"
 #include "cluster/placement.h"
 #include "cluster/topology.h"
+#include "comm/call_observer.h"
 
 namespace lockstep::cli {
 namespace {
@@ -32,8 +33,7 @@ struct Options {
 };
 
 // One measured row. Bandwidths as nccl-tests define them: algorithm = bytes / time;
-// bus = algorithm scaled by what the operation must move on any network, so that it
-// compares with the hardware's speed whatever the number of ranks.
+// bus = algorithm times comm::bus_factor.
 struct Row {
   std::string operation;
   uint64_t bytes = 0;
@@ -46,7 +46,6 @@ struct Row {
 
 struct Operation {
   const char* name;
-  double (*bus_factor)(double ranks);
   // A tensor of `bytes` in all; returns what one call does.
   std::function<void()> (*prepare)(const World&, int64_t numel);
 };
@@ -81,10 +80,10 @@ std::function<void()> prepare_reduce_scatter(const World& world, int64_t numel) 
 
 const std::vector<Operation>& operations() {
   static const std::vector<Operation> all = {
-      {"all_reduce", [](double n) { return 2 * (n - 1) / n; }, prepare_all_reduce},
-      {"broadcast", [](double) { return 1.0; }, prepare_broadcast},
-      {"all_gather", [](double n) { return (n - 1) / n; }, prepare_all_gather},
-      {"reduce_scatter", [](double n) { return (n - 1) / n; }, prepare_reduce_scatter},
+      {"all_reduce", prepare_all_reduce},
+      {"broadcast", prepare_broadcast},
+      {"all_gather", prepare_all_gather},
+      {"reduce_scatter", prepare_reduce_scatter},
   };
   return all;
 }
@@ -127,7 +126,7 @@ Row measure(const World& world, const Operation& operation, uint64_t bytes, int 
   row.lowest_us = times.front();
   row.highest_us = times.back();
   row.algorithm_gbps = static_cast<double>(bytes) / (row.latency_us * 1e3);
-  row.bus_gbps = row.algorithm_gbps * operation.bus_factor(world.size());
+  row.bus_gbps = row.algorithm_gbps * comm::bus_factor(operation.name, world.size());
   return row;
 }
 

@@ -26,6 +26,8 @@ std::vector<std::vector<at::Tensor>> root_blocks(bool is_root, const at::Tensor&
   return {comm::wire_view(whole).chunk(size)};
 }
 
+int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
+
 }  // namespace
 
 // Empty tensors are empty on every rank: nothing to do, and no backend to ask
@@ -38,7 +40,7 @@ Work Communicator::broadcast(const at::Tensor& tensor, int root, Timeout timeout
   if (tensor.numel() == 0) {
     return {};
   }
-  return impl_->start("broadcast", timeout, [&](c10d::Backend& backend, auto limit) {
+  return impl_->start("broadcast", bytes_of(tensor), timeout, [&](c10d::Backend& backend, auto limit) {
     std::vector<at::Tensor> tensors{comm::wire_view(tensor)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
@@ -54,7 +56,7 @@ Work Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout tim
   if (tensor.numel() == 0) {
     return {};
   }
-  return impl_->start("all_reduce", timeout, [&](c10d::Backend& backend, auto limit) {
+  return impl_->start("all_reduce", bytes_of(tensor), timeout, [&](c10d::Backend& backend, auto limit) {
     std::vector<at::Tensor> tensors{comm::wire_view(tensor)};
     c10d::AllreduceOptions options;
     options.reduceOp = to_c10d(op);
@@ -71,7 +73,7 @@ Work Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& in
   if (output.numel() == 0) {
     return {};
   }
-  return impl_->start("reduce_scatter", timeout, [&](c10d::Backend& backend, auto limit) {
+  return impl_->start("reduce_scatter", bytes_of(input), timeout, [&](c10d::Backend& backend, auto limit) {
     at::Tensor out = comm::wire_view(output);
     at::Tensor in = comm::wire_view(input);
     c10d::ReduceScatterOptions options;
@@ -86,7 +88,7 @@ Work Communicator::all_gather(const at::Tensor& output, const at::Tensor& input,
   if (input.numel() == 0) {
     return {};
   }
-  return impl_->start("all_gather", timeout, [&](c10d::Backend& backend, auto limit) {
+  return impl_->start("all_gather", bytes_of(output), timeout, [&](c10d::Backend& backend, auto limit) {
     at::Tensor out = comm::wire_view(output);
     at::Tensor in = comm::wire_view(input);
     c10d::AllgatherOptions options;
@@ -107,7 +109,7 @@ Work Communicator::gather(const at::Tensor& output, const at::Tensor& input, int
   if (input.numel() == 0) {
     return {};
   }
-  return impl_->start("gather", timeout, [&](c10d::Backend& backend, auto limit) {
+  return impl_->start("gather", bytes_of(input) * size(), timeout, [&](c10d::Backend& backend, auto limit) {
     auto outputs = root_blocks(is_root, output, size());
     std::vector<at::Tensor> inputs{comm::wire_view(input)};
     c10d::GatherOptions options;
@@ -129,7 +131,7 @@ Work Communicator::scatter(const at::Tensor& output, const at::Tensor& input, in
   if (output.numel() == 0) {
     return {};
   }
-  return impl_->start("scatter", timeout, [&](c10d::Backend& backend, auto limit) {
+  return impl_->start("scatter", bytes_of(output) * size(), timeout, [&](c10d::Backend& backend, auto limit) {
     std::vector<at::Tensor> outputs{comm::wire_view(output)};
     auto inputs = root_blocks(is_root, input, size());
     c10d::ScatterOptions options;
@@ -144,7 +146,7 @@ Work Communicator::all_to_all(const at::Tensor& output, const at::Tensor& input,
   if (input.numel() == 0) {
     return {};
   }
-  return impl_->start("all_to_all", timeout, [&](c10d::Backend& backend, auto limit) {
+  return impl_->start("all_to_all", bytes_of(input), timeout, [&](c10d::Backend& backend, auto limit) {
     at::Tensor out = comm::wire_view(output);
     at::Tensor in = comm::wire_view(input);
     std::vector<int64_t> equal_splits;
@@ -176,7 +178,7 @@ Work Communicator::recv(const at::Tensor& tensor, int source, int tag, Timeout t
 
 void Communicator::barrier(Timeout timeout) const {
   impl_
-      ->start("barrier", timeout,
+      ->start("barrier", 0, timeout,
               [&](c10d::Backend& backend, auto limit) {
                 c10d::BarrierOptions options;
                 options.timeout = limit;

@@ -12,6 +12,7 @@
 
 #include "base/progress.h"
 #include "comm/argument_check.h"
+#include "comm/call_observer.h"
 #include "comm/failure.h"
 #include "comm/lifeline.h"
 #include "comm/transport.h"
@@ -61,12 +62,21 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   }
 
   // Starts `body(backend, timeout)`, which returns a c10d::Work. `operation` must
-  // outlive the Work: a literal.
+  // outlive the Work: a literal. `bytes` as in comm::Call.
   template <typename Body>
-  Work start(std::string_view operation, Timeout timeout, Body&& body);
+  Work start(std::string_view operation, int64_t bytes, Timeout timeout, Body&& body);
   // The same for `body(backend)` of send and recv, whose c10d calls take no timeout.
   template <typename Body>
   Work start_with_peer(std::string_view operation, Timeout timeout, Body&& body);
+
+  // While there is an observer every collective is waited for, on its device too, before it
+  // returns: one that goes on beside others has no time of its own. Send and recv are not
+  // observed: two ranks that first send would wait for each other. There is one observer: the
+  // last.
+  void observe(std::shared_ptr<comm::CallObserver> observer) { observer_ = std::move(observer); }
+  void stop_observing(const comm::CallObserver& observer) {
+    if (observer_.get() == &observer) observer_ = nullptr;
+  }
 
   // The group of these ranks, which include this one.
   Communicator make_subgroup(const std::vector<int>& ranks, int index_in_group,
@@ -79,11 +89,13 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   std::exception_ptr name_the_departed(const CommError& error, std::string_view operation) const;
   void wait_for_all(const std::string& purpose, const std::string& meeting, Milliseconds patience) const;
   std::shared_ptr<Work::Impl> new_work(std::string_view operation, Timeout timeout);
+  void finish_observed(Work& work, comm::Call call, std::chrono::steady_clock::time_point began) const;
 
   const comm::TransportRequest request_;
   const comm::Transport transport_;
   const std::shared_ptr<comm::Lifeline> lifeline_;
   std::optional<comm::Lifeline::Subscription> subscription_;
+  std::shared_ptr<comm::CallObserver> observer_;
   int num_subgroups_ = 0;
   std::map<std::string, int> num_meetings_;  // by purpose
 };
@@ -126,14 +138,17 @@ struct Work::Impl {
 };
 
 template <typename Body>
-Work Communicator::Impl::start(std::string_view operation, Timeout timeout, Body&& body) {
+Work Communicator::Impl::start(std::string_view operation, int64_t bytes, Timeout timeout, Body&& body) {
   auto work = new_work(operation, timeout);
+  const auto began = observer_ ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   try {
     work->work = body(*transport_.backend, work->timeout);
   } catch (...) {
     std::rethrow_exception(explain(std::current_exception(), operation, timeout));
   }
-  return Work(std::move(work));
+  Work started(std::move(work));
+  if (observer_) finish_observed(started, {operation, bytes}, began);
+  return started;
 }
 
 template <typename Body>

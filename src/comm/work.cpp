@@ -1,3 +1,4 @@
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <lockstep/communicator.h>
 
 #include "comm/communicator_impl.h"
@@ -11,6 +12,15 @@ std::shared_ptr<Work::Impl> Communicator::Impl::new_work(std::string_view operat
   work->timeout = timeout.value_or(request_.options.timeout);
   if (size() > 1) work->told.start(operation);
   return work;
+}
+
+void Communicator::Impl::finish_observed(Work& work, comm::Call call,
+                                         std::chrono::steady_clock::time_point began) const {
+  work.wait();
+  const at::Device at = device();
+  if (!at.is_cpu()) c10::impl::VirtualGuardImpl(at.type()).synchronizeDevice(at.index());
+  call.time = std::chrono::steady_clock::now() - began;
+  observer_->called(call);
 }
 
 void Work::wait() {

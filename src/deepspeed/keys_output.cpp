@@ -36,11 +36,13 @@ void add_output_keys(std::vector<Key>& keys) {
   using Profiler = C::FlopsProfiler;
   Section<Profiler>(
       keys, "flops_profiler", [](auto& c) -> auto& { return c.flops_profiler; })
-      .honour("enabled", &Profiler::enabled, "refused where true: operations are not counted")
-      .honour("profile_step", &Profiler::profile_step, "which step", {.range = {.least = 1}})
-      .honour("module_depth", &Profiler::module_depth, "levels of modules that are printed; -1: all",
-              {.range = {.least = -1}})
-      .honour("top_modules", &Profiler::top_modules, "modules of a level that are printed",
+      .honour("enabled", &Profiler::enabled, "count what the forwards of one step cost")
+      .honour("profile_step", &Profiler::profile_step,
+              "which step, counted from 0: 1 is the one after the first, which warms up",
+              {.range = {.least = 1}})
+      .honour("module_depth", &Profiler::module_depth,
+              "depth down to which the costly modules are listed; -1: all", {.range = {.least = -1}})
+      .honour("top_modules", &Profiler::top_modules, "how many of them at each depth",
               {.range = {.least = 1}})
       .honour("detailed", &Profiler::detailed, "print the tree of modules")
       .honour("output_file", &Profiler::output_file, "file; null: standard output")
@@ -50,10 +52,10 @@ void add_output_keys(std::vector<Key>& keys) {
   using Logger = C::CommsLogger;
   Section<Logger>(
       keys, "comms_logger", [](auto& c) -> auto& { return c.comms_logger; })
-      .honour("enabled", &Logger::enabled, "refused where true: collectives are not measured one by one")
-      .honour("verbose", &Logger::verbose, "a line for each call")
+      .honour("enabled", &Logger::enabled, "measure each collective; no two overlap then, nor with computing")
+      .honour("verbose", &Logger::verbose, "a line for each call, on rank 0")
       .honour("prof_all", &Logger::prof_all, "all operations; false: those of prof_ops")
-      .honour("debug", &Logger::debug, "name the caller")
+      .honour("debug", &Logger::debug, "tell apart calls of forward, backward and step")
       .honour("prof_ops", &Logger::prof_ops, "operations that are measured");
 }
 

@@ -1,8 +1,11 @@
 // Values that do not go together.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <lockstep/deepspeed_config.h>
 
+#include "base/nearest_name.h"
+#include "deepspeed/comms_names.h"
 #include "deepspeed/failure.h"
 #include "deepspeed/value.h"
 
@@ -191,6 +194,24 @@ void check_zero(const C& c) {
   }
 }
 
+// A name that is none would measure nothing without a word.
+void check_comms_logger(const C& c) {
+  for (const std::string& name : c.comms_logger.prof_ops) {
+    if (deepspeed::operation_of(name)) continue;
+    const auto nearest = base::nearest_name(name, deepspeed::operation_names());
+    fail_at(c, "comms_logger.prof_ops",
+            fmt::format(
+                "comms_logger.prof_ops names no collective: '{}'{}", name,
+                nearest ? fmt::format("; did you mean '{}'?", *nearest)
+                        : fmt::format("; it may name {}", fmt::join(deepspeed::operation_names(), ", "))));
+  }
+  if (c.comms_logger.enabled && !c.comms_logger.prof_all && c.comms_logger.prof_ops.empty()) {
+    fail_at(c, "comms_logger.prof_all",
+            "comms_logger is enabled, prof_all is false and prof_ops is empty, so that nothing is measured: "
+            "name operations, or remove prof_all");
+  }
+}
+
 // An old name beside the section that has taken its place.
 void check_old_names(const C& c) {
   for (const auto& [old, section] :
@@ -213,6 +234,7 @@ void DeepSpeedConfig::validate() const {
   check_sharded_optimizer(*this);
   check_scheduler(*this);
   check_zero(*this);
+  check_comms_logger(*this);
   check_old_names(*this);
 }
 

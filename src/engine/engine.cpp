@@ -135,7 +135,7 @@ EngineCore::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, C config_, Co
       device(wanted_device.value_or(device_of(*module))),
       autocast(engine::autocast_dtype(config, device.type())),
       optimizer(own_optimizer),
-      report(config, communicator.rank(), device),
+      report(config, communicator, *module, device),
       batch(batch_at_start(config, communicator.size())) {
   if (communicator.rank() == 0) engine::EngineReport::say_configuration(config);
   // With offload_param the model may be larger than the device.
@@ -159,6 +159,7 @@ EngineCore::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, C config_, Co
     scaler.emplace(*scale);
     scales_loss = scale->dynamic || scale->init_scale != 1;
   }
+  report.watch_collectives();
 }
 
 void EngineCore::Impl::meet_batch(int64_t batch_size) {
@@ -224,6 +225,7 @@ void EngineCore::Impl::report_step() {
   facts.step = global_steps;
   facts.skipped = scaler ? scaler->skipped_steps() : 0;
   facts.samples = global_samples;
+  facts.batch = batch;
   facts.rates = learning_rates(*optimizer);
   if (scaler) facts.loss_scale = scaler->current_scale();
   facts.norm = [this] { return norm.item<double>() / norm_scale; };
@@ -242,7 +244,9 @@ EngineCore::~EngineCore() = default;
 EngineCore::EngineCore(EngineCore&&) noexcept = default;
 
 EngineCore::Forward::Forward(EngineCore& engine, std::optional<int64_t> batch_size) : impl_(*engine.impl_) {
-  if (at::GradMode::is_enabled() && impl_.module->is_training() && batch_size) impl_.meet_batch(*batch_size);
+  const bool trains = at::GradMode::is_enabled() && impl_.module->is_training();
+  if (trains && batch_size) impl_.meet_batch(*batch_size);
+  if (trains) impl_.report.expect_training(impl_.global_steps);
   impl_.report.begin(StepPhase::kForward);
   impl_.replica->prepare_forward();
   if (impl_.autocast) autocast_ = std::make_unique<engine::Autocast>(*impl_.autocast, impl_.device.type());
@@ -329,6 +333,9 @@ C::BatchTriple EngineCore::batch() const { return impl_->batch; }
 const C& EngineCore::config() const { return impl_->config; }
 const Communicator& EngineCore::communicator() const { return impl_->communicator; }
 torch::optim::Optimizer& EngineCore::optimizer() { return *impl_->optimizer; }
+void EngineCore::log_comms_summary(bool show_straggler) const {
+  impl_->report.log_comms_summary(show_straggler);
+}
 std::shared_ptr<void> EngineCore::gather_parameters() { return impl_->replica->gather_parameters(); }
 
 }  // namespace lockstep

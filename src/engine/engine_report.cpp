@@ -3,12 +3,14 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <lockstep/error.h>
 
 #include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "comm/communicator_impl.h"
 
 namespace lockstep::engine {
 namespace {
@@ -27,16 +29,32 @@ double rate(int64_t samples, std::chrono::steady_clock::duration time) {
   return seconds > 0 ? static_cast<double>(samples) / seconds : 0;
 }
 
+const char* name_of(StepPhase phase) {
+  switch (phase) {
+    case StepPhase::kForward: return "forward";
+    case StepPhase::kBackward: return "backward";
+    case StepPhase::kReduce: return "reduce";
+    case StepPhase::kStep: return "step";
+  }
+  return "";
+}
+
 }  // namespace
 
-EngineReport::EngineReport(const DeepSpeedConfig& config, int rank, c10::Device device)
-    : config_(config), is_main_(rank == 0), device_(device) {
+EngineReport::EngineReport(const DeepSpeedConfig& config, const Communicator& group,
+                           const torch::nn::Module& model, c10::Device device)
+    : config_(config), group_(group), is_main_(group.rank() == 0), device_(device) {
   if (!is_main_) return;
+  if (config.flops_profiler.enabled) profiler_.emplace(config.flops_profiler, model, device);
   if (config.tensorboard.enabled) monitors_.push_back(open_monitor("tensorboard", config.tensorboard));
   if (config.csv_monitor.enabled) monitors_.push_back(open_monitor("csv", config.csv_monitor));
 }
 
 EngineReport::~EngineReport() {
+  if (comms_) {
+    group_.impl()->stop_observing(*comms_);
+    comms_->log_summary();
+  }
   for (const auto& monitor : monitors_) {
     try {
       monitor->close(std::uncaught_exceptions() > 0 ? RunStatus::kFailed : RunStatus::kFinished);
@@ -63,11 +81,33 @@ EngineReport::Clock::time_point EngineReport::now() const {
   return Clock::now();
 }
 
-void EngineReport::begin(StepPhase) {
+void EngineReport::watch_collectives() {
+  if (!config_.comms_logger.enabled) return;
+  comms_ = std::make_shared<CommsLogger>(config_.comms_logger, group_.size(), is_main_);
+  group_.impl()->observe(comms_);
+}
+
+void EngineReport::log_comms_summary(bool show_straggler) const {
+  if (!comms_) {
+    throw ConfigError(kComponent,
+                      "collectives are not measured: set comms_logger.enabled in the configuration");
+  }
+  comms_->log_summary();
+  if (show_straggler) comms_->log_stragglers(group_);
+}
+
+void EngineReport::expect_training(int64_t step) {
+  if (profiler_) profiler_->begin_forward(step);
+}
+
+void EngineReport::begin(StepPhase phase) {
+  if (comms_) comms_->enter(name_of(phase));
   if (config_.wall_clock_breakdown) phase_began_ = now();
 }
 
 void EngineReport::end(StepPhase phase) {
+  if (comms_) comms_->enter("outside");
+  if (profiler_ && phase == StepPhase::kForward) profiler_->end_forward();
   if (config_.wall_clock_breakdown) add(phase, now() - phase_began_);
 }
 
@@ -90,6 +130,7 @@ void EngineReport::after_step(const StepFacts& facts) {
   if (is_main_ && prints) print_progress(facts);
   if (is_main_ && (prints || !has_period)) print_times(facts);
   if (has_monitors()) write_monitors(facts);
+  if (profiler_) print_profile(facts);
   times_ = {};
   if (!first_end_) {
     first_end_ = now();
@@ -134,6 +175,16 @@ void EngineReport::print_times(const StepFacts& facts) {
         mib(memory->parameters), mib(memory->gradients), mib(memory->master), mib(memory->optimizer),
         mib(memory->buffers));
   }
+}
+
+void EngineReport::print_profile(const StepFacts& facts) {
+  const auto time_of = [this](StepPhase phase) { return times_[static_cast<size_t>(phase)]; };
+  profiler_->after_step({.step = facts.step - 1,
+                         .ranks = group_.size(),
+                         .batch = facts.batch,
+                         .forward = time_of(StepPhase::kForward),
+                         .backward = time_of(StepPhase::kBackward),
+                         .update = time_of(StepPhase::kStep)});
 }
 
 void EngineReport::write_monitors(const StepFacts& facts) {

@@ -13,6 +13,9 @@
 #include <optional>
 #include <vector>
 
+#include "engine/comms_logger.h"
+#include "engine/flops_profiler.h"
+
 namespace lockstep::engine {
 
 enum class StepPhase { kForward, kBackward, kReduce, kStep };
@@ -23,6 +26,7 @@ struct StepFacts {
   int64_t step = 0;
   int64_t skipped = 0;
   int64_t samples = 0;  // of all ranks, in all
+  DeepSpeedConfig::BatchTriple batch = {};
   std::vector<double> rates = {};
   std::optional<double> loss_scale = {};
   std::function<double()> norm = {};
@@ -31,12 +35,15 @@ struct StepFacts {
 };
 
 // The lines and the monitors that a configuration asks for: steps_per_print, throughput,
-// wall_clock_breakdown, memory_breakdown, tensorboard, csv_monitor. Rank 0 speaks and writes;
-// the others measure as it does.
+// wall_clock_breakdown, memory_breakdown, flops_profiler, comms_logger, tensorboard,
+// csv_monitor. Rank 0 speaks and writes; the others measure as it does.
 class EngineReport {
  public:
-  // Opens the monitors on rank 0. ConfigError: a folder cannot be written.
-  EngineReport(const DeepSpeedConfig& config, int rank, c10::Device device);
+  // Opens the monitors on rank 0. The model is not divided yet. ConfigError: a folder cannot
+  // be written.
+  EngineReport(const DeepSpeedConfig& config, const Communicator& group, const torch::nn::Module& model,
+               c10::Device device);
+  // Says what its collectives took, where they were measured.
   ~EngineReport();
   EngineReport(const EngineReport&) = delete;
   EngineReport& operator=(const EngineReport&) = delete;
@@ -45,6 +52,12 @@ class EngineReport {
   static void say_configuration(const DeepSpeedConfig& config);
 
   bool has_monitors() const { return !monitors_.empty(); }
+  // From here on collectives are measured, where the configuration says so.
+  void watch_collectives();
+  void log_comms_summary(bool show_straggler) const;
+
+  // Before the begin() of a forward that is trained on; `step` as FlopsProfiler's.
+  void expect_training(int64_t step);
   void begin(StepPhase phase);
   void end(StepPhase phase);
   void add(StepPhase phase, std::chrono::nanoseconds time);
@@ -59,12 +72,16 @@ class EngineReport {
   void print_progress(const StepFacts& facts);
   void print_times(const StepFacts& facts);
   void write_monitors(const StepFacts& facts);
+  void print_profile(const StepFacts& facts);
   double milliseconds(StepPhase phase) const;
 
   const DeepSpeedConfig& config_;
+  const Communicator group_;
   const bool is_main_;
   const c10::Device device_;
   std::vector<std::unique_ptr<Tracker>> monitors_;
+  std::optional<FlopsProfiler> profiler_;  // on rank 0
+  std::shared_ptr<CommsLogger> comms_;
   std::array<std::chrono::nanoseconds, 4> times_{};  // of this step, by phase
   Clock::time_point phase_began_;
   // Throughput: since the end of the first step, and since the last line.

@@ -48,11 +48,6 @@ constexpr std::array kUnsupported = {
     Unsupported{"optimizer.params.bias_correction",
                 [](const C& c) { return is_adam(c) && !c.optimizer.bias_correction; },
                 "Adam always corrects the bias here: set it to true"},
-    Unsupported{"flops_profiler.enabled", [](const C& c) { return c.flops_profiler.enabled; },
-                "operations are not counted: set it to false; wall_clock_breakdown tells the times"},
-    Unsupported{
-        "comms_logger.enabled", [](const C& c) { return c.comms_logger.enabled; },
-        "collectives are not measured one by one: set it to false, and run `lockstep bench collectives`"},
     Unsupported{"dataloader_drop_last", [](const C& c) { return c.dataloader_drop_last; },
                 "the program brings its own loader: say it there (LoaderOptions::drop_last)"},
 };

@@ -9,6 +9,8 @@
 #include <lockstep/world.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "recipes/channels_last.h"
 #include "recipes/epoch_steps.h"
 #include "recipes/gpu_log.h"
@@ -73,7 +75,7 @@ class CifarTrainer : public Trainer {
                const Loader& train, int64_t rank_batch_size, std::shared_ptr<TrainingTime> time,
                std::shared_ptr<StopAtTarget> target)
       : Trainer(world, std::move(model), optimizer, config, cross_entropy_with_accuracy),
-        steps_(*this, train, rank_batch_size),
+        steps_(*this, train, this->config().batch_size.value_or(rank_batch_size)),
         time_(std::move(time)),
         target_(std::move(target)) {}
 
@@ -141,6 +143,7 @@ std::shared_ptr<torch::optim::SGD> make_optimizer(const Model& model, const Opti
 
 int64_t rank_batch_size(const Options& options, const World& world) {
   const int64_t parts = world.size() * options.train.accumulate_steps;
+  if (!options.train.deepspeed_config.empty()) return std::max<int64_t>(1, options.batch_size / parts);
   if (options.batch_size % parts == 0) return options.batch_size / parts;
   throw ConfigError(
       "train", fmt::format("batch_size is over all ranks and must divide by them: {} by {} rank(s){}",
@@ -148,6 +151,20 @@ int64_t rank_batch_size(const Options& options, const World& world) {
                            options.train.accumulate_steps > 1
                                ? fmt::format(" times accumulate_steps {}", options.train.accumulate_steps)
                                : ""));
+}
+
+// These are the recipe's own flags, which the trainer does not know of.
+void refuse_governed(const Options& options) {
+  if (options.train.deepspeed_config.empty()) return;
+  const Options defaults;
+  for (const auto& [flag, is_set] : {std::pair("--batch-size", options.batch_size != defaults.batch_size),
+                                     {"--precision", options.precision != defaults.precision}}) {
+    if (!is_set) continue;
+    throw ConfigError("train",
+                      fmt::format("{} does not go with --deepspeed_config, whose file says it: leave "
+                                  "it out",
+                                  flag));
+  }
 }
 
 void announce(const World& world, const Options& options, const JobShape& shape) {
@@ -179,8 +196,12 @@ void train(World& world, const Options& options) {
   const auto optimizer = make_optimizer(model, options);
 
   TrainConfig config = options.train;
-  config.precision = options.precision != "auto" ? options.precision : on_gpu ? "fp16" : "fp32";
-  config.global_batch_size = options.batch_size;
+  if (config.deepspeed_config.empty()) {
+    config.precision = options.precision != "auto" ? options.precision : on_gpu ? "fp16" : "fp32";
+    config.global_batch_size = options.batch_size;
+  } else {
+    config.batch_size = batch_size;  // where the file has none
+  }
   const GpuLog gpu_log;
   const auto time = std::make_shared<TrainingTime>();
   config.callbacks = {gpu_log.start, gpu_log.stop, time};
@@ -223,6 +244,7 @@ int run_cifar100(int argc, const char* const* argv) {
   Options options;
   train::parse_options("Sigma2's Wide ResNet on CIFAR-100.", options.own(), options.train, argc, argv,
                        {"batch_size", "global_batch_size", "precision"});
+  refuse_governed(options);
   return launch(options.train, [&](World& world) { train(world, options); });
 }
 

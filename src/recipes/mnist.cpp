@@ -76,7 +76,7 @@ class MnistTrainer : public Trainer {
                const Loader& train, const Loader& test)
       : Trainer(world, std::move(model), optimizer, options.train, nll_with_accuracy),
         log_interval_(options.log_interval),
-        batch_size_(*options.train.batch_size),
+        batch_size_(*config().batch_size),
         samples_(train.dataset_size()),
         test_samples_(test.dataset_size()),
         steps_(*this, train, batch_size_) {}

@@ -4,20 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 
 #include "interop/pickle_globals.h"
 
 namespace lockstep::cli::ckpt {
-
-std::string size_text(int64_t bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  return fmt::format("{:.1f} {}", value, kUnits.at(unit));
-}
 
 std::string dtype_text(at::ScalarType dtype) {
   const std::string_view name = interop::dtype_name(dtype);

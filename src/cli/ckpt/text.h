@@ -6,10 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "base/size_text.h"
+
 namespace lockstep::cli::ckpt {
 
-// "512 B", "1.5 MiB".
-std::string size_text(int64_t bytes);
+using base::size_text;
 // "float32", as Python prints it without "torch.".
 std::string dtype_text(at::ScalarType dtype);
 // "[3, 4]".

@@ -129,6 +129,11 @@ const Malformed kValues[] = {
      "1:45: zero_optimization.offload_optimizer must be an object: 'cpu'"},
     {"{\"aio\": {\"queue_depth\": 0}}", "1:25: aio.queue_depth must be a whole number from 1 to 32768: 0"},
     {"{\"tensorboard\": {\"output_path\": 5}}", "1:33: tensorboard.output_path must be a text: 5"},
+    {"{\"comms_logger\": {\"prof_ops\": [\"allreduce\"]}}",
+     "1:19: comms_logger.prof_ops names no collective: 'allreduce'; did you mean 'all_reduce'?"},
+    {"{\"comms_logger\": {\"enabled\": true, \"prof_all\": false}}",
+     "1:36: comms_logger is enabled, prof_all is false and prof_ops is empty, so that nothing is measured: "
+     "name operations, or remove prof_all"},
     {"{\"comms_logger\": {\"prof_ops\": [1]}}",
      "1:31: comms_logger.prof_ops must be a list of texts: an array"},
     {"{\"flops_profiler\": {\"profile_step\": 0}}",

@@ -1,0 +1,56 @@
+#include "engine/operation_recorder.h"
+
+#include <ATen/record_function.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <memory>
+
+namespace lockstep::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Recording {
+  c10::Device device;
+  OperationListener& listener;
+  bool is_inside = false;  // of a counted operation
+};
+
+// LibTorch's callbacks are plain functions, of one thread.
+thread_local std::unique_ptr<Recording> recording;
+
+struct Counted : at::ObserverContext {
+  Clock::time_point began = Clock::now();
+};
+
+std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function) {
+  if (recording->is_inside) return nullptr;
+  const auto cost = cost_of(function.name(), function.inputs());
+  if (!cost) return nullptr;
+  recording->is_inside = true;
+  recording->listener.began(*cost, function.inputs());
+  return std::make_unique<Counted>();
+}
+
+void on_end(const at::RecordFunction&, at::ObserverContext* context) {
+  if (context == nullptr) return;
+  const c10::Device device = recording->device;
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  recording->listener.ended(Clock::now() - static_cast<Counted*>(context)->began);
+  recording->is_inside = false;
+}
+
+}  // namespace
+
+OperationRecorder::OperationRecorder(c10::Device device, OperationListener& listener) {
+  recording = std::make_unique<Recording>(Recording{device, listener});
+  handle_ = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(on_begin, on_end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+}
+
+OperationRecorder::~OperationRecorder() {
+  at::removeCallback(handle_);
+  recording = nullptr;
+}
+
+}  // namespace lockstep::engine
