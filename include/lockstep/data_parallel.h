@@ -90,7 +90,9 @@ struct DataParallelOptions {
 // Gradients live in flat buckets, one a dtype and device and some megabytes, and
 // every parameter's grad() is a view of its bucket: there is no second copy. A
 // bucket is reduced as soon as backward has filled it, in a fixed order that is the
-// reverse of registration (never rebuilt by arrival), from the first step on.
+// reverse of registration (never rebuilt by arrival), from the first step on. In a
+// world of one without a communication hook nothing is reduced, so there are no
+// buckets and gradients stay where autograd made them.
 //
 // All ranks construct it and run the same forwards and backwards. Calls come from
 // one thread at a time. The object must outlive every backward over the module.

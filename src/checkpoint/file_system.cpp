@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/atomic_file.h"
 #include "checkpoint/error.h"
 
 namespace lockstep::checkpoint {
@@ -81,10 +80,6 @@ void FileSystem::remove_folder(const std::filesystem::path& path) {
   if (::rmdir(path.c_str()) != 0) fail("remove", path);
 }
 
-void FileSystem::publish(const std::filesystem::path& path, std::string_view content) {
-  base::publish_file(path, content);
-}
-
 int64_t FileSystem::free_bytes(const std::filesystem::path& folder) {
   struct statvfs state {};
   if (retry([&] { return ::statvfs(folder.c_str(), &state); }) != 0)
@@ -106,6 +101,25 @@ void write_all(FileSystem& files, int fd, const void* data, size_t bytes, int64_
     bytes -= written;
     offset += static_cast<int64_t>(written);
   }
+}
+
+void publish_file(FileSystem& files, const std::filesystem::path& path, std::string_view content) {
+  const std::filesystem::path temporary = fmt::format("{}.{}.tmp", path.string(), ::getpid());
+  // Left by a process of this number, or by a removal that failed.
+  if (std::filesystem::exists(temporary)) files.remove_file(temporary);
+  const base::UniqueFd fd = files.create(temporary);
+  try {
+    write_all(files, fd.get(), content.data(), content.size(), 0, temporary);
+    files.sync(fd.get(), temporary);
+    files.rename(temporary, path);
+  } catch (const Error&) {
+    try {
+      files.remove_file(temporary);
+    } catch (const Error&) {  // the first error says more, and the next call removes it
+    }
+    throw;
+  }
+  files.sync_folder(path.parent_path());
 }
 
 void remove_tree(FileSystem& files, const std::filesystem::path& folder) {

@@ -11,8 +11,8 @@
 
 namespace lockstep::checkpoint {
 
-// Every call by which a checkpoint changes the disk, one system call each, so that a
-// test can fail or stop any of them. All throw CheckpointError with the path and the
+// Every call by which a checkpoint changes the disk, one changing system call each, so that
+// a test can fail or stop any of them. All throw CheckpointError with the path and the
 // reason. Called from several threads.
 class FileSystem {
  public:
@@ -33,8 +33,6 @@ class FileSystem {
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to);
   virtual void remove_file(const std::filesystem::path& path);
   virtual void remove_folder(const std::filesystem::path& path);  // an empty one
-  // A whole small file, atomically.
-  virtual void publish(const std::filesystem::path& path, std::string_view content);
   // What an unprivileged writer may still use there.
   virtual int64_t free_bytes(const std::filesystem::path& folder);
 };
@@ -45,6 +43,11 @@ FileSystem& real_files();
 // Writes all of it, through as many calls as that takes.
 void write_all(FileSystem& files, int fd, const void* data, size_t bytes, int64_t offset,
                const std::filesystem::path& path);
+
+// Publishes a small file so that a reader sees the old content or all of the new one: what
+// base::publish_file does, by calls that a test can stop one by one. When one of them fails
+// the old file stays, and what was written beside it is removed.
+void publish_file(FileSystem& files, const std::filesystem::path& path, std::string_view content);
 
 // Removes a folder and what is in it.
 void remove_tree(FileSystem& files, const std::filesystem::path& folder);

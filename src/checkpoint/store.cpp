@@ -205,15 +205,19 @@ void Store::tidy_up(const std::string& name) {
   const auto attempt = [&](const std::function<void()>& work) {
     try {
       work();
+      return true;
     } catch (const Error& error) {
       base::log_warning("checkpoint", "{} is saved, but: {}", name, error.what());
+      return false;
     }
   };
-  attempt([&] { files().publish(folder_ / kLatestName, name + "\n"); });
+  const bool moved = attempt([&] { publish_file(files(), folder_ / kLatestName, name + "\n"); });
   attempt([&] {
     const std::filesystem::path old = folder_ / replaced_name(name);
     if (std::filesystem::exists(old)) remove_tree(files(), old);
   });
+  // What `latest` still names stays until the next save.
+  if (!moved) return;
   attempt([&] {
     std::vector<std::filesystem::path> paths;
     const std::vector<Entry> entries = list();

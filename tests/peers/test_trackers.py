@@ -467,6 +467,54 @@ def test_mlflow_server_that_wants_to_know_who_asks(bin_dir, tmp_path, variables,
     assert len(warnings(said)) == 1 and "403: not you" in said, said
 
 
+# --- a whole training ---
+
+
+def test_a_training_tells_tensorboard_and_mlflow_the_same(bin_dir, tmp_path, mlflow_server):
+    """A real Trainer on two ranks with both at once, read back from real ones."""
+    folder = tmp_path / "run"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "LOCKSTEP_"))}
+    training = subprocess.run(
+        [bin_dir / "sine", "--compute_setup", "cpu", "--nprocs", "2", "--max_iter", "7", "--write_every", "2",
+         "--tracking_tool", "tensorboard,mlflow", "--hyperparams", "lr=0.01", "--hyperparams", "layers=2",
+         "--hyperparams", "model=a small one", "--log_model", "--log_folder", folder],
+        env=environment | {"MLFLOW_TRACKING_URI": mlflow_server.url, "MLFLOW_EXPERIMENT_NAME": "a training",
+                           "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=300)
+    assert training.returncode == 0 and "warning" not in training.stderr, training.stderr
+    written = [line for line in map(json.loads, open(folder / "metrics.jsonl")) if "train_loss" in line]
+    # Epochs 2, 4 and 6, of four steps each.
+    assert [(line["step"], line["epoch"]) for line in written] == [(8, 2), (16, 4), (24, 6)]
+
+    run = Run(mlflow_server.url, "a training")
+    assert (run.run.info.status, run.run.info.run_name) == ("FINISHED", "run")
+    events = accumulator(folder)
+    names = set(written[0]) - {"step", "time"}
+    assert {"train_loss", "learning_rate", "samples_per_s", "time_backward_s"} < names
+    for name in names:
+        values = [(line["step"], line[name]) for line in written]
+        assert run.history(name) == values, name
+        assert [(e.step, e.value) for e in events.Scalars(name)] == [
+            (step, float(np.float32(value))) for step, value in values], name
+    assert names == {tag for tag in events.Tags()["scalars"] if not tag.startswith("final/")}
+
+    # The loss that the program printed, by which TensorBoard and MLflow judge the run.
+    printed = float(re.search(r"final loss ([\d.]+)", training.stdout)[1])
+    ((_, judged),) = run.history("final/train_loss")
+    assert judged == pytest.approx(printed, abs=1e-7)
+    assert [e.value for e in events.Scalars("final/train_loss")] == [float(np.float32(judged))]
+
+    assert run.run.data.params == {"lr": "0.01", "layers": "2", "model": "a small one"}
+    hparams = session_data(events, hparams_metadata.SESSION_START_INFO_TAG).hparams
+    assert hparams["lr"].number_value == 0.01
+    assert hparams["layers"].number_value == 2
+    assert hparams["model"].string_value == "a small one"
+    assert session_data(events, hparams_metadata.SESSION_END_INFO_TAG).status == 1  # success
+    assert run.content("model.safetensors", tmp_path) == (folder / "model.safetensors").read_bytes()
+    (text,) = events.Tensors("model/text_summary")
+    assert b"Linear" in text.tensor_proto.string_val[0]
+
+
 # --- files ---
 
 

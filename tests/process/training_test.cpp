@@ -32,14 +32,24 @@ std::string read_file(const std::filesystem::path& path) {
   return text.str();
 }
 
-// A child of this process that runs this program; 0: there is none.
-pid_t child_named(const std::string& program, pid_t parent) {
+// The children of this process that run this program.
+std::vector<pid_t> children_named(const std::string& program, pid_t parent) {
   std::istringstream children(
       read_file(fmt::format("/proc/{0}/task/{0}/children", static_cast<int>(parent))));
+  std::vector<pid_t> found;
   for (pid_t child = 0; children >> child;) {
-    if (read_file(fmt::format("/proc/{}/comm", static_cast<int>(child))) == program + "\n") return child;
+    if (read_file(fmt::format("/proc/{}/comm", static_cast<int>(child))) == program + "\n") {
+      found.push_back(child);
+    }
   }
-  return 0;
+  return found;
+}
+
+// The step that a run says it goes on from; -1: it says none.
+int64_t step_gone_on_from(const std::string& output) {
+  std::smatch match;
+  const std::regex line("Going on from .*: [0-9]+ of [0-9]+ epochs are done, ([0-9]+) steps\n");
+  return std::regex_search(output, match, line) ? std::stoll(match[1]) : -1;
 }
 
 class TrainingTest : public testing::Test {
@@ -60,7 +70,6 @@ class TrainingTest : public testing::Test {
     return status.value_or(ExitStatus{});
   }
 
-  // Until no process of the run is left: the system ends the ranks after their parent.
   void wait_until_saved(const std::string& name) const {
     const auto deadline = steady_clock::now() + seconds(60);
     while (!std::filesystem::exists(folder(name) / "checkpoints" / "latest")) {
@@ -69,6 +78,7 @@ class TrainingTest : public testing::Test {
     }
   }
 
+  // Until no process of the run is left: the system ends the ranks after their parent.
   void wait_until_free(const std::string& name) const {
     const auto lock = folder(name) / "checkpoints/lock";
     const auto deadline = steady_clock::now() + seconds(30);
@@ -94,7 +104,9 @@ TEST_F(TrainingTest, KilledAtFiftyMomentsEndsOnTheSameBits) {
   Process straight = start("straight", options);
   ASSERT_EQ(finish(straight), ExitStatus{.code = 0}) << straight.errors();
 
+  // All at once, as a machine goes that is switched off, or one rank, which the others notice.
   std::mt19937 random(20261115);
+  int ranks_killed = 0;
   for (int kill = 0; kill < 50; ++kill) {
     Process victim = start("killed", options);
     // Also before the first line: while it starts, or while it loads a checkpoint.
@@ -104,10 +116,14 @@ TEST_F(TrainingTest, KilledAtFiftyMomentsEndsOnTheSameBits) {
     const auto moment =
         steady_clock::now() + microseconds(std::uniform_int_distribution<int>(0, 40000)(random));
     while (steady_clock::now() < moment) std::this_thread::yield();
-    victim.signal(SIGKILL);
-    finish(victim);
+    const std::vector<pid_t> ranks = children_named("sine", victim.pid());
+    const bool one_rank = kill % 2 == 1 && !ranks.empty();
+    // A child that ended stays one until its parent looks, so no other process has its number.
+    one_rank ? (void)::kill(ranks[random() % ranks.size()], SIGKILL) : victim.signal(SIGKILL);
+    ranks_killed += finish(victim).code > 0 && one_rank ? 1 : 0;
     ASSERT_NO_FATAL_FAILURE(wait_until_free("killed"));
   }
+  EXPECT_GT(ranks_killed, 0) << "none was killed before the training was done";
   Process last = start("killed", options);
   ASSERT_EQ(finish(last), ExitStatus{.code = 0}) << last.errors();
   EXPECT_THAT(last.output(), HasSubstr("Going on from"));
@@ -138,9 +154,18 @@ TEST_F(TrainingTest, PreemptionSavesAndTheNextRunGoesOn) {
   ASSERT_TRUE(process.read_line(seconds(60)));
   process.signal(SIGUSR1);
   EXPECT_EQ(finish(process), ExitStatus{.code = kExitPreempted}) << process.errors();
-  Process again = start("run", {"--max_iter", "0"});
-  EXPECT_EQ(finish(again), ExitStatus{.code = 0});
-  EXPECT_THAT(again.output(), HasSubstr("Going on from"));
+  // Saved at the step at which the ranks agreed to leave, which is where the next run begins.
+  const std::string latest = read_file(folder("run") / "checkpoints" / "latest");
+  ASSERT_THAT(latest, testing::MatchesRegex("step-[0-9]+\n"));
+  const int64_t step = std::stoll(latest.substr(5));
+  EXPECT_GT(step, 0);
+  Process again = start("run", {"--max_iter", std::to_string(step / 4 + 2), "--checkpoint_every_steps", "1",
+                                "--checkpoint_keep", "100", "--nprocs", "2"});
+  EXPECT_EQ(finish(again), ExitStatus{.code = 0}) << again.errors();
+  EXPECT_EQ(step_gone_on_from(again.output()), step);
+  // No step is left out and none is done twice.
+  EXPECT_TRUE(std::filesystem::exists(folder("run") / "checkpoints" / fmt::format("step-{:010}", step + 1)));
+  EXPECT_THAT(again.output(), HasSubstr(fmt::format("({} steps)", (step / 4 + 2) * 4)));
 }
 
 TEST_F(TrainingTest, RestartedByItsLauncherItFindsItsFolderAgain) {
@@ -159,9 +184,9 @@ TEST_F(TrainingTest, RestartedByItsLauncherItFindsItsFolderAgain) {
     return false;
   };
   ASSERT_TRUE(wait_for("Iteration")) << launcher.errors();
-  const pid_t rank = child_named("sine", launcher.pid());
-  ASSERT_GT(rank, 0);
-  ASSERT_EQ(::kill(rank, SIGKILL), 0);
+  const std::vector<pid_t> ranks = children_named("sine", launcher.pid());
+  ASSERT_EQ(ranks.size(), 2u);
+  ASSERT_EQ(::kill(ranks[0], SIGKILL), 0);
   EXPECT_TRUE(wait_for("Going on from")) << launcher.output() << launcher.errors();
 }
 

@@ -9,6 +9,8 @@ from conftest import NODES, wait_until
 
 # Who can ask a program to stop that knows nothing of lockstep::launch.
 STYLES = ["srun", "torchrun"]
+# Of sine: 100 samples over two ranks, 16 a batch.
+STEPS_AN_EPOCH = 4
 
 
 @pytest.mark.parametrize("style", [*STYLES, "spawn"])
@@ -123,12 +125,17 @@ def test_a_training_goes_on_where_it_was_when_it_is_queued_again(slurm, style):
     job = slurm.lockstep("slurm", "--style", style, "--nodes", "2", "--ntasks-per-node", "1", "--time", "5", "--requeue",
                          "--output", slurm.folder / "log-%j.out", "--submit", "--", slurm.bin / "sine",
                          "--compute_setup", "cpu", "--root_folder", slurm.folder, "--max_iter", "1000000000",
-                         "--print_every", "1000", "--checkpoint_every", "1000000000").stdout.strip()
+                         "--print_every", "10", "--checkpoint_every", "1000000000").stdout.strip()
     wait_until(lambda: "Iteration" in slurm.log(job), lambda: f"it trains: {slurm.log(job)}")
     slurm.run("scancel", "--signal=USR1", job)
     wait_until(lambda: "Going on from" in slurm.log(job), lambda: f"it goes on: {slurm.log(job)}")
     slurm.run("scancel", job)
     slurm.wait_for(job, "CANCELLED")
     line = next(line for line in slurm.log(job).splitlines() if "Going on from" in line)
-    assert f"sine_job{job}/checkpoints/step-" in line
-    assert int(re.search(r": (\d+) of 1000000000 epochs are done", line)[1]) >= 1000
+    found = re.search(rf"sine_job{job}/checkpoints/step-(\d+): (\d+) of 1000000000 epochs are done, (\d+) steps", line)
+    assert found, line
+    saved, epochs, steps = map(int, found.groups())
+    assert steps == saved, "it goes on from the very step of the checkpoint"
+    assert steps // STEPS_AN_EPOCH == epochs >= 10
+    # The first life saved only when the signal asked for it; the second one may have at its end.
+    assert min(path.name for path in (slurm.folder / f"sine_job{job}" / "checkpoints").glob("step-*")) == f"step-{saved:010}"

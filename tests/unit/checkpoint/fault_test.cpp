@@ -20,7 +20,10 @@
 namespace lockstep::checkpoint {
 namespace {
 
+using testing::AnyOf;
+using testing::Contains;
 using testing::Each;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -91,13 +94,26 @@ class FaultTest : public testing::TestWithParam<Case> {
     const double value = newest_value(folder);
     EXPECT_TRUE(value == 100 || (value == old && !must_be_new)) << value;
     for (const Entry& entry : list(folder)) EXPECT_TRUE(entry.valid()) << entry.problem;
+    expect_valid_latest(folder);
     {
       Store store(folder, {.rotation = {.keep_last = 0}});
       EXPECT_EQ(newest_value(folder), value) << "the next run changed what is newest";
       store.save(snapshot_of(777, 200));
     }
     EXPECT_EQ(newest_value(folder), 200);
-    EXPECT_THAT(names_in(folder), Each(Not(StartsWith("."))));
+    EXPECT_THAT(names_in(folder), Each(Not(AnyOf(StartsWith("."), EndsWith(".tmp")))));
+    EXPECT_EQ(read_text(folder / "latest"), "step-0000000777\n");
+  }
+
+  // Whole, and of a checkpoint that is there; or none was published yet.
+  void expect_valid_latest(const std::filesystem::path& folder) {
+    if (!std::filesystem::exists(folder / "latest")) {
+      EXPECT_TRUE(GetParam().before.empty()) << "it was there before";
+      return;
+    }
+    std::vector<std::string> valid;
+    for (const Entry& entry : list(folder)) valid.push_back(step_name(entry.step) + "\n");
+    EXPECT_THAT(valid, Contains(read_text(folder / "latest")));
   }
 
   void die_at_every_call(Fault fault) {
@@ -160,7 +176,8 @@ TEST_P(FaultTest, AnyCallFails) {
         EXPECT_THAT(failure.what(), HasSubstr(std::strerror(error)));
       }
       const std::string where = fmt::format("call {} of {}, {}", n, calls, std::strerror(error));
-      EXPECT_THAT(names_in(folder.path()), Each(Not(StartsWith(".tmp-step-")))) << where;
+      EXPECT_THAT(names_in(folder.path()), Each(Not(AnyOf(StartsWith(".tmp-step-"), EndsWith(".tmp")))))
+          << where;
       expect_valid(folder.path(), /*must_be_new=*/!thrown, where);
     }
   }

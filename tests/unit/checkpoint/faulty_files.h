@@ -7,12 +7,14 @@
 #include <filesystem>
 #include <functional>
 #include <list>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/error.h"
 #include "checkpoint/file_system.h"
+#include "unit/checkpoint/folder.h"
 
 namespace lockstep::checkpoint {
 
@@ -72,7 +74,7 @@ class FaultyFiles : public FileSystem {
   void sync_folder(const std::filesystem::path& path) override {
     enter(path);
     FileSystem::sync_folder(path);
-    std::erase_if(renames_, [&](const auto& pair) { return pair.first.parent_path() == path; });
+    std::erase_if(renames_, [&](const Rename& rename) { return rename.from.parent_path() == path; });
   }
   void make_folder(const std::filesystem::path& path) override {
     enter(path);
@@ -80,8 +82,10 @@ class FaultyFiles : public FileSystem {
   }
   void rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
     enter(to);
+    std::optional<std::string> replaced;
+    if (std::filesystem::is_regular_file(to)) replaced = read_text(to);
     FileSystem::rename(from, to);
-    renames_.emplace_back(from, to);
+    renames_.push_back({from, to, std::move(replaced)});
   }
   void remove_file(const std::filesystem::path& path) override {
     enter(path);
@@ -91,16 +95,18 @@ class FaultyFiles : public FileSystem {
     enter(path);
     FileSystem::remove_folder(path);
   }
-  void publish(const std::filesystem::path& path, std::string_view content) override {
-    enter(path);
-    FileSystem::publish(path, content);
-  }
   int64_t free_bytes(const std::filesystem::path& folder) override {
     enter(folder);
     return pretended_free_bytes >= 0 ? pretended_free_bytes : FileSystem::free_bytes(folder);
   }
 
  private:
+  struct Rename {
+    std::filesystem::path from;
+    std::filesystem::path to;
+    std::optional<std::string> replaced;  // what a file at `to` held
+  };
+
   void enter(const std::filesystem::path& path) {
     if (dead_) throw Crash();
     if (++calls_ != at_call_) return;
@@ -123,9 +129,10 @@ class FaultyFiles : public FileSystem {
       if (::ftruncate(fd.get(), 0) != 0) throw std::runtime_error("ftruncate");
     }
     while (!renames_.empty()) {
-      const auto [from, to] = renames_.back();
+      const Rename undone = renames_.back();
       renames_.pop_back();
-      if (std::filesystem::exists(to)) std::filesystem::rename(to, from);
+      if (std::filesystem::exists(undone.to)) std::filesystem::rename(undone.to, undone.from);
+      if (undone.replaced) write_text(undone.to, *undone.replaced);
     }
   }
 
@@ -135,7 +142,7 @@ class FaultyFiles : public FileSystem {
   int calls_ = 0;
   bool dead_ = false;
   std::list<std::pair<base::UniqueFd, std::filesystem::path>> unsynced_;
-  std::vector<std::pair<std::filesystem::path, std::filesystem::path>> renames_;
+  std::vector<Rename> renames_;
 };
 
 }  // namespace lockstep::checkpoint
