@@ -48,6 +48,11 @@ void add_moving(CLI::App& ckpt, int* status) {
   command->add_option("--what", out.what, "model: the weights; all: every tensor of the checkpoint")
       ->check(CLI::IsMember({"model", "all"}))
       ->capture_default_str();
+  command
+      ->add_option("--dtype", out.dtype,
+                   "of the weights: as saved, or converted; float32: the masters behind 16-bit ones")
+      ->check(CLI::IsMember({"saved", "float32", "bfloat16", "float16"}))
+      ->capture_default_str();
   command->add_option("--script", out.script, "TorchScript file: fill this module and write it");
 
   auto& in = declare(

@@ -52,6 +52,8 @@ auto under(std::string_view section) {
   return [section](const std::string& name) { return name_under(section, name); };
 }
 
+std::string master_name(const std::string& name) { return std::string(interop::kMasterPrefix) + name; }
+
 }  // namespace
 
 void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const ShardedModel& sharded,
@@ -73,7 +75,7 @@ void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const Sharde
   }
   if (sharded.has_masters()) {
     for (const Part& part : sharded.master_parts()) {
-      snapshot.pieces.push_back(piece_of(name_under("master", part.name), part));
+      snapshot.pieces.push_back(piece_of(master_name(part.name), part));
     }
   }
   const ShardedModel::OptimizerParts optimizer = sharded.optimizer_parts();
@@ -118,10 +120,10 @@ void restore_weight_parts(const Reader& reader, const torch::nn::Module& module,
   const torch::NoGradGuard no_grad;
   reader.read(whole);
   const bool has_masters = std::any_of(name_in_file.begin(), name_in_file.end(), [&](const auto& names) {
-    return reader.has(name_under("master", names.first));
+    return reader.has(master_name(names.first));
   });
   sharded.load_parameters(reader_of(reader, [&](const std::string& name) { return name_in_file.at(name); }),
-                          has_masters ? reader_of(reader, under("master")) : nullptr);
+                          has_masters ? reader_of(reader, master_name) : nullptr);
 }
 
 void restore_optimizer_parts(const Reader& reader, ShardedModel& sharded) {

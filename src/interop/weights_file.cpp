@@ -48,6 +48,20 @@ NamedTensors read_checkpoint(const std::filesystem::path& folder, WhichTensors w
   return result;
 }
 
+// Puts the masters in the place of the weights that they are behind.
+void put_masters(const std::filesystem::path& folder, NamedTensors& weights) {
+  const checkpoint::Reader reader(folder);
+  std::vector<checkpoint::Target> targets;
+  for (auto& [name, tensor] : weights) {
+    const std::string master = std::string(kMasterPrefix) + name;
+    if (!reader.has(master)) continue;
+    const checkpoint::TensorEntry& entry = reader.entry(master);
+    tensor = at::empty(entry.shape, at::TensorOptions().dtype(entry.dtype));
+    targets.push_back({master, tensor, 0});
+  }
+  reader.read(targets);
+}
+
 NamedTensors read_safetensors(const std::filesystem::path& path) {
   const checkpoint::SafetensorsFile file(path);
   NamedTensors result;
@@ -89,6 +103,15 @@ NamedTensors read_tensors(const WeightsSource& source, WhichTensors which) {
     case Kind::kSafetensors: return read_safetensors(source.path);
     default: return read_torch_file(source.path);
   }
+}
+
+NamedTensors read_weights_as(const WeightsSource& source, c10::ScalarType dtype) {
+  NamedTensors weights = read_tensors(source, WhichTensors::kModel);
+  if (dtype == c10::kFloat && source.kind == Kind::kCheckpoint) put_masters(source.path, weights);
+  for (auto& [name, tensor] : weights) {
+    if (tensor.is_floating_point()) tensor = tensor.to(dtype);
+  }
+  return weights;
 }
 
 NamedTensors read_weights(const std::filesystem::path& path) {

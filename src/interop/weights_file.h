@@ -1,15 +1,18 @@
 #pragma once
 
+#include <c10/core/ScalarType.h>
+#include <lockstep/named_tensors.h>
+
 #include <filesystem>
 #include <string_view>
-
-#include <lockstep/named_tensors.h>
 
 namespace lockstep::interop {
 
 // In a checkpoint the weights of the model are "model." and their name; whatever else is
 // there (optimizer, generators) has another prefix.
 inline constexpr std::string_view kModelPrefix = "model.";
+// The float32 master of a 16-bit weight is this and the weight's name.
+inline constexpr std::string_view kMasterPrefix = "lockstep/master/";
 
 struct WeightsSource {
   enum class Kind { kCheckpoint, kSafetensors, kTorch };
@@ -34,6 +37,9 @@ enum class WhichTensors {
 
 // A file has no other tensors than its weights: kAll is the same for it.
 NamedTensors read_tensors(const WeightsSource& source, WhichTensors which);
+// The weights, in this dtype where they are floating-point: as float32 the masters behind
+// 16-bit ones, where the checkpoint has them.
+NamedTensors read_weights_as(const WeightsSource& source, c10::ScalarType dtype);
 NamedTensors read_weights(const std::filesystem::path& path);
 
 // "*.safetensors" as such, another name as torch.save would.

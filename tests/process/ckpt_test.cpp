@@ -162,6 +162,15 @@ TEST_F(CkptTest, ExportsAndImportsTheModel) {
   EXPECT_EQ(interop::read_weights(path("all.safetensors")).size(), 3U);
 }
 
+TEST_F(CkptTest, ExportsInAnotherDtype) {
+  make_run();
+  ASSERT_EQ(ckpt({"export", path("run"), "--to", path("half.safetensors"), "--dtype", "float16"}).status, 0);
+  const Result result = ckpt({"inspect", path("half.safetensors")});
+  EXPECT_THAT(result.output, HasSubstr("float16"));
+  EXPECT_THAT(result.output, Not(HasSubstr("float32")));
+  EXPECT_THAT(result.output, HasSubstr("int64"));  // a counter stays what it is
+}
+
 TEST_F(CkptTest, ImportsADeepSpeedCheckpoint) {
   const std::string saved = data_path("fuzz/deepspeed_checkpoint/stage3");
   const Result result = ckpt({"import", saved, "--to", path("run")});
@@ -235,6 +244,8 @@ TEST_F(CkptTest, BadInputIsSaidAndChangesNothing) {
   expect_refused({"inspect", path("absent")}, "absent");
   expect_refused({"verify", path()}, "no checkpoints");
   expect_refused({"export", path("run"), "--to", path("w.onnx")}, ".safetensors, .pt or .pth");
+  expect_refused({"export", path("run"), "--to", path("w.pt"), "--dtype", "float16", "--what", "all"},
+                 "leave out --what all");
   expect_refused({"export", path("run"), "--to", path("no/such/w.pt")}, "no/such/w.pt");
   expect_refused({"import", data_path("unit/interop/golden/network.pt"), "--to", checkpoints()},
                  "has checkpoints");

@@ -32,7 +32,8 @@ struct ExportOptions {
   std::string to;      // *.safetensors, *.pt or *.pth
   std::string prefix;  // put before each name
   std::string what = "model";
-  std::string script;  // a TorchScript module to fill and write, instead of a state dict
+  std::string dtype = "saved";  // or what floating-point weights become
+  std::string script;           // a TorchScript module to fill and write, instead of a state dict
 };
 int export_weights(const ExportOptions& options);
 

@@ -29,13 +29,27 @@ int64_t total_bytes(const NamedTensors& tensors) {
 
 // Code of the one file, weights of the other.
 void export_script(const ExportOptions& options, const std::filesystem::path& from) {
-  if (!options.prefix.empty() || options.what != "model") {
-    throw ConfigError("ckpt", "--script takes the model as it is: leave out --prefix and --what");
+  if (!options.prefix.empty() || options.what != "model" || options.dtype != "saved") {
+    throw ConfigError("ckpt", "--script takes the model as it is: leave out --prefix, --what and --dtype");
   }
   ScriptModel model(options.script);
   load_weights(*model, from);
   model->save_script(options.to);
   fmt::print("{}: the module of {} with the weights of {}\n", options.to, options.script, from.string());
+}
+
+NamedTensors tensors_of(const interop::WeightsSource& source, const ExportOptions& options) {
+  if (options.dtype == "saved") {
+    return interop::read_tensors(
+        source, options.what == "all" ? interop::WhichTensors::kAll : interop::WhichTensors::kModel);
+  }
+  if (options.what == "all") {
+    throw ConfigError("ckpt", "--dtype is for the weights of the model: leave out --what all");
+  }
+  const auto dtype = options.dtype == "float32"   ? at::kFloat
+                     : options.dtype == "float16" ? at::kHalf
+                                                  : at::kBFloat16;
+  return interop::read_weights_as(source, dtype);
 }
 
 }  // namespace
@@ -47,8 +61,7 @@ int export_weights(const ExportOptions& options) {
     export_script(options, source.path);
     return kExitSuccess;
   }
-  const auto which = options.what == "all" ? interop::WhichTensors::kAll : interop::WhichTensors::kModel;
-  NamedTensors tensors = interop::read_tensors(source, which);
+  NamedTensors tensors = tensors_of(source, options);
   for (auto& entry : tensors) entry.first.insert(0, options.prefix);
   interop::write_weights(options.to, tensors);
   fmt::print("{}: {} tensors, {}, of {}\n", options.to, tensors.size(), size_text(total_bytes(tensors)),
