@@ -18,8 +18,9 @@ struct Workload {
   torch::Tensor target;
   Loss kind = Loss::kSquaredError;
 
-  torch::Tensor loss() {
-    const torch::Tensor output = model(input);
+  torch::Tensor loss() { return loss_of(model(input)); }
+
+  torch::Tensor loss_of(const torch::Tensor& output) const {
     switch (kind) {
       case Loss::kSquaredError: return torch::mse_loss(output, target);
       case Loss::kCrossEntropy: return torch::cross_entropy_loss(output, target);

@@ -1,8 +1,9 @@
-// Steps a second of training with divided states on one fixed batch. Prints one JSON line
-// from rank 0.
+// Steps a second of the engine of a DeepSpeed configuration, the peer's, on one fixed batch.
+// Prints one JSON line from rank 0.
 //
 //   LOCKSTEP_NPROCS=2 build/bin/bench/zero_steps zero_mlp STAGE STEPS
 
+#include <fmt/format.h>
 #include <lockstep/lockstep.h>
 
 #include <chrono>
@@ -15,16 +16,27 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// The engine calls the forward of a module.
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(lockstep::Model wrapped) : model(std::move(wrapped)) {
+    register_module("model", model.module());
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return model(x); }
+  lockstep::Model model;
+};
+
 void run(const lockstep::World& world, const std::string& name, int stage, int steps) {
   lockstep::bench::Workload workload = lockstep::bench::make_workload(name);
-  const std::shared_ptr<torch::nn::Module> module = workload.model.module();
-  const auto optimizer = lockstep::make_cpu_adam(module->parameters(), {.lr = 1e-3});
-  lockstep::ShardedModel model(module, *optimizer, world.communicator(), {.stage = stage});
+  const auto config = lockstep::DeepSpeedConfig::from_text(
+      fmt::format(R"({{"train_micro_batch_size_per_gpu": {}, "gradient_clipping": 0.0,
+          "optimizer": {{"type": "AdamW", "params": {{"lr": 1e-3, "torch_adam": true}}}},
+          "zero_optimization": {{"stage": {}}}}})",
+                  workload.input.size(0), stage),
+      "bench");
+  auto engine = lockstep::initialize(std::make_shared<NetImpl>(workload.model), config, world);
   const auto step = [&] {
-    model.zero_grad();
-    model.prepare_forward();
-    workload.loss().backward();
-    model.step();
+    engine.backward(workload.loss_of(engine.forward(workload.input)));
+    engine.step();
   };
   for (int i = 0; i < steps / 10 + 1; ++i) step();
   world.communicator().barrier();

@@ -1,6 +1,6 @@
 """Peer of bench/ddp_steps.cpp: PyTorch DDP over Gloo, two ranks on this machine.
 
-usage: ddp_steps.py sine|mlp|cnn STEPS
+usage: ddp_steps.py sine|mlp|cnn STEPS [sgd|adamw]
 """
 
 import json
@@ -15,12 +15,18 @@ from torch.nn.parallel import DistributedDataParallel
 from workloads import make_workload
 
 
-def run(rank, world_size, store, name, steps):
+def make_optimizer(name, parameters):
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, lr=1e-3, fused=True)
+    return torch.optim.SGD(parameters, lr=0.01)
+
+
+def run(rank, world_size, store, name, steps, optimizer_name):
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world_size))
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
     model, data, target, loss_function = make_workload(name)
     model = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = make_optimizer(optimizer_name, model.parameters())
 
     def step():
         optimizer.zero_grad()
@@ -41,5 +47,6 @@ def run(rank, world_size, store, name, steps):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (2, os.path.join(folder, "store"), sys.argv[1], int(sys.argv[2]))
+        arguments = (2, os.path.join(folder, "store"), sys.argv[1], int(sys.argv[2]),
+                     sys.argv[3] if len(sys.argv) > 3 else "sgd")
         torch.multiprocessing.spawn(run, arguments, nprocs=2)

@@ -16,6 +16,12 @@ def against_deepspeed(stage):
                ours=steps("zero_mlp", stage, 1500), peer=peer, higher_is_better=True, floor=5, repeat=3)
 
 
+def against_ddp():
+    peer = Command([PEER_PYTHON, ROOT / "bench" / "peers" / "ddp_steps.py", "zero_mlp", "500", "adamw"])
+    return Row("steps of an MLP 256-512-512-10, batch 16, stage 0, against PyTorch DDP", "steps/s",
+               ours=steps("zero_mlp", 0, 1500), peer=peer, higher_is_better=True, floor=1, repeat=3)
+
+
 def against_whole(workload, stage, count, at_most, what):
     """A step of this stage takes at most so many times the time of one at stage 0."""
     return Row(f"steps of {what}, stage {stage}, against stage 0", "steps/s", ours=steps(workload, stage, count),
@@ -35,6 +41,7 @@ def memory_against_formula(stage, ranks):
 def rows():
     return [
         *(against_deepspeed(stage) for stage in (0, 1, 2, 3)),
+        against_ddp(),
         *(against_whole("zero_mlp", stage, 3000, 1.1, "the MLP") for stage in (1, 2)),
         against_whole("vit_small", 3, 8, 1.5, "ViT-small, batch 4"),
         *(memory_against_formula(stage, ranks) for stage in (1, 2, 3) for ranks in (1, 2, 4, 8)),
