@@ -136,7 +136,6 @@ struct DeepSpeedConfig {
     int64_t buffer_count = 4;
     bool pipeline_read = false;
     bool pipeline_write = false;
-    bool fast_init = false;
     double ratio = 1;
   };
 

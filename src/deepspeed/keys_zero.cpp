@@ -19,7 +19,7 @@ void add_offload_keys(std::vector<Key>& keys) {
       .honour("buffer_count", &Offload::buffer_count, "buffers for device nvme", {.range = {.least = 1}})
       .honour("pipeline_read", &Offload::pipeline_read, "read the next tile while one is computed")
       .honour("pipeline_write", &Offload::pipeline_write, "write a tile while the next is computed")
-      .honour("fast_init", &Offload::fast_init, "files of device nvme are never filled with zeros")
+      .fix("fast_init", {"false", "true"}, "files of device nvme are never filled with zeros, either way")
       .honour("ratio", &Offload::ratio, "part of the state that is offloaded; less than 1 is refused",
               {.range = {.least = 0, .most = 1}})
       .fix("super_offload", {"false"}, "it is for one kind of machine")

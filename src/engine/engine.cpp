@@ -137,7 +137,7 @@ EngineCore::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, C config_, Co
       optimizer(own_optimizer),
       report(config, communicator, *module, device),
       batch(batch_at_start(config, communicator.size())) {
-  if (communicator.rank() == 0) engine::EngineReport::say_configuration(config);
+  report.say_configuration(batch);
   // With offload_param the model may be larger than the device.
   const bool stays_on_host = config.zero.offload_param.device != C::OffloadDevice::kNone;
   if (!stays_on_host) module->to(device);

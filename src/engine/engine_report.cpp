@@ -10,7 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "base/size_text.h"
 #include "comm/communicator_impl.h"
+#include "engine/sharded_options.h"
 
 namespace lockstep::engine {
 namespace {
@@ -27,6 +29,22 @@ std::unique_ptr<Tracker> open_monitor(const char* kind, const DeepSpeedConfig::M
 double rate(int64_t samples, std::chrono::steady_clock::duration time) {
   const double seconds = std::chrono::duration<double>(time).count();
   return seconds > 0 ? static_cast<double>(samples) / seconds : 0;
+}
+
+// What the value means here: batch sizes follow from each other, and a bucket's default is
+// not DeepSpeed's.
+std::string resolved(const DeepSpeedConfig::AutoValue& value, const DeepSpeedConfig& config,
+                     const DeepSpeedConfig::BatchTriple& batch) {
+  const auto size = [](int64_t known) {
+    return known > 0 ? std::to_string(known) : std::string("what the first batch says");
+  };
+  if (value.key == "train_batch_size") return size(batch.train_batch_size);
+  if (value.key == "train_micro_batch_size_per_gpu") return size(batch.micro_batch_size);
+  if (value.key == "gradient_accumulation_steps") return std::to_string(batch.accumulation_steps);
+  if (value.key.ends_with("_bucket_size") && !value.key.ends_with("prefetch_bucket_size")) {
+    return base::size_text(sharded_options(config).bucket_cap_bytes);
+  }
+  return value.value;
 }
 
 const char* name_of(StepPhase phase) {
@@ -64,11 +82,12 @@ EngineReport::~EngineReport() {
   }
 }
 
-void EngineReport::say_configuration(const DeepSpeedConfig& config) {
-  for (const auto& [key, value] : config.auto_values) {
-    base::log_info(kComponent, "{}: \"auto\" is {}", key, value);
+void EngineReport::say_configuration(const DeepSpeedConfig::BatchTriple& batch) const {
+  if (!is_main_) return;
+  for (const DeepSpeedConfig::AutoValue& value : config_.auto_values) {
+    base::log_info(kComponent, "{}: \"auto\" is {}", value.key, resolved(value, config_, batch));
   }
-  if (config.dump_state) base::log_info(kComponent, "configuration: {}", config.to_json().dump(2));
+  if (config_.dump_state) base::log_info(kComponent, "configuration: {}", config_.to_json().dump(2));
 }
 
 void EngineReport::wait_for_device() const {

@@ -48,8 +48,9 @@ class EngineReport {
   EngineReport(const EngineReport&) = delete;
   EngineReport& operator=(const EngineReport&) = delete;
 
-  // "auto" values, and with dump_state the whole configuration: once, at the start.
-  static void say_configuration(const DeepSpeedConfig& config);
+  // What "auto" became, and with dump_state the whole configuration: once, at the start.
+  // `batch` has zeros where only the first batch will tell.
+  void say_configuration(const DeepSpeedConfig::BatchTriple& batch) const;
 
   bool has_monitors() const { return !monitors_.empty(); }
   // From here on collectives are measured, where the configuration says so.

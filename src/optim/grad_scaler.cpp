@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/log.h"
+#include "comm/communicator_impl.h"
 #include "optim/argument.h"
 #include "optim/deepspeed_scale.h"
 #include "optim/saved_state.h"
@@ -131,6 +132,14 @@ std::vector<std::vector<at::Tensor>> groups_of(const std::vector<at::Tensor>& gr
   return groups;
 }
 
+// NCCL takes nothing from host memory, where offloaded gradients are.
+void share_largest(const at::Tensor& value, const Communicator& communicator) {
+  const at::Tensor shared =
+      value.is_cpu() ? value.to(communicator.impl()->device()) : value;  // the same tensor where it is there
+  communicator.all_reduce(shared, ReduceOp::kMax).wait();
+  if (!shared.is_same(value)) value.copy_(shared);
+}
+
 }  // namespace
 
 GradScaler::GradScaler(const GradScalerOptions& options) : impl_(std::make_unique<Impl>()) {
@@ -175,7 +184,7 @@ at::Tensor GradScaler::unscale_on_device(const std::vector<at::Tensor>& gradient
     at::_amp_foreach_non_finite_check_and_unscale_(group, own, inverse.to(own.device()));
     found = at::maximum(found, own.to(found.device()));
   }
-  communicator.all_reduce(found, ReduceOp::kMax).wait();
+  share_largest(found, communicator);
   impl_->found_inf = found;
   impl_->speaks = communicator.rank() == 0;
   impl_->deferred = true;

@@ -106,7 +106,7 @@ TEST(DeepSpeedConfigTest, ReadsOffloadToNvme) {
   EXPECT_EQ(offload.device, C::OffloadDevice::kNvme);
   EXPECT_EQ(offload.nvme_path, "/local_nvme");
   EXPECT_EQ(offload.buffer_count, 5);
-  EXPECT_TRUE(offload.pipeline_read && offload.pipeline_write && offload.fast_init && offload.pin_memory);
+  EXPECT_TRUE(offload.pipeline_read && offload.pipeline_write && offload.pin_memory);
   EXPECT_EQ(offload.ratio, 0.5);
   EXPECT_FALSE(config.bf16.check_grad_overflow);
   EXPECT_FALSE(config.optimizer.decouples_weight_decay());

@@ -1,4 +1,4 @@
-// The lines that a DeepSpeed configuration asks for, of an engine on two ranks.
+// What a DeepSpeed configuration wants measured, of an engine on two ranks.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -53,7 +53,20 @@ Output train(const std::string& keys) {
   return train(keys, [](EngineCore&) {});
 }
 
-TEST(EngineLinesTest, CollectivesAreSummedUpAtTheEnd) {
+TEST(EngineMeasuresTest, AutoIsSaidAsWhatItBecame) {
+  const std::string log =
+      train(
+          "train_batch_size: \"auto\", gradient_accumulation_steps: \"auto\", gradient_clipping: \"auto\", "
+          "zero_optimization: {stage: 2, reduce_bucket_size: \"auto\"}")
+          .log;
+  for (const char* line :
+       {"train_batch_size: \"auto\" is 8\n", "gradient_accumulation_steps: \"auto\" is 1\n",
+        "gradient_clipping: \"auto\" is 1", "zero_optimization.reduce_bucket_size: \"auto\" is 25.0 MiB\n"}) {
+    EXPECT_THAT(log, HasSubstr(line));
+  }
+}
+
+TEST(EngineMeasuresTest, CollectivesAreSummedUpAtTheEnd) {
   const std::string log = train("comms_logger: {enabled: true}").log;
   // All of the model's 882 gradients, padded, are one bucket.
   EXPECT_THAT(log,
@@ -63,7 +76,7 @@ TEST(EngineLinesTest, CollectivesAreSummedUpAtTheEnd) {
   EXPECT_THAT(train("comms_logger: {enabled: false}").log, Not(HasSubstr("comm op")));
 }
 
-TEST(EngineLinesTest, EachCallHasALineWhereAskedAndItsPhase) {
+TEST(EngineMeasuresTest, EachCallHasALineWhereAskedAndItsPhase) {
   const std::string log =
       train("zero_optimization: {stage: 2}, comms_logger: {enabled: true, verbose: true, debug: true}").log;
   EXPECT_THAT(
@@ -71,7 +84,7 @@ TEST(EngineLinesTest, EachCallHasALineWhereAskedAndItsPhase) {
   EXPECT_THAT(log, HasSubstr("comm op: all_gather [step] | "));
 }
 
-TEST(EngineLinesTest, OnlyNamedCollectivesAreMeasured) {
+TEST(EngineMeasuresTest, OnlyNamedCollectivesAreMeasured) {
   const std::string log = train(
                               "zero_optimization: {stage: 2}, comms_logger: {enabled: true, prof_all: false, "
                               "prof_ops: [\"all_gather_into_tensor\"]}")
@@ -80,7 +93,7 @@ TEST(EngineLinesTest, OnlyNamedCollectivesAreMeasured) {
   EXPECT_THAT(log, Not(HasSubstr("reduce_scatter")));
 }
 
-TEST(EngineLinesTest, StragglersAreWhatARankWaitsForTheLast) {
+TEST(EngineMeasuresTest, StragglersAreWhatARankWaitsForTheLast) {
   const std::string log = train("comms_logger: {enabled: true}", [](EngineCore& engine) {
                             engine.log_comms_summary(/*show_straggler=*/true);
                           }).log;
@@ -92,7 +105,7 @@ TEST(EngineLinesTest, StragglersAreWhatARankWaitsForTheLast) {
 }
 
 // Measured collectives are waited for one by one: the numbers stay.
-TEST(EngineLinesTest, MeasuringChangesNoWeight) {
+TEST(EngineMeasuresTest, MeasuringChangesNoWeight) {
   std::vector<at::Tensor> weights[2];
   for (const bool measured : {false, true}) {
     train(fmt::format("zero_optimization: {{stage: 3}}, comms_logger: {{enabled: {}}}", measured),
@@ -109,7 +122,7 @@ TEST(EngineLinesTest, MeasuringChangesNoWeight) {
   for (size_t i = 0; i < weights[0].size(); ++i) EXPECT_TRUE(test::same_bits(weights[0][i], weights[1][i]));
 }
 
-TEST(EngineLinesTest, TheProfileOfOneStepIsPrintedByRankZero) {
+TEST(EngineMeasuresTest, TheProfileOfOneStepIsPrintedByRankZero) {
   for (const char* stage : {"0", "3"}) {
     const std::string out =
         train(fmt::format("zero_optimization: {{stage: {}}}, flops_profiler: {{enabled: true}}", stage)).out;
