@@ -61,6 +61,11 @@ std::unique_ptr<torch::optim::Optimizer> make_adam(std::vector<torch::Tensor> pa
   return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.01));
 }
 
+// For the large loss.
+std::unique_ptr<torch::optim::Optimizer> make_slow_sgd(std::vector<torch::Tensor> parameters) {
+  return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(5e-4).momentum(0.9));
+}
+
 TEST_F(GpuTrainerTest, EndsWhereTheCpuEnds) {
   for (const bool adam : {false, true}) {
     Training gpu = training(adam ? "adam" : "sgd");
@@ -105,6 +110,7 @@ TEST_F(GpuTrainerTest, LearnsInEveryPrecision) {
 TEST_F(GpuTrainerTest, CountsTheStepsThatOverflow) {
   Training fused = training("fused", "fp16");
   fused.loss = large_loss;
+  fused.make_optimizer = make_slow_sgd;
   Training asked = fused;
   asked.config.log_folder += "-asked";
   asked.config.fused_optimizer = false;
@@ -136,6 +142,7 @@ TEST_F(GpuTrainerTest, ResumesBitForBitInMixedPrecision) {
   for (const char* precision : {"bf16", "fp16"}) {
     Training one = training(precision, precision);
     one.loss = large_loss;
+    one.make_optimizer = make_slow_sgd;
     one.batch_norm = true;
     expect_same_when_resumed(one, precision);
   }
