@@ -59,6 +59,16 @@ void ArgumentCheck::tensor(std::string_view name, const at::Tensor& tensor) cons
   }
 }
 
+void ArgumentCheck::message(std::string_view name, const at::Tensor& tensor) const {
+  this->tensor(name, tensor);
+  // It copies collectives of a GPU to the host, but gives the address of a message to the
+  // network as it is.
+  if (transport_.name == "gloo" && !tensor.is_cpu()) {
+    fail(fmt::format("backend gloo passes messages on the CPU only, pass {}.cpu(): {} is on {}", name, name,
+                     tensor.device().str()));
+  }
+}
+
 void ArgumentCheck::reducible(std::string_view name, const at::Tensor& tensor, ReduceOp op) const {
   if (!is_native(tensor.scalar_type())) {
     fail(fmt::format("a tensor of this dtype cannot be reduced: {} is {}", name,

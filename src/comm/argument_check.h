@@ -18,6 +18,8 @@ class ArgumentCheck {
 
   // Defined, strided, contiguous, on a device that the backend serves.
   void tensor(std::string_view name, const at::Tensor& tensor) const;
+  // The same, of a message: Gloo passes these from the CPU only.
+  void message(std::string_view name, const at::Tensor& tensor) const;
   // Of a dtype that can be reduced with this operation.
   void reducible(std::string_view name, const at::Tensor& tensor, ReduceOp op) const;
   // `whole` is size() blocks of `block`, with the same dtype and device.

@@ -158,7 +158,7 @@ Work Communicator::all_to_all(const at::Tensor& output, const at::Tensor& input,
 
 Work Communicator::send(const at::Tensor& tensor, int destination, int tag, Timeout timeout) const {
   const auto check = impl_->check("send");
-  check.tensor("tensor", tensor);
+  check.message("tensor", tensor);
   check.peer("destination", destination);
   return impl_->start_with_peer("send", timeout, [&](c10d::Backend& backend) {
     std::vector<at::Tensor> tensors{comm::wire_view(tensor)};
@@ -168,7 +168,7 @@ Work Communicator::send(const at::Tensor& tensor, int destination, int tag, Time
 
 Work Communicator::recv(const at::Tensor& tensor, int source, int tag, Timeout timeout) const {
   const auto check = impl_->check("recv");
-  check.tensor("tensor", tensor);
+  check.message("tensor", tensor);
   check.peer("source", source);
   return impl_->start_with_peer("recv", timeout, [&](c10d::Backend& backend) {
     std::vector<at::Tensor> tensors{comm::wire_view(tensor)};

@@ -28,7 +28,7 @@ void set_parameters(torch::nn::Module& module, int64_t salt) {
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() == b.defined();
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
-  const auto x = a.contiguous(), y = b.contiguous();
+  const auto x = a.cpu().contiguous(), y = b.cpu().contiguous();
   return std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 

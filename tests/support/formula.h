@@ -16,7 +16,7 @@ at::Tensor formula(at::IntArrayRef sizes, int64_t salt);
 // not below sqrt(fan-in), with its index as salt.
 void set_parameters(torch::nn::Module& module, int64_t salt = 0);
 
-// Bit for bit, whatever the strides; both undefined counts as equal.
+// Bit for bit, whatever the strides and the devices; both undefined counts as equal.
 bool same_bits(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace lockstep::test

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <lockstep/c10d.h>
 
+#include "comm/plugin.h"
 #include "support/rank_threads.h"
 
 namespace lockstep::test {
@@ -17,6 +18,8 @@ void set_weights(const torch::nn::Module& model) {
     k += parameter.numel();
   }
 }
+
+torch::Tensor copy_of(const torch::Tensor& tensor) { return tensor.detach().to(torch::kCPU).clone(); }
 
 }  // namespace
 
@@ -50,7 +53,10 @@ Training::Outcome Training::run() const {
     RankMap map;
     map.rank = rank;
     map.world_size = ranks;
-    World world(map, make_communicator(std::move(store), rank, ranks, {.backend = "shm"}), torch::kCPU);
+    // As join_world() does it.
+    if (config.cuda_graph && device.is_cuda()) comm::use_own_cuda_stream(device.index());
+    const std::string backend = device.is_cpu() ? "shm" : "auto";
+    World world(map, make_communicator(std::move(store), rank, ranks, {.backend = backend}), device);
     const Model model = make_model ? make_model() : default_model();
     std::vector<torch::Tensor> parameters;
     for (const auto& [name, parameter] : named_parameters(*model.module())) parameters.push_back(parameter);
@@ -66,8 +72,8 @@ Training::Outcome Training::run() const {
     Outcome& outcome = all[static_cast<size_t>(rank)];
     outcome.result = fit ? fit(trainer, data) : trainer.fit(data);
     const auto whole = trainer.gather_parameters();
-    for (const torch::Tensor& parameter : parameters) outcome.weights.push_back(parameter.detach().clone());
-    for (const torch::Tensor& buffer : model.module()->buffers()) outcome.weights.push_back(buffer.clone());
+    for (const torch::Tensor& parameter : parameters) outcome.weights.push_back(copy_of(parameter));
+    for (const torch::Tensor& buffer : model.module()->buffers()) outcome.weights.push_back(copy_of(buffer));
   });
   for (const Outcome& one : all) expect_equal_weights(one, all[0]);
   return all[0];

@@ -17,6 +17,7 @@ struct Training {
       std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor> parameters)>;
 
   int ranks = 1;
+  c10::Device device{c10::kCPU};  // another one with one rank only
   int64_t samples = 64;
   LoaderOptions loader = {.batch_size = 16, .shuffle = true};
   double dropout = 0;  // with one rank only: threads share a generator
@@ -33,7 +34,7 @@ struct Training {
 
   struct Outcome {
     FitResult result;
-    std::vector<torch::Tensor> weights;  // and buffers
+    std::vector<torch::Tensor> weights;  // and buffers, on the CPU
   };
   // Ranks as threads. All ranks end with equal weights, or the test fails. Throws what
   // the first rank threw.

@@ -6,6 +6,7 @@
 #include <lockstep/communicator.h>
 #include <lockstep/error.h>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 namespace lockstep {
 namespace {
@@ -64,6 +65,17 @@ TEST(ArgumentCheckTest, RanksAndRoots) {
   EXPECT_REFUSED(group.subgroup({}), "ranks must be distinct");
   EXPECT_REFUSED(group.subgroup({0, 4}), "[0, 4]");
   EXPECT_REFUSED(make_communicator(nullptr, 2, 2), "rank is not one of the group's: rank 2, size 2");
+}
+
+// A device that is not the CPU, and needs no GPU.
+TEST(ArgumentCheckTest, GlooPassesMessagesOfTheCpuOnly) {
+  CommunicatorOptions options;
+  options.backend = "gloo";
+  const Communicator group = make_communicator(c10::make_intrusive<c10d::HashStore>(), 0, 1, options);
+  const at::Tensor elsewhere = torch::empty({3}, at::kMeta);
+  EXPECT_REFUSED(group.send(elsewhere, 1),
+                 "backend gloo passes messages on the CPU only, pass tensor.cpu(): tensor is on meta");
+  EXPECT_REFUSED(group.recv(elsewhere, 1), "tensor is on meta");
 }
 
 TEST(ArgumentCheckTest, BackendNames) {

@@ -1,0 +1,103 @@
+// Batches that come to a GPU, by a copy ahead or from data that lie there, against the CPU's.
+
+#include <gtest/gtest.h>
+#include <lockstep/device_image_dataset.h>
+#include <lockstep/image_dataset.h>
+#include <lockstep/loader.h>
+#include <torch/torch.h>
+
+#include "support/byte_images.h"
+#include "support/formula.h"
+#include "support/gpu.h"
+#include "train/device_copy.h"
+
+namespace lockstep {
+namespace {
+
+using test::ByteImages;
+using test::same_bits;
+using Type = ImageTransform::Type;
+using Layout = ImageTransform::Layout;
+
+const ImageTransform kCifar{.random_crop = 32,
+                            .padding = 4,
+                            .flip_probability = 0.5,
+                            .mean = {0.5071F, 0.4865F, 0.4409F},
+                            .stddev = {0.2673F, 0.2564F, 0.2762F}};
+
+class GpuDataTest : public test::GpuTest {};
+
+TEST_F(GpuDataTest, PicturesOnTheGpuAreTheCpusBitForBit) {
+  const auto source = std::make_shared<ByteImages>(50, ImageSize{32, 32}, 3);
+  for (const Type type : {Type::kFloat32, Type::kFloat16, Type::kBFloat16, Type::kUInt8}) {
+    for (const Layout layout : {Layout::kChannelsFirst, Layout::kChannelsLast}) {
+      ImageTransform transform = kCifar;
+      transform.type = type;
+      transform.layout = layout;
+      if (type == Type::kUInt8) transform.mean = transform.stddev = {};
+      const LoaderOptions options{.batch_size = 16, .shuffle = true, .seed = 5};
+      Loader ours(DeviceImageDataset(*source, transform, device()), options);
+      Loader theirs(ImageDataset(source, transform), options);
+      for (const int64_t epoch : {0, 3}) {
+        Loader::Epoch expected = theirs.epoch(epoch);
+        for (Batch& batch : ours.epoch(epoch)) {
+          const Batch* other = expected.next();
+          ASSERT_NE(other, nullptr);
+          EXPECT_EQ(batch.data().device(), device());
+          EXPECT_EQ(batch.data().strides(), other->data().strides());
+          EXPECT_TRUE(same_bits(batch.data(), other->data()));
+          EXPECT_TRUE(same_bits(batch.target(), other->target()));
+        }
+        EXPECT_EQ(expected.next(), nullptr);
+      }
+    }
+  }
+}
+
+// The computing stream is kept busy, so that copies run ahead of it; every batch is still
+// the one that its step sees, though the host lets go of it at once.
+TEST_F(GpuDataTest, CopiesAheadAreTheCpusBatches) {
+  const auto source = std::make_shared<ByteImages>(600, ImageSize{32, 32}, 3);
+  LoaderOptions options{.batch_size = 24, .shuffle = true, .seed = 9, .num_workers = 3};
+  options.pin_memory = true;
+  Loader ours(ImageDataset(source, kCifar), options);
+  options.pin_memory = false;
+  options.num_workers = 0;
+  Loader theirs(ImageDataset(source, kCifar), options);
+  train::DeviceCopy copy(device(), at::kFloat);
+
+  const at::Tensor busy = test::formula({1024, 1024}, 1).to(device());
+  std::vector<at::Tensor> seen;
+  for (Batch& batch : ours.epoch(1)) {
+    if (device().is_cuda()) {
+      EXPECT_TRUE(batch.data().is_pinned());
+    }
+    const Batch moved = copy(batch);
+    EXPECT_EQ(moved.data().device(), device());
+    at::Tensor work = busy;
+    for (int i = 0; i < 4; ++i) work = torch::mm(work, busy);
+    seen.push_back(moved.data() + work.flatten()[0] * 0);  // read after the work
+    seen.push_back(moved.target() * 1);
+  }
+  size_t next = 0;
+  for (Batch& batch : theirs.epoch(1)) {
+    ASSERT_LT(next, seen.size());
+    EXPECT_TRUE(same_bits(seen[next++], batch.data() + 0.0)) << "batch " << next / 2;
+    EXPECT_TRUE(same_bits(seen[next++], batch.target())) << "batch " << next / 2;
+  }
+  EXPECT_EQ(next, seen.size());
+}
+
+TEST_F(GpuDataTest, TheCopyAheadConvertsAndLeavesWhatIsThere) {
+  train::DeviceCopy copy(device(), at::kDouble);
+  Batch batch;
+  batch.tensors = {torch::arange(6, at::kFloat), torch::arange(6), torch::arange(6, at::kLong).to(device())};
+  const Batch moved = copy(batch);
+  for (const at::Tensor& tensor : moved.tensors) EXPECT_EQ(tensor.device(), device());
+  EXPECT_TRUE(same_bits(moved.tensors[0], torch::arange(6, at::kDouble)));
+  EXPECT_TRUE(same_bits(moved.tensors[1], torch::arange(6)));
+  EXPECT_EQ(moved.tensors[2].data_ptr(), batch.tensors[2].data_ptr());
+}
+
+}  // namespace
+}  // namespace lockstep

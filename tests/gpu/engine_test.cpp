@@ -1,0 +1,165 @@
+// Training by a DeepSpeed configuration on a GPU.
+
+#include <gtest/gtest.h>
+#include <lockstep/engine.h>
+#include <torch/torch.h>
+
+#include <limits>
+
+#include "support/block_net.h"
+#include "support/formula.h"
+#include "support/gpu.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+using test::BlockNet;
+using test::formula;
+using test::same_bits;
+
+class GpuEngineTest : public test::GpuTest {
+ protected:
+  static DeepSpeedConfig config(int stage, const std::string& zero, const std::string& more) {
+    return DeepSpeedConfig::from_text(
+        "{train_micro_batch_size_per_gpu: 4, zero_optimization: {stage: " + std::to_string(stage) +
+            ", reduce_bucket_size: 75, stage3_param_persistence_threshold: 9" + zero + "}, " + more + "}",
+        "ds.json");
+  }
+  at::Tensor batch_of(const World& world, int step, at::ScalarType dtype) const {
+    return formula({4, 3}, 100 + 10 * step + world.rank()).to(device(), dtype);
+  }
+  World alone_in_the_world() const { return World(RankMap(), alone(), device()); }
+
+  // Overflows of the last rank, and what DeepSpeed's scale makes of them: with hysteresis 2
+  // the first is forgiven, the next halve; the third calm step in a row doubles, with a window
+  // of 2.
+  void expect_schedule(const World& world, int stage, const std::string& zero = "") const;
+};
+
+std::vector<at::Tensor> parameters_of(EngineCore& engine, const BlockNet& net) {
+  const auto scope = engine.gather_parameters();
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& parameter : net->parameters()) copies.push_back(parameter.detach().clone());
+  return copies;
+}
+
+void GpuEngineTest::expect_schedule(const World& world, int stage, const std::string& zero) const {
+  SCOPED_TRACE("stage " + std::to_string(stage) + zero);
+  BlockNet net;
+  auto engine =
+      initialize(net,
+                 config(stage, zero,
+                        R"(fp16: {enabled: true, initial_scale_power: 4, loss_scale_window: 2, hysteresis: 2},
+                optimizer: {type: "AdamW", params: {lr: 0.1}})"),
+                 world);
+  const std::vector<bool> overflows = {false, true, true, true, false, false, false, true};
+  const std::vector<double> scales = {16, 16, 8, 4, 4, 4, 8, 8};
+  int64_t skipped = 0;
+  for (size_t step = 0; step < overflows.size(); ++step) {
+    const auto before = parameters_of(engine, net);
+    EXPECT_EQ(before[0].device(), device());
+    at::Tensor x = batch_of(world, static_cast<int>(step), at::kHalf);
+    if (overflows[step] && world.rank() == world.size() - 1) x = x * std::numeric_limits<double>::infinity();
+    engine.backward(engine.forward(x).square().mean());
+    engine.step();
+    skipped += overflows[step] ? 1 : 0;
+    EXPECT_EQ(engine.was_step_applied(), !overflows[step]) << "step " << step;
+    EXPECT_EQ(engine.loss_scale(), scales[step]) << "step " << step;
+    EXPECT_EQ(engine.skipped_steps(), skipped);
+    EXPECT_EQ(std::isfinite(engine.get_global_grad_norm().value()), !overflows[step]);
+    const auto after = parameters_of(engine, net);
+    for (size_t i = 0; i < after.size(); ++i) {
+      if (overflows[step]) {
+        EXPECT_TRUE(same_bits(after[i], before[i])) << "step " << step << ", parameter " << i;
+      }
+    }
+    EXPECT_EQ(same_bits(after[0], before[0]), overflows[step]) << "step " << step;
+  }
+  EXPECT_EQ(engine.global_steps(), 8);
+}
+
+TEST_F(GpuEngineTest, OverflowsSkipStepsAtEveryStage) {
+  const test::TemporaryFolder folder;
+  const World world = alone_in_the_world();
+  for (int stage = 0; stage <= 3; ++stage) expect_schedule(world, stage);
+  for (int stage = 1; stage <= 3; ++stage) {
+    expect_schedule(world, stage, R"(, offload_optimizer: {device: "cpu"})");
+  }
+  expect_schedule(world, 3,
+                  R"(, offload_optimizer: {device: "nvme", nvme_path: ")" + folder.path().string() + "\"}");
+}
+
+TEST_F(GpuEngineTest, OverflowsOfOneProcessSkipTheStepOfBoth) {
+  run_processes(2, [&](World& world) {
+    for (int stage = 0; stage <= 3; ++stage) expect_schedule(world, stage);
+  });
+}
+
+// 16-bit training with float32 masters follows float32 training.
+TEST_F(GpuEngineTest, ShortDtypesFollowFloat32) {
+  const World world = alone_in_the_world();
+  const auto losses = [&](int stage, const std::string& precision, at::ScalarType dtype) {
+    BlockNet net;
+    auto engine = initialize(net,
+                             config(stage, "",
+                                    precision +
+                                        R"(gradient_clipping: 0.5,
+                                    optimizer: {type: "AdamW", params: {lr: 0.02}})"),
+                             world);
+    std::vector<double> values;
+    for (int step = 0; step < 20; ++step) {
+      const at::Tensor loss =
+          (engine.forward(batch_of(world, step % 4, dtype)).to(at::kFloat) - 0.3).square().mean();
+      values.push_back(loss.item<double>());
+      engine.backward(loss);
+      engine.step();
+    }
+    EXPECT_EQ(engine.skipped_steps(), 0);
+    return values;
+  };
+  const std::vector<double> expected = losses(0, "", at::kFloat);
+  EXPECT_LT(expected.back(), expected.front() / 2);
+  for (int stage = 0; stage <= 3; ++stage) {
+    const auto near = [&](const std::vector<double>& actual, double tolerance, const char* what) {
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_NEAR(actual[i], expected[i], tolerance * expected.front())
+            << what << " at stage " << stage << ", step " << i;
+      }
+    };
+    near(losses(stage, "", at::kFloat), 1e-4, "fp32");
+    near(losses(stage, "bf16: {enabled: true}, ", at::kBFloat16), 0.05, "bf16");
+    near(losses(stage, "fp16: {enabled: true, loss_scale: 128}, ", at::kHalf), 0.02, "fp16");
+  }
+}
+
+TEST_F(GpuEngineTest, SavesAndGoesOnBitForBit) {
+  const World world = alone_in_the_world();
+  for (int stage = 0; stage <= 3; ++stage) {
+    const test::TemporaryFolder folder{"/dev/shm"};
+    const auto file = config(stage, "", R"(bf16: {enabled: true}, optimizer: {type: "AdamW"})");
+    const auto train = [&](auto& engine, int from, int to) {
+      for (int step = from; step < to; ++step) {
+        engine.backward(engine.forward(batch_of(world, step, at::kBFloat16)).square().mean());
+        engine.step();
+      }
+    };
+    BlockNet straight;
+    auto first = initialize(straight, file, world);
+    train(first, 0, 4);
+    first.save_checkpoint(folder.path());
+    train(first, 4, 8);
+    BlockNet resumed;
+    auto second = initialize(resumed, file, world);
+    ASSERT_TRUE(second.load_checkpoint(folder.path()));
+    train(second, 4, 8);
+    const auto expected = parameters_of(first, straight);
+    const auto actual = parameters_of(second, resumed);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(same_bits(actual[i], expected[i])) << "stage " << stage << ", parameter " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,220 @@
+// The trainer on a GPU: its numbers, its precisions, its checkpoints, and what the host waits
+// for.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "support/gpu.h"
+#include "support/temporary_folder.h"
+#include "support/training.h"
+
+namespace lockstep {
+namespace {
+
+using test::NoHostWait;
+using test::Training;
+
+constexpr int64_t kSteps = 24;  // six epochs of four steps
+
+class GpuTrainerTest : public test::GpuTest {
+ protected:
+  Training training(const std::string& name, const std::string& precision = "fp32") const {
+    Training training;
+    training.device = device();
+    training.config = test::quiet_config(folder_.path() / name);
+    training.config.max_iter = 6;
+    training.config.dtype = "float32";
+    training.config.precision = precision;
+    return training;
+  }
+
+  // Stopped after some of its steps, and gone on.
+  void expect_same_when_resumed(Training training, const std::string& name) const {
+    training.config.checkpoint_every_steps = 1;
+    training.config.checkpoint_keep = 1000;
+    const Training::Outcome whole = training.run();
+    ASSERT_EQ(whole.result.steps, kSteps);
+    for (const int64_t step : {1, 6, 8, 23}) {
+      Training rest = training;
+      rest.config.resume = (folder_.path() / name / fmt::format("checkpoints/step-{:010}", step)).string();
+      rest.config.log_folder = (folder_.path() / fmt::format("{}-{}", name, step)).string();
+      rest.config.checkpoint_every_steps = 0;
+      const Training::Outcome outcome = rest.run();
+      SCOPED_TRACE(fmt::format("{} from step {}", name, step));
+      EXPECT_EQ(outcome.result.steps, kSteps);
+      EXPECT_EQ(outcome.result.train_loss, whole.result.train_loss);
+      EXPECT_EQ(outcome.result.skipped_steps, whole.result.skipped_steps);
+      test::expect_equal_weights(outcome, whole);
+    }
+  }
+
+  test::TemporaryFolder folder_{"/dev/shm"};
+};
+
+// Half of the losses' gradients overflow at fp16's first scale.
+LossResult large_loss(const Batch& batch, const Model& model) { return mse(batch, model) * 64; }
+
+std::unique_ptr<torch::optim::Optimizer> make_adam(std::vector<torch::Tensor> parameters) {
+  return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.01));
+}
+
+// For the large loss.
+std::unique_ptr<torch::optim::Optimizer> make_slow_sgd(std::vector<torch::Tensor> parameters) {
+  return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(5e-4).momentum(0.9));
+}
+
+TEST_F(GpuTrainerTest, EndsWhereTheCpuEnds) {
+  for (const bool adam : {false, true}) {
+    Training gpu = training(adam ? "adam" : "sgd");
+    gpu.config.dtype = "float64";
+    gpu.config.clip_grad_norm = 0.5;
+    gpu.config.accumulate_steps = 2;
+    gpu.config.ema_decay = 0.9;
+    gpu.batch_norm = true;
+    if (adam) gpu.make_optimizer = make_adam;
+    Training cpu = gpu;
+    cpu.device = c10::kCPU;
+    cpu.config.log_folder += "-cpu";
+    const Training::Outcome ours = gpu.run();
+    const Training::Outcome theirs = cpu.run();
+    EXPECT_EQ(ours.result.steps, theirs.result.steps);
+    EXPECT_NEAR(ours.result.train_loss, theirs.result.train_loss, 1e-9);
+    test::expect_close_weights(ours, theirs, 1e-8);
+  }
+}
+
+TEST_F(GpuTrainerTest, LearnsInEveryPrecision) {
+  Training reference = training("reference");
+  reference.config.max_iter = 40;
+  reference.make_optimizer = make_adam;
+  const double expected = reference.run().result.train_loss;
+  Training short_one = training("short");
+  short_one.config.max_iter = 1;
+  short_one.make_optimizer = make_adam;
+  const double before = short_one.run().result.train_loss;
+  ASSERT_LT(expected, before / 2) << "nothing is learned";
+  for (const char* precision : {"bf16", "fp16"}) {
+    Training mixed = training(precision, precision);
+    mixed.config.max_iter = 40;
+    mixed.make_optimizer = make_adam;
+    const FitResult result = mixed.run().result;
+    EXPECT_NEAR(result.train_loss, expected, 0.05 * before) << precision;
+    EXPECT_LT(result.skipped_steps, 20) << precision;
+  }
+}
+
+// By the kernels, which look themselves; and by the host, which asks.
+TEST_F(GpuTrainerTest, CountsTheStepsThatOverflow) {
+  Training fused = training("fused", "fp16");
+  fused.loss = large_loss;
+  fused.make_optimizer = make_slow_sgd;
+  Training asked = fused;
+  asked.config.log_folder += "-asked";
+  asked.config.fused_optimizer = false;
+  const Training::Outcome ours = fused.run();
+  const Training::Outcome theirs = asked.run();
+  EXPECT_GT(ours.result.skipped_steps, 0) << "nothing has overflowed";
+  EXPECT_LT(ours.result.skipped_steps, kSteps);
+  EXPECT_EQ(ours.result.skipped_steps, theirs.result.skipped_steps);
+  test::expect_close_weights(ours, theirs, 1e-2);
+}
+
+// The generator of the GPU draws what is dropped.
+TEST_F(GpuTrainerTest, ResumesBitForBitWithTheGeneratorOfTheGpu) {
+  Training one = training("dropout");
+  one.dropout = 0.3;
+  one.make_optimizer = make_adam;
+  expect_same_when_resumed(one, "dropout");
+  Training other = training("dropout");
+  other.config.log_folder += "-seed";
+  other.config.seed = 1;
+  other.dropout = 0.3;
+  other.make_optimizer = make_adam;
+  Training first = one;
+  first.config.log_folder += "-again";
+  EXPECT_FALSE(torch::equal(first.run().weights[0], other.run().weights[0])) << "nothing is dropped";
+}
+
+TEST_F(GpuTrainerTest, ResumesBitForBitInMixedPrecision) {
+  for (const char* precision : {"bf16", "fp16"}) {
+    Training one = training(precision, precision);
+    one.loss = large_loss;
+    one.make_optimizer = make_slow_sgd;
+    one.batch_norm = true;
+    expect_same_when_resumed(one, precision);
+  }
+}
+
+// From the second batch of an epoch to its last no step waits for the GPU: data are copied
+// ahead, metrics are added up there, and an overflow is its own business.
+class Waits {
+ public:
+  explicit Waits(int64_t batches) : batches_(batches) {}
+
+  std::vector<std::shared_ptr<Callback>> callbacks() {
+    return {std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainBatchStart},
+                                       [this](Trainer&) {
+                                         if (++begun_ == kWarmUp) guard_.emplace();
+                                       }),
+            std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainBatchEnd}, [this](Trainer&) {
+              if (begun_ == batches_) guard_.reset();
+              ended_ = begun_;
+            })};
+  }
+  int64_t ended() const { return ended_; }
+
+ private:
+  static constexpr int64_t kWarmUp = 5;  // with cuda_graph the fourth step is recorded
+
+  const int64_t batches_;
+  int64_t begun_ = 0;
+  int64_t ended_ = 0;
+  std::optional<NoHostWait> guard_;
+};
+
+TEST_F(GpuTrainerTest, NoStepWaitsForTheGpu) {
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
+    for (const bool graph : {false, true}) {
+      SCOPED_TRACE(fmt::format("{}{}", precision, graph ? " graph" : ""));
+      Training one = training(fmt::format("{}{}", precision, graph), precision);
+      one.samples = 256;
+      one.loader.pin_memory = true;
+      one.loader.num_workers = 2;
+      one.config.max_iter = 1;
+      one.config.clip_grad_norm = 1;
+      one.config.cuda_graph = graph;
+      one.loss = [](const Batch& batch, const Model& model) {
+        const at::Tensor loss = mse(batch, model);
+        return LossResult(loss, {{"root", loss.detach().sqrt()}});
+      };
+      Waits waits(16);
+      one.make_callbacks = [&] { return waits.callbacks(); };
+      const FitResult result = one.run().result;
+      EXPECT_EQ(waits.ended(), 16);
+      EXPECT_GT(result.metrics.at("train_root"), 0);
+    }
+  }
+}
+
+// The proof that the guard sees anything: metrics that are read at every step.
+TEST_F(GpuTrainerTest, MetricsOnTheHostMakeItWait) {
+  Training one = training("cpu");
+  one.samples = 256;
+  one.config.max_iter = 1;
+  one.config.log_setup = "cpu";
+  Waits waits(16);
+  one.make_callbacks = [&] { return waits.callbacks(); };
+  try {
+    one.run();
+    ADD_FAILURE() << "no wait was seen";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("synchronizing CUDA operation"));
+  }
+  EXPECT_EQ(waits.ended(), 4);
+}
+
+}  // namespace
+}  // namespace lockstep
