@@ -246,6 +246,20 @@ TEST_F(RecipesTest, WhatIsWrongWithTheDataIsSaidOnceForAllRanks) {
   }
 }
 
+TEST_F(RecipesTest, WhatIsWrongWithTheModelIsSaidOnceForAllRanks) {
+  const std::vector<std::string> words = {"vit",  "--data",   "synthetic", "--max-samples", "10", "--model",
+                                          "tiny", "--nprocs", "3"};
+  const Outcome weights = train(with(words, {"--weights", "/nowhere.pt"}));
+  EXPECT_EQ(weights.code, kExitUsage);
+  EXPECT_THAT(
+      weights.errors,
+      ContainsRegex("^\\[rank 0 [^]]*\\] \\[interop\\] there is no checkpoint or file '/nowhere.pt': give "));
+  EXPECT_EQ(lines_of(weights.errors).size(), 1u) << weights.errors;
+  const Outcome size = train(with(words, {"--image-size", "33"}));
+  EXPECT_EQ(size.code, kExitUsage);
+  EXPECT_EQ(lines_of(size.errors).size(), 1u) << size.errors;
+}
+
 // The Wide ResNet is large for a test: few images, few steps.
 const std::vector<std::string> kSmallCifar = {
     "cifar100", "--data",   "synthetic", "--max-samples",     "8", "--batch-size", "4", "--max-batches",
