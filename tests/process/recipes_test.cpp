@@ -180,6 +180,26 @@ TEST_F(RecipesTest, ARecipeGoesOnWhereItWas) {
             std::vector<std::string>{"Train Epoch: 2 [0/320 (0%)]\tLoss: #"});
 }
 
+TEST_F(RecipesTest, ARecipeLeavesTheRunOfAnotherOneAlone) {
+  EXPECT_EQ(train({"sine", "--epochs", "1", "--checkpoint-every", "1", "--run-dir", run_folder()}).code,
+            kExitSuccess);
+  const auto configuration = [&] {
+    std::stringstream text;
+    text << std::ifstream(folder_.path() / "run/config.json").rdbuf();
+    return text.str();
+  };
+  const std::string before = configuration();
+  EXPECT_THAT(before, HasSubstr("\"run_name\": \"sine\""));
+  const Outcome other = train(with(kSmallMnist, {"--run-dir", run_folder()}));
+  EXPECT_EQ(configuration(), before);
+  EXPECT_EQ(other.code, kExitUsage);
+  EXPECT_THAT(
+      other.errors,
+      ContainsRegex("^\\[rank 0 [^]]*\\] \\[train\\] the checkpoint '[^']*/step-[0-9]+' is of "
+                    "another model; go on with the one that saved it, or train in another folder:\n"));
+  EXPECT_THAT(other.errors, Not(HasSubstr("rank 1"))) << "said once";
+}
+
 TEST_F(RecipesTest, AnEpochThatWasInterruptedIsCountedOn) {
   const auto words =
       with(kSmallMnist, {"--run-dir", run_folder(), "--log-interval", "1", "--epochs", "1000"});
