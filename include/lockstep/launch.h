@@ -18,7 +18,8 @@ class World;
 // starts the ranks of its node.
 //
 // Whatever rank_main throws is reported on standard error with rank and host and
-// becomes the exit status; so is a bad configuration. One failing rank ends the job.
+// becomes the exit status; so is a bad configuration. One failing rank ends the job. A
+// ConfigError that every rank ends by (no such data, no such model) is reported once.
 int launch(const TrainConfig& config, const std::function<void(World&)>& rank_main);
 
 // The same, with flags and variables read over the defaults; --help prints them.

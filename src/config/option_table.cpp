@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -54,16 +55,23 @@ void check_choices(const std::string& name, const std::string& text, const Optio
                                 rules.several ? ", or several with commas between them" : "", text));
 }
 
+// JSON has no word for what is not finite.
+std::string text_of(const nlohmann::json& value) {
+  const bool is_finite = !value.is_number_float() || std::isfinite(value.get<double>());
+  return is_finite ? value.dump() : fmt::format("{}", value.get<double>());
+}
+
 void check_rules(const std::string& name, const nlohmann::json& value, const OptionRules& rules) {
   if (value.is_null()) return;
   if (!rules.choices.empty()) check_choices(name, value.get<std::string>(), rules);
   if (rules.maximum && value.is_number() && !(value.get<double>() <= *rules.maximum)) {
-    throw ConfigError("config", fmt::format("{} must be at most {}: {}", name, *rules.maximum, value.dump()));
+    throw ConfigError("config",
+                      fmt::format("{} must be at most {}: {}", name, *rules.maximum, text_of(value)));
   }
   // Not a number is not at least anything.
   if (rules.minimum && value.is_number() && !(value.get<double>() >= static_cast<double>(*rules.minimum))) {
     throw ConfigError("config",
-                      fmt::format("{} must be at least {}: {}", name, *rules.minimum, value.dump()));
+                      fmt::format("{} must be at least {}: {}", name, *rules.minimum, text_of(value)));
   }
 }
 

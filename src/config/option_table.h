@@ -48,7 +48,7 @@ class OptionTable {
       } else if constexpr (std::is_same_v<T, FreeValues>) {
         return add_free_values(app, names, field);
       } else {
-        return app.add_option(names, field)->capture_default_str();
+        return add_value(app, names, field);
       }
     };
     entry.is_bool = std::is_same_v<T, bool>;

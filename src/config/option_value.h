@@ -1,11 +1,13 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <type_traits>
 #include <variant>
 
@@ -39,6 +41,15 @@ template <typename T>
 inline constexpr bool is_optional<std::optional<T>> = true;
 
 template <typename T>
+struct ValueType {
+  using Type = T;
+};
+template <typename T>
+struct ValueType<std::optional<T>> {
+  using Type = T;
+};
+
+template <typename T>
 nlohmann::json value_of(const T& field) {
   if constexpr (is_optional<T>) {
     return field ? nlohmann::json(*field) : nlohmann::json(nullptr);
@@ -49,6 +60,35 @@ nlohmann::json value_of(const T& field) {
   } else {
     return field;
   }
+}
+
+// What is wrong with the text of a whole number of type T. Empty: nothing, and the text is
+// as CLI11 reads it right: a zero in front would make it octal.
+template <typename T>
+std::string complaint_about(std::string& text) {
+  T number{};
+  const char* end = text.data() + text.size();
+  const auto [read_to, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc::result_out_of_range) return "must be nearer to zero: '" + text + "'";
+  if (error == std::errc() && read_to == end) {
+    text = std::to_string(number);
+    return {};
+  }
+  return std::string("must be a whole number") + (std::is_unsigned_v<T> ? " that is not negative" : "") +
+         ": '" + text + "'";
+}
+
+// An option with one value, which is its default as well.
+template <typename T>
+CLI::Option* add_value(CLI::App& app, const std::string& names, T& field) {
+  using Value = typename ValueType<T>::Type;
+  CLI::Option* option = app.add_option(names, field)->capture_default_str();
+  if constexpr (is_optional<T>) {
+    if (field) option->default_str(value_of(field).dump());
+  }
+  // CLI11 cuts a number that is too large to the largest there is, and takes -1 for a large one.
+  if constexpr (std::is_integral_v<Value>) option->transform(CLI::Validator(&complaint_about<Value>, ""));
+  return option;
 }
 
 template <typename T>

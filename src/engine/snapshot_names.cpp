@@ -50,7 +50,8 @@ interop::WeightMatch match_saved(const checkpoint::Reader& reader, const NamedTe
   interop::WeightMatch match = interop::match_weights(own, saved.tensors);
   const std::string differences = match.differences();
   if (!differences.empty()) {
-    throw ConfigError("train", fmt::format("the checkpoint '{}' is of another model:\n{}",
+    throw ConfigError("train", fmt::format("the checkpoint '{}' is of another model; go on with the one that "
+                                           "saved it, or train in another folder:\n{}",
                                            reader.folder().string(), differences));
   }
   return match;

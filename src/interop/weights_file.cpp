@@ -86,7 +86,10 @@ bool is_checkpoint(const std::filesystem::path& folder) {
 
 WeightsSource find_weights(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) {
-    throw ConfigError("interop", fmt::format("there is no checkpoint or file '{}'", path.string()));
+    throw ConfigError("interop",
+                      fmt::format("there is no checkpoint or file '{}': give a file that torch.save or "
+                                  "safetensors wrote, or the folder of a run or of a checkpoint",
+                                  path.string()));
   }
   if (!std::filesystem::is_directory(path)) return {kind_of_file(path), path};
   if (is_checkpoint(path)) return {Kind::kCheckpoint, path};

@@ -15,6 +15,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
 
 #include "recipes/gpu_log.h"
 #include "recipes/image_data.h"
@@ -124,7 +125,9 @@ void train(World& world, const Options& options) {
                                     {.batch_size = batch_size, .shuffle = true}, world);
   const Loader validation = image_loader(split.validation, options.images, transform_of(options),
                                          {.batch_size = batch_size}, world);
-  const Model model = make_model(options);
+  std::optional<Model> made;
+  train::on_every_rank(world, [&] { made = make_model(options); });  // its weights are a file, too
+  const Model& model = *made;
   const auto optimizer = make_python_adam(model.module()->parameters(), {.lr = options.lr});
   const GpuLog gpu_log;
   TrainConfig config = options.train;

@@ -100,6 +100,7 @@ void FitLoop::resume() {
   trainer_.stop_reason.clear();
   for (const auto& callback : config_.callbacks) callback->reset();
   const auto path = checkpoints_.resume(state_);
+  folder_.describe(world_, config_);
   // Weights that came without their average begin a new one.
   if (path && trainer_.average && trainer_.average->updates() == 0) trainer_.make_average();
   if (path && world_.is_main() && config_.verbose) {

@@ -1,3 +1,4 @@
+#include <lockstep/error.h>
 #include <lockstep/launch.h>
 #include <lockstep/world.h>
 #include <torch/torch.h>
@@ -9,6 +10,7 @@
 #include "cluster/topology.h"
 #include "launch/agent/spawn.h"
 #include "train/join.h"
+#include "train/main_rank.h"
 
 namespace lockstep {
 namespace {
@@ -25,7 +27,13 @@ void run_rank(const RankMap& map, const TrainConfig& config, const std::function
   const std::unique_ptr<World> world = train::join_world(map, config);
   base::Progress::of_process().set_phase(base::Phase::kRunning);
   torch::manual_seed(config.seed);
-  rank_main(*world);
+  try {
+    rank_main(*world);
+  } catch (const train::AgreedError&) {
+    throw;
+  } catch (const ConfigError& error) {
+    train::throw_once(*world, error);
+  }
   // Nobody leaves while another still needs it.
   world->communicator().barrier();
 }

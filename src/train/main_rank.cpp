@@ -3,6 +3,7 @@
 #include <lockstep/world.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <exception>
 #include <vector>
 
@@ -34,26 +35,41 @@ std::string on_main_rank(const World& world, const std::function<std::string()>&
   const std::string answer =
       world.communicator().broadcast_bytes(world.is_main() ? answer_of(work) : std::string(), 0);
   if (answer.at(0) != kFailed) return answer.substr(1);
-  if (world.is_main()) throw_again<ConfigError>(answer.substr(1));
+  if (world.is_main()) throw_again<AgreedError>(answer.substr(1));
   throw_again<SaidElsewhere>(answer.substr(1));
 }
 
 void on_every_rank(const World& world, const std::function<void()>& work) {
-  std::exception_ptr failure;
   std::string own(1, kDone);
   try {
     work();
   } catch (const ConfigError& error) {
-    failure = std::current_exception();
     own = kFailed + std::string(error.what());
   }
   const std::vector<std::string> all = world.communicator().all_gather_bytes(own);
   for (int rank = 0; rank < world.size(); ++rank) {
     const std::string& answer = all[static_cast<size_t>(rank)];
     if (answer.at(0) != kFailed) continue;
-    if (rank == world.rank()) std::rethrow_exception(failure);
+    if (rank == world.rank()) throw_again<AgreedError>(answer.substr(1));
     throw_again<SaidElsewhere>(answer.substr(1));
   }
+}
+
+void throw_once(const World& world, const ConfigError& error, std::chrono::milliseconds patience) {
+  const std::string own = error.what();
+  // Ranks that are not there tell nothing.
+  if (world.communicator().backend() == "fake") throw_again<ConfigError>(own);
+  std::vector<std::string> all;
+  try {
+    // By the store first: a rank that did not fail is in another collective.
+    world.communicator().meet("the end by an error", patience);
+    all = world.communicator().all_gather_bytes(own, patience);
+  } catch (const Error&) {
+    throw_again<ConfigError>(own);
+  }
+  const auto first = std::find(all.begin(), all.end(), own) - all.begin();
+  if (first == world.rank()) throw_again<AgreedError>(own);
+  throw_again<SaidElsewhere>(own);
 }
 
 bool any_rank(const World& world, bool flag) {

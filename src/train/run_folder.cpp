@@ -88,30 +88,43 @@ std::string ranks_json(const World& world) {
   return result.dump(1) + "\n";
 }
 
-// Locked before anything in it changes: it may be another run's.
-fs::path make_folder(const TrainConfig& config, int run, const std::string& ranks,
-                     std::optional<checkpoint::FolderLock>& lock) {
+[[noreturn]] void refuse(const TrainConfig& config, const std::exception& error) {
   const bool exact = !config.log_folder.empty();
+  throw ConfigError("train", fmt::format("cannot make a run folder {} '{}': {}",
+                                         exact ? "at log_folder" : "under root_folder",
+                                         exact ? config.log_folder : config.root_folder, error.what()));
+}
+
+// Locked before anything in it changes: it may be another run's.
+fs::path make_folder(const TrainConfig& config, int run, std::optional<checkpoint::FolderLock>& lock) {
   try {
     const fs::path path = folder_of(config, run);
     fs::create_directories(path);
     lock.emplace(path);
-    base::publish_file(path / "config.json", config.to_json() + "\n");
-    base::publish_file(path / "config_defaults.json", TrainConfig().to_json() + "\n");
-    base::publish_file(path / "ranks.json", ranks);
     return path;
   } catch (const std::exception& error) {
-    throw ConfigError("train", fmt::format("cannot make a run folder {} '{}': {}",
-                                           exact ? "at log_folder" : "under root_folder",
-                                           exact ? config.log_folder : config.root_folder, error.what()));
+    refuse(config, error);
   }
 }
 
 }  // namespace
 
 RunFolder::RunFolder(World& world, const TrainConfig& config)
-    : path_(on_main_rank(world, [this, &config, run = world.begin_run(), ranks = ranks_json(world)] {
-        return make_folder(config, run, ranks, lock_).string();
+    : path_(on_main_rank(world, [this, &config, run = world.begin_run()] {
+        return make_folder(config, run, lock_).string();
       })) {}
+
+void RunFolder::describe(const World& world, const TrainConfig& config) const {
+  on_main_rank(world, [this, &config, ranks = ranks_json(world)] {
+    try {
+      base::publish_file(path_ / "config.json", config.to_json() + "\n");
+      base::publish_file(path_ / "config_defaults.json", TrainConfig().to_json() + "\n");
+      base::publish_file(path_ / "ranks.json", ranks);
+    } catch (const std::exception& error) {
+      refuse(config, error);
+    }
+    return std::string();
+  });
+}
 
 }  // namespace lockstep::train

@@ -140,6 +140,21 @@ def test_runs_side_by_side_are_drawn(browser, report, tmp_path):
     assert "what differs" in document
 
 
+def test_the_legend_tells_validation_from_training_of_the_same_run(browser, report, tmp_path):
+    url = report(write_run(tmp_path / "a"), write_run(tmp_path / "b"))
+    dashed = {canvas["data-chart"]: int(canvas["data-dashed"])
+              for canvas in Elements(check_page(browser, url, charts=8), "canvas").found}
+    assert dashed["loss"] == 2, dashed
+    assert dashed["learning-rate"] == 0, dashed
+
+
+def test_a_run_of_one_epoch_has_its_place_among_epochs(browser, report, tmp_path):
+    one = write_run(tmp_path / "one", epochs=1)
+    assert ">Epochs</button>" in check_page(browser, report(one), charts=8)
+    url = report(one, write_run(tmp_path / "many"))
+    assert ">Epochs</button>" in check_page(browser, url, charts=8)
+
+
 def test_hostile_names_run_no_script(browser, report, tmp_path):
     name = "x\"'><img src=http:&&evil.example&x onerror=alert(1)><b>"
     folder = write_run(tmp_path / name)

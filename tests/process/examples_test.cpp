@@ -213,6 +213,31 @@ TEST_F(ExamplesTest, AnUnusableRunFolderEndsAllRanksWithTheReason) {
   EXPECT_THAT(sine.errors(), HasSubstr("cannot make a run folder under root_folder '/dev/null/runs'"));
 }
 
+TEST_F(ExamplesTest, WhatIsWrongOnAllRanksIsSaidOnce) {
+  const std::string folder = (folder_ / "nowhere").string();
+  const std::vector<std::vector<std::string>> commands = {
+      {"mnist", "--data", folder},
+      {"cifar100", "--data", "synthetic", "--global-batch-size", "5"},
+      {"vit", "--data", "synthetic", "--model", "huge"},
+      {"deepspeed", "--deepspeed_config", folder}};
+  for (std::vector<std::string> words : commands) {
+    words[0] = program_path(words[0]);
+    words.insert(words.end(), {"--nprocs", "3", "--compute_setup", "cpu"});
+    const Process program = run(words);
+    EXPECT_EQ(code_, 2);
+    EXPECT_THAT(program.errors(), ContainsRegex("^\\[rank 0 [^]]*\\] \\["));
+    EXPECT_THAT(program.errors(), testing::Not(testing::AnyOf(HasSubstr("rank 1"), HasSubstr("rank 2"))));
+  }
+}
+
+TEST_F(ExamplesTest, WhatIsWrongOnOneRankIsSaidByIt) {
+  const std::string file = std::string(std::getenv("LOCKSTEP_SOURCE_DIR")) + "/examples/ds_config.json";
+  const Process program = run({program_path("deepspeed"), "--deepspeed_config", file, "--local_rank", "0",
+                               "--nprocs", "2", "--compute_setup", "cpu"});
+  EXPECT_EQ(code_, 2);
+  EXPECT_THAT(program.errors(), ContainsRegex("\\[rank 1 [^]]*\\] \\[deepspeed\\] --local_rank is not"));
+}
+
 TEST_F(ExamplesTest, HalfAnEnvironmentIsAnErrorAndNoWorldOfOne) {
   const Process sine = run({program_path("sine")}, {{"RANK", "1"}});
   EXPECT_EQ(code_, 2);

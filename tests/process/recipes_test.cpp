@@ -180,6 +180,26 @@ TEST_F(RecipesTest, ARecipeGoesOnWhereItWas) {
             std::vector<std::string>{"Train Epoch: 2 [0/320 (0%)]\tLoss: #"});
 }
 
+TEST_F(RecipesTest, ARecipeLeavesTheRunOfAnotherOneAlone) {
+  EXPECT_EQ(train({"sine", "--epochs", "1", "--checkpoint-every", "1", "--run-dir", run_folder()}).code,
+            kExitSuccess);
+  const auto configuration = [&] {
+    std::stringstream text;
+    text << std::ifstream(folder_.path() / "run/config.json").rdbuf();
+    return text.str();
+  };
+  const std::string before = configuration();
+  EXPECT_THAT(before, HasSubstr("\"run_name\": \"sine\""));
+  const Outcome other = train(with(kSmallMnist, {"--run-dir", run_folder()}));
+  EXPECT_EQ(configuration(), before);
+  EXPECT_EQ(other.code, kExitUsage);
+  EXPECT_THAT(
+      other.errors,
+      ContainsRegex("^\\[rank 0 [^]]*\\] \\[train\\] the checkpoint '[^']*/step-[0-9]+' is of "
+                    "another model; go on with the one that saved it, or train in another folder:\n"));
+  EXPECT_THAT(other.errors, Not(HasSubstr("rank 1"))) << "said once";
+}
+
 TEST_F(RecipesTest, AnEpochThatWasInterruptedIsCountedOn) {
   const auto words =
       with(kSmallMnist, {"--run-dir", run_folder(), "--log-interval", "1", "--epochs", "1000"});
@@ -244,6 +264,20 @@ TEST_F(RecipesTest, WhatIsWrongWithTheDataIsSaidOnceForAllRanks) {
     EXPECT_THAT(run.errors, AllOf(Not(HasSubstr("rank 1")), Not(HasSubstr("rank 2")))) << recipe;
     EXPECT_EQ(page_lines(run.errors, "training part").size(), 1u) << run.errors;
   }
+}
+
+TEST_F(RecipesTest, WhatIsWrongWithTheModelIsSaidOnceForAllRanks) {
+  const std::vector<std::string> words = {"vit",  "--data",   "synthetic", "--max-samples", "10", "--model",
+                                          "tiny", "--nprocs", "3"};
+  const Outcome weights = train(with(words, {"--weights", "/nowhere.pt"}));
+  EXPECT_EQ(weights.code, kExitUsage);
+  EXPECT_THAT(
+      weights.errors,
+      ContainsRegex("^\\[rank 0 [^]]*\\] \\[interop\\] there is no checkpoint or file '/nowhere.pt': give "));
+  EXPECT_EQ(lines_of(weights.errors).size(), 1u) << weights.errors;
+  const Outcome size = train(with(words, {"--image-size", "33"}));
+  EXPECT_EQ(size.code, kExitUsage);
+  EXPECT_EQ(lines_of(size.errors).size(), 1u) << size.errors;
 }
 
 // The Wide ResNet is large for a test: few images, few steps.

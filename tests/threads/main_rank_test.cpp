@@ -78,5 +78,25 @@ TEST(OnEveryRankTest, TheFirstRankThatFailsSpeaksAndAllEnd) {
   });
 }
 
+TEST(ThrowOnceTest, WhatAllRanksEndByIsSaidByTheFirstThatHasIt) {
+  run_worlds(3, [](const World& world) {
+    const auto ending_by = [&](const std::string& text) {
+      return outcome_of([&] { throw_once(world, ConfigError("images", text), std::chrono::minutes(1)); });
+    };
+    EXPECT_EQ(ending_by("none"), (world.rank() == 0 ? "said " : "silent ") + std::string("[images] none"));
+    const std::string text = world.rank() == 0 ? "on node 0" : "on node 1";
+    EXPECT_EQ(ending_by(text), (world.rank() < 2 ? "said " : "silent ") + std::string("[images] ") + text);
+  });
+}
+
+TEST(ThrowOnceTest, WhatOnlySomeRanksEndByEachOfThemSays) {
+  run_worlds(3, [](const World& world) {
+    if (world.rank() == 0) return;
+    EXPECT_EQ(
+        outcome_of([&] { throw_once(world, ConfigError("images", "none"), std::chrono::milliseconds(1)); }),
+        "said [images] none");
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::train

@@ -32,7 +32,7 @@
     return ys[low] + (ys[high] - ys[low]) * (x - xs[low]) / (xs[high] - xs[low]);
   }
 
-  const every = (name) => data.runs.length > 0 && data.runs.every((run) => run[name][0].length > 1);
+  const every = (name) => data.runs.length > 0 && data.runs.every((run) => run[name][0].length > 0);
   const longest = Math.max(0, ...data.runs.map((run) => run.times[1].at(-1) || 0));
   const units = [[3 * 3600, 'hours', 3600], [180, 'minutes', 60], [0, 'seconds', 1]];
   const unitOf = (seconds) => units.find(([least]) => seconds >= least);
@@ -49,12 +49,12 @@
   let axis = axes[0];
 
   function placed(chart) {
-    if (chart.axis === 'step') return {title: axis.title, map: axis.map};
+    if (chart.axis === 'step') return {title: axis.title, map: axis.map, whole: axis.name !== 'time'};
     if (chart.axis === 'seconds') {
       const [, title, scale] = unitOf(Math.max(0, ...chart.series.map((one) => one.x.at(-1) || 0)));
       return {title, map: (x) => x / scale};
     }
-    return {title: chart.xLabel, map: (x) => x};
+    return {title: chart.xLabel, map: (x) => x, whole: chart.axis === 'number'};
   }
 
   // --- one chart ---
@@ -71,12 +71,19 @@
         backgroundColor: stacked ? faded(colour) : colour,
         borderWidth: stacked ? 1.2 : 2,
         borderDash: dashes[one.dash],
+        clip: 6,  // a point on the frame is a whole one
         pointRadius: chart.marked || one.x.length === 1 ? 3.5 : 0,
         pointHoverRadius: 4,
         fill: stacked && (i === 0 ? 'origin' : '-1'),
         tension: 0,
       };
     });
+  }
+
+  // Chart.js shows the style of a series' points there, which have no dashes.
+  function legend(drawing) {
+    return Chart.defaults.plugins.legend.labels.generateLabels(drawing).map(
+      (item) => ({...item, lineDash: drawing.data.datasets[item.datasetIndex].borderDash || []}));
   }
 
   function bars(chart) {
@@ -127,7 +134,7 @@
     const placeAxis = isBars ? axisOptions('', {stacked})
       : axisOptions(placed(chart).title, {type: 'linear', ...placeRange(chart)});
     if (!isBars) placeAxis.ticks.callback = number;
-    if (chart.axis === 'number') placeAxis.ticks.precision = 0;
+    if (placed(chart).whole) placeAxis.ticks.precision = 0;
     return {
       animation: false, responsive: true, maintainAspectRatio: false, indexAxis: isBars ? 'y' : 'x',
       parsing: isBars ? undefined : false, normalized: false,
@@ -136,7 +143,8 @@
       plugins: {
         legend: {
           display: chart.series.length > 1 || data.runs.length > 1, position: 'bottom',
-          labels: {color: style('--text'), usePointStyle: true, pointStyle: stacked ? 'rectRounded' : 'line', boxWidth: 26, padding: 12},
+          labels: {color: style('--text'), usePointStyle: true, pointStyle: stacked ? 'rectRounded' : 'line',
+                   pointStyleWidth: stacked ? undefined : 26, boxWidth: 26, padding: 12, generateLabels: legend},
         },
         tooltip: {
           callbacks: {
@@ -148,7 +156,13 @@
     };
   }
 
-  const mark = {id: 'mark', afterDraw: (chart) => { chart.canvas.dataset.drawn = chart.data.datasets.length; }};
+  const mark = {
+    id: 'mark',
+    afterDraw: ({canvas, data, legend}) => {
+      canvas.dataset.drawn = data.datasets.length;
+      canvas.dataset.dashed = (legend?.legendItems || []).filter((item) => item.lineDash.length > 0).length;
+    },
+  };
 
   function draw(chart) {
     const canvas = document.querySelector('canvas[data-chart="' + CSS.escape(chart.id) + '"]');

@@ -105,6 +105,50 @@ TEST(OptionTableTest, PrintsTheResolvedValues) {
             nlohmann::json({{"nprocs", 3}, {"backend", "auto"}, {"max_iter", 7}, {"verbose", true}}));
 }
 
+struct Numbers {
+  std::optional<int64_t> batch_size = 64;
+  uint64_t seed = 0;
+  double gamma = 0.5;
+
+  void parse(std::vector<const char*> arguments) {
+    OptionTable table("A program.");
+    table.add("batch_size", batch_size, "samples", {.minimum = 1})
+        .add("seed", seed, "of all", {.has_variable = false})
+        .add("gamma", gamma, "decay", {.minimum = 0});
+    arguments.insert(arguments.begin(), "prog");
+    table.parse(static_cast<int>(arguments.size()), arguments.data());
+  }
+};
+
+TEST(OptionTableTest, ANumberIsTakenAsItStandsOrNotAtAll) {
+  const auto error_of = [](const char* flag, const char* value) -> std::string {
+    try {
+      Numbers().parse({flag, value});
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  EXPECT_EQ(error_of("--seed", "18446744073709551615"), "none");
+  EXPECT_THAT(error_of("--seed", "-1"),
+              HasSubstr("--seed: must be a whole number that is not negative: '-1'"));
+  EXPECT_THAT(error_of("--batch-size", "99999999999999999999"),
+              HasSubstr("--batch_size: must be nearer to zero: '99999999999999999999'"));
+  for (const char* text : {"1e3", "3.5", "two", "", "010x"}) {
+    EXPECT_THAT(error_of("--batch-size", text),
+                HasSubstr(std::string("must be a whole number: '") + text + "'"));
+  }
+  Numbers numbers;
+  numbers.parse({"--batch-size", "010"});
+  EXPECT_EQ(numbers.batch_size, 10) << "not octal";
+  EXPECT_EQ(error_of("--gamma", "nan"), "[config] gamma must be at least 0: nan");
+}
+
+TEST(OptionTableTest, HelpShowsTheDefaultOfAnOptionThatMayBeUnset) {
+  EXPECT_THAT([] { Numbers().parse({"--help"}); },
+              ThrowsMessage<HelpRequested>(HasSubstr("--batch-size INT=64 ")));
+}
+
 struct Command {
   int count = 1;
   double seconds = 0.5;
