@@ -60,6 +60,7 @@ int run(const Options& options) {
   if (answer.stages.front().plan.elements == 0) {
     throw ConfigError("plan", fmt::format("there is nothing to train in '{}'", answer.model));
   }
+  answer.activations_asked = options.activations;
   answer.activation_bytes = activations_of(model, options);
   fmt::print("{}", options.json ? plan::json_of(answer) : plan::text_of(answer));
   return kExitSuccess;

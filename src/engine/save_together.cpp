@@ -32,7 +32,7 @@ std::vector<nlohmann::json> from_all_ranks(const Communicator& group, const Rank
 }  // namespace
 
 checkpoint::Entry save_together(const Communicator& group, checkpoint::Store* store,
-                                const checkpoint::Snapshot& snapshot) {
+                                const checkpoint::Snapshot& snapshot, checkpoint::FileSystem& files) {
   const auto sizes =
       from_all_ranks(group, [&] { return nlohmann::json(checkpoint::shard_bytes(snapshot.pieces)); });
   const int64_t bytes =
@@ -44,9 +44,7 @@ checkpoint::Entry save_together(const Communicator& group, checkpoint::Store* st
                                          return nlohmann::json(draft->folder().string());
                                        }).get<std::string>();
   const auto indices = from_all_ranks(group, [&] {
-    return checkpoint::write_shard(checkpoint::real_files(), folder, group.rank(), group.size(),
-                                   snapshot.pieces)
-        .to_json();
+    return checkpoint::write_shard(files, folder, group.rank(), group.size(), snapshot.pieces).to_json();
   });
   checkpoint::Entry entry;
   from_main_rank(group, [&] {

@@ -10,8 +10,9 @@ namespace lockstep::engine {
 // that rank 0 made, which must be on a file system that all share; rank 0 publishes it with
 // its metadata. Collective. CheckpointError on all ranks: one of them failed, and which;
 // nothing is published then. `store` is rank 0's, null elsewhere; its entry is rank 0's,
-// too.
+// too. `files`: by which this rank writes its own file.
 checkpoint::Entry save_together(const Communicator& group, checkpoint::Store* store,
-                                const checkpoint::Snapshot& snapshot);
+                                const checkpoint::Snapshot& snapshot,
+                                checkpoint::FileSystem& files = checkpoint::real_files());
 
 }  // namespace lockstep::engine

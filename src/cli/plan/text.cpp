@@ -21,6 +21,11 @@ using json = nlohmann::ordered_json;
 constexpr const char* kMeasured =
     "measured: the peak of a forward and a backward of one sample and of two on this CPU, beside the states";
 
+// Where there are no bytes of activations: why.
+const char* why_unknown(const Answer& answer) {
+  return answer.activations_asked ? "unknown: a file has no forward" : "not measured: --no-activations";
+}
+
 std::string bytes_text(int64_t bytes) {
   constexpr std::array<const char*, 5> kUnits = {"B", "kB", "MB", "GB", "TB"};
   auto value = static_cast<double>(bytes);
@@ -93,7 +98,7 @@ std::string text_of(const Answer& answer) {
   text += answer.activation_bytes
               ? fmt::format("\nActivations are {}{}.\n", kMeasured,
                             answer.activation_checkpointing ? ", with activation checkpointing" : "")
-              : "\nActivations are unknown: a file has no forward.\n";
+              : fmt::format("\nActivations are {}.\n", why_unknown(answer));
   if (answer.memory_bytes) text += verdict(answer);
   for (const Answer::Stage& stage : answer.stages) {
     text += fmt::format("\nBuckets at stage {}:\n\n{}", stage.stage, bucket_table(stage));
@@ -107,7 +112,7 @@ std::string json_of(const Answer& answer) {
                  {"world", answer.world},         {"batch_size", answer.batch_size}};
   result["activations"] = {
       {"bytes", answer.activation_bytes ? json(*answer.activation_bytes) : json(nullptr)},
-      {"method", answer.activation_bytes ? kMeasured : "unknown: a file has no forward"},
+      {"method", answer.activation_bytes ? kMeasured : why_unknown(answer)},
       {"checkpointing", answer.activation_checkpointing}};
   if (answer.memory_bytes) result["memory"] = *answer.memory_bytes;
   result["stages"] = json::array();

@@ -16,8 +16,9 @@ struct Answer {
   std::string precision;
   int world = 1;
   int64_t batch_size = 1;
-  // Of a rank; nullopt: the model cannot be run.
+  // Of a rank; nullopt: the model cannot be run, or nobody asked.
   std::optional<int64_t> activation_bytes = {};
+  bool activations_asked = true;
   bool activation_checkpointing = false;
   std::optional<int64_t> memory_bytes = {};  // that a rank has
 

@@ -46,6 +46,7 @@ struct Case {
   std::vector<int64_t> before;  // steps; value = their place, from 1 on
   int64_t step;                 // of the save; value 100
   RotationRule rotation;
+  int ranks = 1;  // more: each writes its part of the tensor to a file of its own
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& value) { return out << value.name; }
@@ -64,7 +65,28 @@ class FaultTest : public testing::TestWithParam<Case> {
 
   void save(const std::filesystem::path& folder, FileSystem& files) {
     Store store(folder, {.rotation = GetParam().rotation, .files = &files});
-    store.save(snapshot_of(GetParam().step, 100));
+    const Snapshot snapshot = snapshot_of(GetParam().step, 100);
+    if (GetParam().ranks == 1) {
+      store.save(snapshot);
+    } else {
+      save_divided(store, files, snapshot);
+    }
+  }
+
+  // What ranks on one machine do, one after the other.
+  static void save_divided(Store& store, FileSystem& files, const Snapshot& snapshot) {
+    const int ranks = GetParam().ranks;
+    Draft draft = store.begin(snapshot.step, 100'000);
+    std::vector<ShardIndex> shards;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const TensorPiece& whole = snapshot.pieces[0];
+      const int64_t count = whole.data.numel() / ranks;
+      std::vector<TensorPiece> own = {TensorPiece::part(
+          whole.name, whole.data.flatten().narrow(0, rank * count, count), whole.shape, rank * count)};
+      if (rank == 0) own.insert(own.end(), snapshot.pieces.begin() + 1, snapshot.pieces.end());
+      shards.push_back(write_shard(files, draft.folder(), rank, ranks, own));
+    }
+    store.publish(std::move(draft), shards, snapshot);
   }
 
   // The calls of a save to which nothing happens, and the end.
@@ -198,7 +220,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, FaultTest,
                                              "the_others_go", {1, 2, 3}, 4, {.keep_last = 1, .keep_best = 0}},
                                          Case{"the_same_step", {1, 2}, 2, {}},
                                          Case{"the_only_step_again", {1}, 1, {.keep_last = 1}},
-                                         Case{"an_earlier_step_again", {1, 2}, 1, {}}),
+                                         Case{"an_earlier_step_again", {1, 2}, 1, {}},
+                                         Case{"two_ranks", {1, 2}, 3, {.keep_last = 1, .keep_best = 0}, 2},
+                                         Case{"two_ranks_the_only_step_again", {1}, 1, {.keep_last = 1}, 2}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SpaceTest, IsAskedForBeforeAnythingIsWritten) {
