@@ -278,6 +278,7 @@ void EngineCore::backward(const at::Tensor& loss) {
     impl.loss_sum = impl.loss_sum.defined() ? impl.loss_sum + value : value;
   }
   ++impl.backwards;
+  impl.reduced = impl.no_syncs == 0 && !scope;
   impl.report.add(StepPhase::kReduce, impl.replica->exposed_wait() - waited);
   impl.report.end(StepPhase::kBackward);
 }
@@ -295,6 +296,11 @@ void EngineCore::step() {
     throw ConfigError("engine", "step() was called without a backward() of the engine before it");
   }
   const bool updates = is_gradient_accumulation_boundary();
+  if (updates && !impl.reduced) {
+    throw ConfigError("engine",
+                      "step() would update by this rank's gradients alone: the last backward() before it was "
+                      "inside no_sync(); call a backward() outside of it first, which reduces them all");
+  }
   impl.step_applied = false;
   if (updates) {
     impl.report.begin(StepPhase::kStep);

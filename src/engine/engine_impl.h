@@ -49,6 +49,7 @@ struct EngineCore::Impl {
   int64_t global_steps = 0;
   int64_t global_samples = 0;
   int64_t backwards = 0;  // since the last update
+  bool reduced = false;   // whether the last of them left no gradient with this rank alone
   int no_syncs = 0;       // scopes that are open
   bool step_applied = false;
   at::Tensor norm;  // of the last step, times norm_scale
