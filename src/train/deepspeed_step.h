@@ -34,7 +34,8 @@ class DeepSpeedStep final : public EngineCore {
 };
 
 // The configuration of a training that `file` governs: its batch, dtype, precision,
-// clipping and stage are the file's. ConfigError: what contradicts it, or cannot go with it.
+// clipping and stage are the file's; rank 0 warns of values that differ from the defaults and
+// give way to them. ConfigError: what contradicts it, or cannot go with it.
 TrainConfig governed_by(const DeepSpeedConfig& file, TrainConfig config, const World& world);
 
 }  // namespace lockstep::train

@@ -16,6 +16,7 @@ namespace {
 
 using test::Training;
 using testing::HasSubstr;
+using testing::Not;
 
 class DeepSpeedTrainerTest : public testing::Test {
  protected:
@@ -201,6 +202,47 @@ TEST_F(DeepSpeedTrainerTest, FlagsThatTheFileSaysTooAreRefused) {
                 TrainConfig::from_args(2, argv.data());
               }),
               HasSubstr("deepspeed needs a configuration"));
+}
+
+// Set in code, as a program's own defaults are: they give way to the file, and not silently.
+TEST_F(DeepSpeedTrainerTest, ValuesInCodeThatGiveWayToTheFileAreNamed) {
+  const auto said = [&](const std::function<void(TrainConfig&)>& set) {
+    Training training = governed(1, "said", R"({"train_micro_batch_size_per_gpu": 12,
+      "gradient_accumulation_steps": 2, "gradient_clipping": 0.5,
+      "zero_optimization": {"stage": 1, "ignore_unused_parameters": false}})");
+    training.config.max_iter = 1;
+    set(training.config);
+    testing::internal::CaptureStderr();
+    training.run();
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(said([](TrainConfig&) {}), Not(HasSubstr("the program sets")));
+  EXPECT_THAT(said([](TrainConfig& config) {
+                config.batch_size = 12;
+                config.accumulate_steps = 2;
+                config.clip_grad_norm = 0.5;
+                config.zero_stage = 1;
+              }),
+              Not(HasSubstr("the program sets")));
+  const std::string text = said([](TrainConfig& config) {
+    config.batch_size = 24;
+    config.accumulate_steps = 3;
+    config.precision = "bf16";
+    config.clip_grad_norm = 1;
+    config.zero_stage = 3;
+    config.zero_persistence_threshold = 7;
+    config.find_unused_parameters = true;
+  });
+  for (const char* line :
+       {"batch_size to 24, and deepspeed_config to 12, which counts: its key is "
+        "train_micro_batch_size_per_gpu",
+        "accumulate_steps to 3, and deepspeed_config to 2",
+        "precision to \"bf16\", and deepspeed_config to \"fp32\"",
+        "clip_grad_norm to 1.0, and deepspeed_config to 0.5", "zero_stage to 3, and deepspeed_config to 1",
+        "zero_persistence_threshold to 7, and deepspeed_config to 100000",
+        "find_unused_parameters to true, and deepspeed_config to false"}) {
+    EXPECT_THAT(text, HasSubstr(std::string("the program sets ") + line));
+  }
 }
 
 }  // namespace
