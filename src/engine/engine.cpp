@@ -233,6 +233,17 @@ void EngineCore::Impl::report_step() {
   loss_sum = at::Tensor();
 }
 
+void EngineCore::Impl::restart() {
+  replica->zero_grad();
+  backwards = 0;
+  micro_steps = 0;
+  global_steps = 0;
+  global_samples = 0;
+  loss_sum = at::Tensor();
+  if (schedule) schedule->set_step(engine::first_step(config.scheduler));
+  report.restart();
+}
+
 EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> module, C config, Communicator communicator,
                        torch::optim::Optimizer* optimizer, std::optional<c10::Device> device)
     : impl_(std::make_unique<Impl>(std::move(module), std::move(config), std::move(communicator), optimizer,

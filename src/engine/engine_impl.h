@@ -25,6 +25,9 @@ struct EngineCore::Impl {
   std::optional<at::Tensor> gradient_factor();
   void report_step();
   double step_loss() const;
+  // Counters and schedule as they were at first, and no gradients; weights, the optimizer's
+  // state and the loss scale stay.
+  void restart();
   // Counters, loss scale and schedule, for a checkpoint; `step` is that of one that has none.
   nlohmann::json state() const;
   void load_state(const nlohmann::json& state, int64_t step, bool with_schedule);

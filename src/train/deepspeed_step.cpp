@@ -129,6 +129,7 @@ LossResult DeepSpeedStep::run(const std::vector<Batch>& batches,
   return total;
 }
 
+void DeepSpeedStep::restart() { impl().restart(); }
 bool DeepSpeedStep::may_skip() const { return impl().scaler.has_value(); }
 bool DeepSpeedStep::prepare_evaluation() { return impl().replica->prepare_evaluation(); }
 ShardedModel* DeepSpeedStep::sharded() { return impl().replica->sharded(); }

@@ -22,6 +22,9 @@ class DeepSpeedStep final : public EngineCore {
   LossResult run(const std::vector<Batch>& batches, const std::function<LossResult(const Batch&)>& forward,
                  StepClock& clock);
 
+  // Another training of the same weights begins: the schedule and the counts of steps and
+  // samples do so, too; the optimizer's state and the loss scale go on.
+  void restart();
   // Whether a step may be left out because it overflowed.
   bool may_skip() const;
   bool prepare_evaluation();

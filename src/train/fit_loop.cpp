@@ -99,6 +99,7 @@ void FitLoop::resume() {
   trainer_.save_requested = false;
   trainer_.stop_reason.clear();
   for (const auto& callback : config_.callbacks) callback->reset();
+  if (state_.deepspeed != nullptr) state_.deepspeed->restart();
   const auto path = checkpoints_.resume(state_);
   // Weights that came without their average begin a new one.
   if (path && trainer_.average && trainer_.average->updates() == 0) trainer_.make_average();

@@ -7,6 +7,8 @@
 
 #include <fstream>
 
+#include "checkpoint/reader.h"
+#include "engine/make_schedule.h"
 #include "support/config_error.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
@@ -139,6 +141,45 @@ TEST_F(DeepSpeedTrainerTest, GoesOnFromWhatAnEngineSaved) {
   };
   rest.run();
   EXPECT_EQ(first, rates);
+}
+
+// A second training of the same weights: as the trainer does it without a file.
+TEST_F(DeepSpeedTrainerTest, ASecondFitBeginsItsScheduleAndItsCountsAnew) {
+  const std::string text = R"({"gradient_clipping": 0, "scheduler": {"type": "WarmupLR", "params":
+    {"warmup_num_steps": 40, "warmup_max_lr": 0.02, "warmup_type": "linear"}}})";
+  std::vector<double> rates;  // of each step
+  const auto twice = [&](Training training, std::shared_ptr<Callback> schedule) {
+    rates.clear();
+    training.make_callbacks = [&, schedule] {
+      std::vector<std::shared_ptr<Callback>> callbacks;
+      if (schedule) callbacks.push_back(schedule);
+      callbacks.push_back(std::make_shared<Callback>(
+          CallbackOptions{.on = Stage::kTrainBatchStart},
+          [&](Trainer& trainer) { rates.push_back(learning_rates(trainer.optimizer()).front()); }));
+      return callbacks;
+    };
+    training.fit = [](Trainer& trainer, const Loader& data) {
+      trainer.fit(data);
+      return trainer.fit(data);
+    };
+    return training.run();
+  };
+  const LearningRateSchedule schedule =
+      engine::make_schedule(DeepSpeedConfig::from_text(text, "ds.json").scheduler).value();
+  const Training::Outcome expected = twice(
+      training(1, "own"), std::make_shared<ScheduleLearningRate>(schedule, ScheduleLearningRate::Per::kStep));
+  const std::vector<double> expected_rates = rates;
+  ASSERT_EQ(expected_rates.size(), 64u);
+  EXPECT_EQ(expected_rates[0], expected_rates[32]);
+  Training by_file = governed(1, "file", text);
+  by_file.config.checkpoint_every = 8;
+  const Training::Outcome outcome = twice(by_file, nullptr);
+  EXPECT_EQ(rates, expected_rates);
+  test::expect_close_weights(outcome, expected, 1e-5);
+  EXPECT_EQ(outcome.result.steps, expected.result.steps);
+  const checkpoint::Reader saved(folder_.path() / "file-2/checkpoints/step-0000000032");
+  EXPECT_EQ(saved.metadata().at("engine").at("global_steps"), 32);
+  EXPECT_EQ(saved.metadata().at("engine").at("global_samples"), 32 * 24);
 }
 
 // Four batches an epoch in steps of three: the fourth is left for another epoch.
