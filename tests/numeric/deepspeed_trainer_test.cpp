@@ -7,9 +7,11 @@
 
 #include <fstream>
 
+#include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
 #include "engine/make_schedule.h"
 #include "support/config_error.h"
+#include "support/counted_saves.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
 
@@ -188,6 +190,18 @@ TEST_F(DeepSpeedTrainerTest, AnEpochHasWholeStepsOnly) {
   EXPECT_EQ(outcome.result.steps, 8);
   EXPECT_THAT(test::error_of([&] { governed(1, "none", R"({"gradient_accumulation_steps": 5})").run(); }),
               HasSubstr("an epoch has 4 batches a rank, and deepspeed_config accumulates 5"));
+}
+
+// A batch is left over after the step that ends an epoch: that step is saved once, with the
+// epoch done.
+TEST_F(DeepSpeedTrainerTest, TheLastStepOfAnEpochIsSavedOnce) {
+  const auto saves = std::make_shared<test::CountedSaves>();
+  Training training = governed(1, "once", R"({"gradient_accumulation_steps": 3})");
+  training.config.checkpoint_every_steps = 1;
+  training.make_callbacks = [&] { return std::vector<std::shared_ptr<Callback>>{saves}; };
+  EXPECT_EQ(training.run().result.steps, 8);
+  EXPECT_EQ(saves->count(), 8);
+  EXPECT_EQ(checkpoint::newest_valid(folder_.path() / "once/checkpoints")->step, 8);
 }
 
 TEST_F(DeepSpeedTrainerTest, WhatDoesNotGoTogetherIsRefused) {
