@@ -110,8 +110,9 @@ class Communicator {
 
   // Before a collective that some ranks may have left out by mistake, such as a save that
   // rank 0 calls alone. Blocks until every rank has called it with the same `purpose`;
-  // after `patience` ConfigError on those that have, which names the others. Needs no
-  // answer from ranks that are busy elsewhere, and costs a few round trips to the store.
+  // after `patience` ConfigError on those that have, which names the others, and on these
+  // when they come. Ranks agree: all return, or all throw. Needs no answer from ranks that
+  // are busy elsewhere, and costs a few round trips to the store.
   void meet(const std::string& purpose, std::chrono::milliseconds patience = std::chrono::seconds(10)) const;
 
   // Bytes of any length. Block.

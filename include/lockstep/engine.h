@@ -58,7 +58,8 @@ class EngineCore {
  public:
   struct Impl;
 
-  // While it lives, backward() adds to this rank's gradients only; step() is refused.
+  // While it lives, backward() adds to this rank's gradients only; step() is refused. The
+  // first backward() after it reduces them with its own.
   class NoSync {
    public:
     ~NoSync();
@@ -89,8 +90,9 @@ class EngineCore {
   // Once after each backward(). Counts a micro batch; with the last one of a step clips,
   // updates, moves learning rate and loss scale, and forgets the gradients. A step with a
   // gradient that is not finite on some rank is left out by all of them (fp16, bf16).
-  // ConfigError: no backward() before it, inside no_sync(), or an overflow at the least
-  // loss scale.
+  // ConfigError: no backward() before it, inside no_sync(), an overflow at the least loss
+  // scale; or it is to update, and the last backward() was inside no_sync(), so that its
+  // gradients are not reduced. They are kept: call a backward() outside of it, then step().
   void step();
   [[nodiscard]] NoSync no_sync() { return NoSync(impl_.get()); }
 

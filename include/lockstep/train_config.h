@@ -85,7 +85,8 @@ struct TrainConfig {
   // With zero_stage 3: parameters of fewer elements stay whole on every rank.
   int64_t zero_persistence_threshold = 100'000;
   // A DeepSpeed configuration, as a file or in base64, that governs the training: its batch,
-  // precision, clipping, stage, and optimizer and scheduler where it has them. See
+  // precision, clipping, stage, and optimizer and scheduler where it has them. A flag that
+  // says the same is an error; a value that is set in code gives way with a warning. See
   // docs/deepspeed.md. Empty: none.
   std::string deepspeed_config;
   // As DeepSpeed's programs have it; needs deepspeed_config, which is enough by itself.

@@ -85,6 +85,10 @@ class Trainer {
   // are whole: each rank draws its share, reshuffled every epoch, and all ranks make the
   // same number of steps. Without data an epoch is one step on an empty batch. Blocks.
   //
+  // A second call trains anew, in a run folder of its own: weights, the optimizer's state, the
+  // loss scale and the average of weights are as the first one left them; epochs, steps,
+  // learning-rate schedules and callbacks begin again, with config.deepspeed_config too.
+  //
   // A checkpoint in the run folder is gone on from, where config.resume allows it.
   // Ctrl-C ends it after the step; where checkpoints are on, SIGTERM, SIGUSR1 and
   // SIGUSR2 to any rank, or the job's time limit coming near, save one and throw

@@ -27,6 +27,12 @@ std::vector<int> missing_ranks(c10d::Store& store, const std::string& meeting, i
   return missing;
 }
 
+// Says who did not come, nobody where all did, unless somebody has said it: ranks look at
+// different moments, and all go by what the first of them saw.
+void settle(c10d::Store& store, const std::string& outcome, const std::vector<int>& missing) {
+  store.compareSet(outcome, std::string(), nlohmann::json(missing).dump());
+}
+
 std::string refusal(const std::string& purpose, const std::vector<int>& missing, int own_rank,
                     std::chrono::milliseconds patience) {
   if (std::find(missing.begin(), missing.end(), own_rank) != missing.end()) {
@@ -47,26 +53,20 @@ std::string refusal(const std::string& purpose, const std::vector<int>& missing,
 void Communicator::Impl::wait_for_all(const std::string& purpose, const std::string& meeting,
                                       Milliseconds patience) const {
   c10d::Store& store = *request_.store;
-  const std::string given_up = meeting + "/given_up";
+  const std::string outcome = meeting + "/outcome";
   const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (true) {
-    if (store.check({given_up})) {
-      const auto missing = nlohmann::json::parse(store.get(given_up)).get<std::vector<int>>();
-      throw ConfigError("comm", refusal(purpose, missing, rank(), patience));
-    }
-    if (store.check({meeting + "/complete"})) return;
+  while (!store.check({outcome})) {
     if (std::chrono::steady_clock::now() > deadline) {
-      const std::vector<int> missing = missing_ranks(store, meeting, size());
-      if (!missing.empty()) {
-        store.set(given_up, nlohmann::json(missing).dump());
-        continue;
-      }
+      settle(store, outcome, missing_ranks(store, meeting, size()));
+      break;
     }
     if (lifeline_ && lifeline_->first_departure(Milliseconds(0))) {
       throw CommError("comm", "a rank left before all were there", CommError::Recovery::kRebuild);
     }
     std::this_thread::sleep_for(kPollInterval);
   }
+  const auto missing = nlohmann::json::parse(store.get(outcome)).get<std::vector<int>>();
+  if (!missing.empty()) throw ConfigError("comm", refusal(purpose, missing, rank(), patience));
 }
 
 void Communicator::Impl::meet(const std::string& purpose, Milliseconds patience) {
@@ -79,7 +79,7 @@ void Communicator::Impl::meet(const std::string& purpose, Milliseconds patience)
     // Whoever is here has left the last but one, and so has everybody else.
     if (index >= 2) store.deleteKey(key_of(name(index - 2), rank()));
     store.set(key_of(meeting, rank()), "");
-    if (store.add(meeting + "/count", 1) == size()) store.set(meeting + "/complete", "");
+    if (store.add(meeting + "/count", 1) == size()) settle(store, meeting + "/outcome", {});
     wait_for_all(purpose, meeting, patience);
   } catch (const ConfigError&) {
     throw;

@@ -235,6 +235,17 @@ void EngineCore::Impl::report_step() {
   loss_sum = at::Tensor();
 }
 
+void EngineCore::Impl::restart() {
+  replica->zero_grad();
+  backwards = 0;
+  micro_steps = 0;
+  global_steps = 0;
+  global_samples = 0;
+  loss_sum = at::Tensor();
+  if (schedule) schedule->set_step(engine::first_step(config.scheduler));
+  report.restart();
+}
+
 EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> module, C config, Communicator communicator,
                        torch::optim::Optimizer* optimizer, std::optional<c10::Device> device)
     : impl_(std::make_unique<Impl>(std::move(module), std::move(config), std::move(communicator), optimizer,
@@ -282,6 +293,7 @@ void EngineCore::backward(const at::Tensor& loss) {
     impl.loss_sum = impl.loss_sum.defined() ? impl.loss_sum + value : value;
   }
   ++impl.backwards;
+  impl.reduced = impl.no_syncs == 0 && !scope;
   impl.report.add(StepPhase::kReduce, impl.replica->exposed_wait() - waited);
   impl.report.end(StepPhase::kBackward);
 }
@@ -299,6 +311,11 @@ void EngineCore::step() {
     throw ConfigError("engine", "step() was called without a backward() of the engine before it");
   }
   const bool updates = is_gradient_accumulation_boundary();
+  if (updates && !impl.reduced) {
+    throw ConfigError("engine",
+                      "step() would update by this rank's gradients alone: the last backward() before it was "
+                      "inside no_sync(); call a backward() outside of it first, which reduces them all");
+  }
   impl.step_applied = false;
   if (updates) {
     impl.report.begin(StepPhase::kStep);

@@ -25,6 +25,9 @@ struct EngineCore::Impl {
   std::optional<at::Tensor> gradient_factor();
   void report_step();
   double step_loss() const;
+  // Counters and schedule as they were at first, and no gradients; weights, the optimizer's
+  // state and the loss scale stay.
+  void restart();
   // Counters, loss scale and schedule, for a checkpoint; `step` is that of one that has none.
   nlohmann::json state() const;
   void load_state(const nlohmann::json& state, int64_t step, bool with_schedule);
@@ -49,6 +52,7 @@ struct EngineCore::Impl {
   int64_t global_steps = 0;
   int64_t global_samples = 0;
   int64_t backwards = 0;  // since the last update
+  bool reduced = false;   // whether the last of them left no gradient with this rank alone
   int no_syncs = 0;       // scopes that are open
   bool step_applied = false;
   at::Tensor norm;  // of the last step, times norm_scale

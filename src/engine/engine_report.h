@@ -63,6 +63,11 @@ class EngineReport {
   void end(StepPhase phase);
   void add(StepPhase phase, std::chrono::nanoseconds time);
   void after_step(const StepFacts& facts);
+  // Steps and samples count from 0 again.
+  void restart() {
+    times_ = {};
+    first_end_.reset();
+  }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -93,11 +93,12 @@ bool BatchSource::next(Batch& batch) {
   return true;
 }
 
-bool BatchSource::at_end() const {
-  if (position_ >= num_batches_) return true;
-  return std::any_of(streams_.begin(), streams_.end(), [](const Stream& stream) {
-    return !stream.loader.options().endless && stream.taken >= stream.epoch->num_batches();
-  });
+int64_t BatchSource::batches_left() const {
+  int64_t left = num_batches_ - position_;
+  for (const Stream& stream : streams_) {
+    if (!stream.loader.options().endless) left = std::min(left, stream.epoch->num_batches() - stream.taken);
+  }
+  return std::max<int64_t>(left, 0);
 }
 
 void BatchSource::finish_epoch(int64_t next_epoch) {

@@ -26,8 +26,9 @@ class BatchSource {
   void begin_epoch(int64_t epoch);
   // False after the last. The batch is as the loader gave it.
   bool next(Batch& batch);
-  // Whether there is no next one.
-  bool at_end() const;
+  // How many are still to come in the epoch that runs.
+  int64_t batches_left() const;
+  bool at_end() const { return batches_left() == 0; }
   // From now on the state is that of the beginning of this epoch, whatever is left of the
   // one before.
   void finish_epoch(int64_t next_epoch);

@@ -93,7 +93,7 @@ void Checkpointing::say_failure(const std::exception& error) const {
 
 bool Checkpointing::prepare(const checkpoint::Snapshot& snapshot) {
   if (!writer_) return true;
-  finish();  // an error of the save before would else take the place of this one
+  wait_for_writer();  // an error of the save before would else take the place of this one
   try {
     writer_->async.prepare(snapshot);
     return true;
@@ -114,7 +114,7 @@ void Checkpointing::save(TrainState& state, std::optional<double> metric, bool w
   if (failed) ++failures_;
   if (writer_ && !failed) {
     writer_->async.start();
-    if (waits) failed = !finish();
+    if (waits) failed = !wait_for_writer();
   }
   const bool lost = waits ? any_rank(world_, failed) : divided && failed;
   last_step_ = lost ? -1 : snapshot.step;
@@ -139,6 +139,14 @@ std::optional<fs::path> Checkpointing::resume(TrainState& state) {
 }
 
 bool Checkpointing::finish() {
+  if (!enabled_) return true;
+  // Where the model is whole only rank 0 knows.
+  const bool failed = any_rank(world_, !wait_for_writer());
+  if (failed) last_step_ = -1;
+  return !failed;
+}
+
+bool Checkpointing::wait_for_writer() {
   if (!writer_) return true;
   try {
     writer_->async.wait();

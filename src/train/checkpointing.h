@@ -49,13 +49,16 @@ class Checkpointing {
   // and says which parameters differ.
   std::optional<std::filesystem::path> resume(TrainState& state);
 
-  // Until all is on disk. False: it is not, which was said.
+  // Until all is on disk. False on all ranks: on some it is not, which was said, and the
+  // state of that step is not saved.
   bool finish();
 
  private:
   struct Writer;
 
   void say_failure(const std::exception& error) const;
+  // This rank's part of finish().
+  bool wait_for_writer();
   // Copies what is to be written. False: it could not, which was said.
   bool prepare(const checkpoint::Snapshot& snapshot);
   std::filesystem::path find() const;

@@ -10,6 +10,7 @@
 #include "deepspeed/failure.h"
 #include "engine/engine_impl.h"
 #include "engine/sharded_options.h"
+#include "train/governed_options.h"
 #include "train/weighted_result.h"
 
 namespace lockstep::train {
@@ -58,9 +59,24 @@ void refuse(bool is_set, const char* field) {
                     fmt::format("{} does not go with deepspeed_config: leave one of them out", field));
 }
 
+// A program may set its own values in code and leave it to its users to bring a file, so that
+// this is no error, as it is for a flag.
+void say_what_gives_way(const DeepSpeedConfig& file, const TrainConfig& set, const TrainConfig& governed) {
+  const auto values = [](const TrainConfig& config) { return nlohmann::json::parse(config.to_json()); };
+  const nlohmann::json asked = values(set);
+  const nlohmann::json result = values(governed);
+  for (const GovernedOption& option : governed_changes(file, values(TrainConfig{}), asked)) {
+    if (!asked.contains(option.name) || asked.at(option.name) == result.at(option.name)) continue;
+    base::log_warning("train",
+                      "the program sets {} to {}, and deepspeed_config to {}, which counts: its key is {}",
+                      option.name, asked.at(option.name).dump(), result.at(option.name).dump(), option.key);
+  }
+}
+
 }  // namespace
 
 TrainConfig governed_by(const DeepSpeedConfig& file, TrainConfig config, const World& world) {
+  const TrainConfig set = config;
   refuse(config.global_batch_size.has_value(), "global_batch_size");
   refuse(config.cuda_graph, "cuda_graph");
   refuse(config.clip_grad_value > 0, "clip_grad_value");
@@ -76,6 +92,10 @@ TrainConfig governed_by(const DeepSpeedConfig& file, TrainConfig config, const W
   config.precision = precision_name(engine::autocast_dtype(file, world.device().type()));
   config.clip_grad_norm = file.gradient_clipping;
   config.zero_stage = static_cast<int>(file.zero.stage);
+  const ShardedOptions sharded = engine::sharded_options(file);
+  config.zero_persistence_threshold = sharded.persistence_threshold;
+  config.find_unused_parameters = sharded.find_unused_parameters;
+  if (world.is_main()) say_what_gives_way(file, set, config);
   if (file.scheduler.exists()) drop_schedules(config, world);
   config.validate();
   return config;
@@ -109,6 +129,7 @@ LossResult DeepSpeedStep::run(const std::vector<Batch>& batches,
   return total;
 }
 
+void DeepSpeedStep::restart() { impl().restart(); }
 bool DeepSpeedStep::may_skip() const { return impl().scaler.has_value(); }
 bool DeepSpeedStep::prepare_evaluation() { return impl().replica->prepare_evaluation(); }
 ShardedModel* DeepSpeedStep::sharded() { return impl().replica->sharded(); }

@@ -22,6 +22,9 @@ class DeepSpeedStep final : public EngineCore {
   LossResult run(const std::vector<Batch>& batches, const std::function<LossResult(const Batch&)>& forward,
                  StepClock& clock);
 
+  // Another training of the same weights begins: the schedule and the counts of steps and
+  // samples do so, too; the optimizer's state and the loss scale go on.
+  void restart();
   // Whether a step may be left out because it overflowed.
   bool may_skip() const;
   bool prepare_evaluation();
@@ -34,7 +37,8 @@ class DeepSpeedStep final : public EngineCore {
 };
 
 // The configuration of a training that `file` governs: its batch, dtype, precision,
-// clipping and stage are the file's. ConfigError: what contradicts it, or cannot go with it.
+// clipping and stage are the file's; rank 0 warns of values that differ from the defaults and
+// give way to them. ConfigError: what contradicts it, or cannot go with it.
 TrainConfig governed_by(const DeepSpeedConfig& file, TrainConfig config, const World& world);
 
 }  // namespace lockstep::train

@@ -99,6 +99,7 @@ void FitLoop::resume() {
   trainer_.save_requested = false;
   trainer_.stop_reason.clear();
   for (const auto& callback : config_.callbacks) callback->reset();
+  if (state_.deepspeed != nullptr) state_.deepspeed->restart();
   const auto path = checkpoints_.resume(state_);
   folder_.describe(world_, config_);
   // Weights that came without their average begin a new one.
@@ -136,12 +137,16 @@ void FitLoop::train_epoch() {
   trainer_.clock.take();
   while (train_step()) {
     // The end of an epoch is a step boundary too, with more to save.
-    if (!data_.at_end() && after_step()) return;
+    if (has_another_step() && after_step()) return;
   }
   // Validating, writing and saving are no waiting for data.
   trainer_.clock.enter(base::Phase::kRunning);
   finish_epoch();
   if (preemption_->requested()) handle_preemption();
+}
+
+bool FitLoop::has_another_step() const {
+  return data_.batches_left() >= (trainer_.step.deepspeed() != nullptr ? config_.accumulate_steps : 1);
 }
 
 bool FitLoop::train_step() {
@@ -305,6 +310,7 @@ void FitLoop::save(bool wait) {
 void FitLoop::handle_preemption() {
   interrupted_ = true;
   const bool is_interrupt = preemption_->signal() == SIGINT;
+  checkpoints_.finish();  // a save of this step that failed is tried again
   if (checkpoints_.enabled() && !checkpoints_.saved(trainer_.result.step)) save(/*wait=*/true);
   checkpoints_.finish();
   if (trainer_.preemption_save && !is_interrupt) trainer_.preemption_save();
@@ -314,15 +320,23 @@ void FitLoop::handle_preemption() {
   preemption_->leave();
 }
 
+void FitLoop::save_at_end() {
+  if (!checkpoints_.enabled()) return;
+  const int64_t step = trainer_.result.step;
+  const bool was_begun = checkpoints_.saved(step);
+  checkpoints_.finish();
+  // One that failed is tried once more: nothing comes after it.
+  const bool due = was_begun || (!config_.checkpoint_best_only && step > first_step_);
+  if (!due || checkpoints_.saved(step)) return;
+  save();
+  checkpoints_.finish();
+}
+
 FitResult FitLoop::finish() {
   bar_.clear();
   trainer_.end(Stage::kTrainEnd, trainer_.epochs_done);
   trainer_.stage = Stage::kIdle;
-  if (checkpoints_.enabled() && !config_.checkpoint_best_only && !checkpoints_.saved(trainer_.result.step) &&
-      trainer_.result.step > first_step_) {
-    save();
-  }
-  checkpoints_.finish();
+  save_at_end();
   trainer_.step.settle();
   FitResult result;
   result.epochs = trainer_.epochs_done;

@@ -38,6 +38,8 @@ class FitLoop {
 
   void train_epoch();
   bool train_step();
+  // Whether the epoch goes on: an engine's step needs all its batches.
+  bool has_another_step() const;
   LossResult step_with_gradients();
   LossResult step_without_gradients();
   void check_finite(double loss) const;
@@ -50,6 +52,8 @@ class FitLoop {
   void check_epoch_so_far() const;
   void save(bool wait = false);
   void save_on_request();
+  // Until the last state is on disk, or cannot be brought there.
+  void save_at_end();
   // A signal, or the time limit: saves, and throws Preempted unless it was Ctrl-C.
   void handle_preemption();
 

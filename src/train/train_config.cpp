@@ -3,6 +3,7 @@
 #include <lockstep/error.h>
 #include <lockstep/train_config.h>
 
+#include "train/governed_options.h"
 #include "train/train_options.h"
 
 namespace lockstep {
@@ -135,26 +136,11 @@ void check_together(const TrainConfig& config) {
 void refuse_governed(const TrainConfig& config, const nlohmann::json& before, const nlohmann::json& after) {
   if (config.deepspeed_config.empty()) return;
   const DeepSpeedConfig file = DeepSpeedConfig::from_argument(config.deepspeed_config);
-  const bool has_batch = file.train_batch_size || file.train_micro_batch_size_per_gpu;
-  const auto refuse = [&](bool governs, const char* field, const char* key) {
-    if (!governs || before.value(field, nlohmann::json()) == after.value(field, nlohmann::json())) return;
+  for (const train::GovernedOption& option : train::governed_changes(file, before, after)) {
     throw ConfigError("config", fmt::format("{} {} and deepspeed_config say the same thing: leave it to the "
                                             "file, where it is {}",
-                                            field, after.at(field).dump(), key));
-  };
-  refuse(has_batch, "batch_size", "train_micro_batch_size_per_gpu");
-  refuse(true, "accumulate_steps", "gradient_accumulation_steps");
-  refuse(true, "dtype", "bf16 or fp16");
-  refuse(true, "precision", "torch_autocast");
-  refuse(true, "clip_grad_norm", "gradient_clipping");
-  refuse(true, "zero_stage", "zero_optimization.stage");
-  refuse(true, "zero_persistence_threshold", "zero_optimization.stage3_param_persistence_threshold");
-  refuse(true, "find_unused_parameters", "zero_optimization.ignore_unused_parameters");
-  refuse(file.optimizer.exists(), "lr", "optimizer.params.lr");
-  refuse(file.optimizer.exists(), "base_lr", "optimizer.params.lr");
-  refuse(file.optimizer.exists(), "momentum", "optimizer.params.momentum");
-  refuse(file.optimizer.exists(), "weight_decay", "optimizer.params.weight_decay");
-  refuse(file.scheduler.exists(), "gamma", "scheduler.params");
+                                            option.name, after.at(option.name).dump(), option.key));
+  }
 }
 
 }  // namespace

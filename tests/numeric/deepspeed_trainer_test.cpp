@@ -7,7 +7,11 @@
 
 #include <fstream>
 
+#include "checkpoint/catalog.h"
+#include "checkpoint/reader.h"
+#include "engine/make_schedule.h"
 #include "support/config_error.h"
+#include "support/counted_saves.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
 
@@ -16,6 +20,7 @@ namespace {
 
 using test::Training;
 using testing::HasSubstr;
+using testing::Not;
 
 class DeepSpeedTrainerTest : public testing::Test {
  protected:
@@ -140,12 +145,63 @@ TEST_F(DeepSpeedTrainerTest, GoesOnFromWhatAnEngineSaved) {
   EXPECT_EQ(first, rates);
 }
 
+// A second training of the same weights: as the trainer does it without a file.
+TEST_F(DeepSpeedTrainerTest, ASecondFitBeginsItsScheduleAndItsCountsAnew) {
+  const std::string text = R"({"gradient_clipping": 0, "scheduler": {"type": "WarmupLR", "params":
+    {"warmup_num_steps": 40, "warmup_max_lr": 0.02, "warmup_type": "linear"}}})";
+  std::vector<double> rates;  // of each step
+  const auto twice = [&](Training training, std::shared_ptr<Callback> schedule) {
+    rates.clear();
+    training.make_callbacks = [&, schedule] {
+      std::vector<std::shared_ptr<Callback>> callbacks;
+      if (schedule) callbacks.push_back(schedule);
+      callbacks.push_back(std::make_shared<Callback>(
+          CallbackOptions{.on = Stage::kTrainBatchStart},
+          [&](Trainer& trainer) { rates.push_back(learning_rates(trainer.optimizer()).front()); }));
+      return callbacks;
+    };
+    training.fit = [](Trainer& trainer, const Loader& data) {
+      trainer.fit(data);
+      return trainer.fit(data);
+    };
+    return training.run();
+  };
+  const LearningRateSchedule schedule =
+      engine::make_schedule(DeepSpeedConfig::from_text(text, "ds.json").scheduler).value();
+  const Training::Outcome expected = twice(
+      training(1, "own"), std::make_shared<ScheduleLearningRate>(schedule, ScheduleLearningRate::Per::kStep));
+  const std::vector<double> expected_rates = rates;
+  ASSERT_EQ(expected_rates.size(), 64u);
+  EXPECT_EQ(expected_rates[0], expected_rates[32]);
+  Training by_file = governed(1, "file", text);
+  by_file.config.checkpoint_every = 8;
+  const Training::Outcome outcome = twice(by_file, nullptr);
+  EXPECT_EQ(rates, expected_rates);
+  test::expect_close_weights(outcome, expected, 1e-5);
+  EXPECT_EQ(outcome.result.steps, expected.result.steps);
+  const checkpoint::Reader saved(folder_.path() / "file-2/checkpoints/step-0000000032");
+  EXPECT_EQ(saved.metadata().at("engine").at("global_steps"), 32);
+  EXPECT_EQ(saved.metadata().at("engine").at("global_samples"), 32 * 24);
+}
+
 // Four batches an epoch in steps of three: the fourth is left for another epoch.
 TEST_F(DeepSpeedTrainerTest, AnEpochHasWholeStepsOnly) {
   const Training::Outcome outcome = governed(1, "whole", R"({"gradient_accumulation_steps": 3})").run();
   EXPECT_EQ(outcome.result.steps, 8);
   EXPECT_THAT(test::error_of([&] { governed(1, "none", R"({"gradient_accumulation_steps": 5})").run(); }),
               HasSubstr("an epoch has 4 batches a rank, and deepspeed_config accumulates 5"));
+}
+
+// A batch is left over after the step that ends an epoch: that step is saved once, with the
+// epoch done.
+TEST_F(DeepSpeedTrainerTest, TheLastStepOfAnEpochIsSavedOnce) {
+  const auto saves = std::make_shared<test::CountedSaves>();
+  Training training = governed(1, "once", R"({"gradient_accumulation_steps": 3})");
+  training.config.checkpoint_every_steps = 1;
+  training.make_callbacks = [&] { return std::vector<std::shared_ptr<Callback>>{saves}; };
+  EXPECT_EQ(training.run().result.steps, 8);
+  EXPECT_EQ(saves->count(), 8);
+  EXPECT_EQ(checkpoint::newest_valid(folder_.path() / "once/checkpoints")->step, 8);
 }
 
 TEST_F(DeepSpeedTrainerTest, WhatDoesNotGoTogetherIsRefused) {
@@ -201,6 +257,47 @@ TEST_F(DeepSpeedTrainerTest, FlagsThatTheFileSaysTooAreRefused) {
                 TrainConfig::from_args(2, argv.data());
               }),
               HasSubstr("deepspeed needs a configuration"));
+}
+
+// Set in code, as a program's own defaults are: they give way to the file, and not silently.
+TEST_F(DeepSpeedTrainerTest, ValuesInCodeThatGiveWayToTheFileAreNamed) {
+  const auto said = [&](const std::function<void(TrainConfig&)>& set) {
+    Training training = governed(1, "said", R"({"train_micro_batch_size_per_gpu": 12,
+      "gradient_accumulation_steps": 2, "gradient_clipping": 0.5,
+      "zero_optimization": {"stage": 1, "ignore_unused_parameters": false}})");
+    training.config.max_iter = 1;
+    set(training.config);
+    testing::internal::CaptureStderr();
+    training.run();
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(said([](TrainConfig&) {}), Not(HasSubstr("the program sets")));
+  EXPECT_THAT(said([](TrainConfig& config) {
+                config.batch_size = 12;
+                config.accumulate_steps = 2;
+                config.clip_grad_norm = 0.5;
+                config.zero_stage = 1;
+              }),
+              Not(HasSubstr("the program sets")));
+  const std::string text = said([](TrainConfig& config) {
+    config.batch_size = 24;
+    config.accumulate_steps = 3;
+    config.precision = "bf16";
+    config.clip_grad_norm = 1;
+    config.zero_stage = 3;
+    config.zero_persistence_threshold = 7;
+    config.find_unused_parameters = true;
+  });
+  for (const char* line :
+       {"batch_size to 24, and deepspeed_config to 12, which counts: its key is "
+        "train_micro_batch_size_per_gpu",
+        "accumulate_steps to 3, and deepspeed_config to 2",
+        "precision to \"bf16\", and deepspeed_config to \"fp32\"",
+        "clip_grad_norm to 1.0, and deepspeed_config to 0.5", "zero_stage to 3, and deepspeed_config to 1",
+        "zero_persistence_threshold to 7, and deepspeed_config to 100000",
+        "find_unused_parameters to true, and deepspeed_config to false"}) {
+    EXPECT_THAT(text, HasSubstr(std::string("the program sets ") + line));
+  }
 }
 
 }  // namespace

@@ -255,6 +255,37 @@ TEST_P(EngineTest, TheProgramMayDecideWhenAStepIsDue) {
   });
 }
 
+// Gradients that only this rank has must not become a step: it is refused, and they are kept for
+// the backward that reduces them.
+TEST_P(EngineTest, AStepByGradientsThatAreNotReducedIsRefused) {
+  run([&](Communicator& group) {
+    for (const char* managed : {"true", "false"}) {
+      const DeepSpeedConfig file = config(std::string("managed_gradient_accumulation: ") + managed +
+                                          R"(, optimizer: {type: "SGD", params: {lr: 0.1}})");
+      const auto trained = [&](bool steps_too_early) {
+        BlockNet net;
+        auto engine = initialize(net, file, group);
+        const auto backward = [&](int step) {
+          engine.backward(engine.forward(batch_of(group.rank(), step)).square().mean());
+        };
+        {
+          const auto scope = engine.no_sync();
+          backward(0);
+        }
+        if (steps_too_early) {
+          EXPECT_THAT(error_of([&] { engine.step(); }),
+                      HasSubstr("the last backward() before it was inside no_sync()"));
+        }
+        backward(1);
+        engine.step();
+        EXPECT_EQ(engine.global_steps(), 1);
+        return parameters_of(engine, net);
+      };
+      expect_same(trained(true), trained(false));
+    }
+  });
+}
+
 TEST_P(EngineTest, ABatchThatIsNotTheConfigurationsIsCaughtAtTheFirstForward) {
   run([&](Communicator& group) {
     BlockNet net;
