@@ -14,6 +14,7 @@
 #include <sstream>
 #include <thread>
 
+#include "checkpoint/catalog.h"
 #include "support/process.h"
 #include "support/temporary_folder.h"
 
@@ -93,21 +94,34 @@ class TrainingTest : public testing::Test {
     FAIL() << "a process still holds " << lock;
   }
 
+  // The step of the newest checkpoint, of which every byte is right; 0: there is none.
+  int64_t newest_step(const std::string& name) const {
+    const auto checkpoints = folder(name) / "checkpoints";
+    for (const checkpoint::Entry& entry : checkpoint::list(checkpoints)) {
+      EXPECT_TRUE(entry.valid()) << entry.path << ": " << entry.problem;
+    }
+    const auto newest = checkpoint::newest_valid(checkpoints);
+    return newest ? newest->step : 0;
+  }
+
+  // Kills a run again and again. What was saved stays whole, and the run that is left alone
+  // ends as one that nobody killed.
+  void kill_and_compare(const std::vector<std::string>& options, int kills);
+
   std::string weights(const std::string& name) const { return read_file(folder(name) / "model.safetensors"); }
 
   TemporaryFolder folder_{"/dev/shm"};
 };
 
-TEST_F(TrainingTest, KilledAtFiftyMomentsEndsOnTheSameBits) {
-  const std::vector<std::string> options = {"--nprocs", "2", "--max_iter", "4000", "--checkpoint_every_steps",
-                                            "50"};
+void TrainingTest::kill_and_compare(const std::vector<std::string>& options, int kills) {
   Process straight = start("straight", options);
   ASSERT_EQ(finish(straight), ExitStatus{.code = 0}) << straight.errors();
 
   // All at once, as a machine goes that is switched off, or one rank, which the others notice.
   std::mt19937 random(20261115);
   int ranks_killed = 0;
-  for (int kill = 0; kill < 50; ++kill) {
+  int64_t newest = 0;
+  for (int kill = 0; kill < kills; ++kill) {
     Process victim = start("killed", options);
     // Also before the first line: while it starts, or while it loads a checkpoint.
     if (kill % 5 != 0) ASSERT_TRUE(victim.read_line(seconds(60))) << victim.errors();
@@ -122,6 +136,9 @@ TEST_F(TrainingTest, KilledAtFiftyMomentsEndsOnTheSameBits) {
     one_rank ? (void)::kill(ranks[random() % ranks.size()], SIGKILL) : victim.signal(SIGKILL);
     ranks_killed += finish(victim).code > 0 && one_rank ? 1 : 0;
     ASSERT_NO_FATAL_FAILURE(wait_until_free("killed"));
+    const int64_t step = newest_step("killed");
+    ASSERT_GE(step, newest) << "what was saved is gone after kill " << kill;
+    newest = step;
   }
   EXPECT_GT(ranks_killed, 0) << "none was killed before the training was done";
   Process last = start("killed", options);
@@ -130,6 +147,16 @@ TEST_F(TrainingTest, KilledAtFiftyMomentsEndsOnTheSameBits) {
   EXPECT_THAT(last.output(), HasSubstr("Trained 4000 epochs (16000 steps)"));
   ASSERT_FALSE(weights("straight").empty());
   EXPECT_EQ(weights("killed"), weights("straight"));
+}
+
+TEST_F(TrainingTest, KilledAtFiftyMomentsEndsOnTheSameBits) {
+  kill_and_compare({"--nprocs", "2", "--max_iter", "4000", "--checkpoint_every_steps", "50"}, 50);
+}
+
+// Every rank writes its part of each checkpoint.
+TEST_F(TrainingTest, KilledWithDividedStatesEndsOnTheSameBits) {
+  kill_and_compare(
+      {"--nprocs", "2", "--max_iter", "4000", "--checkpoint_every_steps", "50", "--zero_stage", "2"}, 20);
 }
 
 TEST_F(TrainingTest, CtrlCEndsAfterTheStepWithACheckpoint) {
