@@ -54,6 +54,15 @@ auto under(std::string_view section) {
 
 std::string master_name(const std::string& name) { return std::string(interop::kMasterPrefix) + name; }
 
+// What a buffer is read into: another tensor where the file has it in another floating-point
+// dtype, as DeepSpeed's have, which leave buffers as they are beside weights of 16 bit.
+at::Tensor place_of_buffer(const Reader& reader, const std::string& name, const at::Tensor& buffer) {
+  const std::string saved = std::string(interop::kModelPrefix) + name;
+  if (!buffer.is_floating_point() || !reader.has(saved)) return buffer;
+  const c10::ScalarType dtype = reader.entry(saved).dtype;
+  return c10::isFloatingType(dtype) ? buffer.to(dtype) : buffer;  // itself where it is the same
+}
+
 }  // namespace
 
 void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const ShardedModel& sharded,
@@ -90,12 +99,17 @@ void restore_weight_parts(const Reader& reader, const torch::nn::Module& module,
   const auto shapes = sharded.shapes();
   const auto names = names_of(module);
   NamedTensors own;
-  std::map<std::string, at::Tensor> stand_ins;  // one for all names of a tied parameter
-  std::map<const void*, std::string> divided;   // which of them a stand-in is for
+  std::map<std::string, at::Tensor> stand_ins;               // one for all names of a tied parameter
+  std::map<const void*, std::string> divided;                // which of them a stand-in is for
+  std::vector<std::pair<at::Tensor, at::Tensor>> converted;  // buffers, and what is read for them
   for (const auto& [name, tensor] : interop::weights_of(module)) {
     const auto parameter = names.find(tensor.unsafeGetTensorImpl());
     const auto shape = parameter == names.end() ? shapes.end() : shapes.find(parameter->second);
     own.emplace_back(name, tensor);
+    if (parameter == names.end()) {
+      own.back().second = place_of_buffer(reader, name, tensor);
+      converted.emplace_back(tensor, own.back().second);
+    }
     if (shape == shapes.end()) continue;
     at::Tensor& stand_in = stand_ins[parameter->second];
     if (!stand_in.defined()) {
@@ -119,6 +133,9 @@ void restore_weight_parts(const Reader& reader, const torch::nn::Module& module,
   }
   const torch::NoGradGuard no_grad;
   reader.read(whole);
+  for (auto& [buffer, read] : converted) {
+    if (!read.is_same(buffer)) buffer.copy_(read);
+  }
   const bool has_masters = std::any_of(name_in_file.begin(), name_in_file.end(), [&](const auto& names) {
     return reader.has(master_name(names.first));
   });

@@ -19,8 +19,8 @@ namespace lockstep::engine {
 void add_parts(checkpoint::Snapshot& snapshot, const torch::nn::Module& module, const ShardedModel& sharded,
                bool is_main);
 
-// Each rank reads its own parts only. Collective. ConfigError: another model, and what
-// differs.
+// Each rank reads its own parts only. Buffers may be in another floating-point dtype.
+// Collective. ConfigError: another model, and what differs.
 void restore_weight_parts(const checkpoint::Reader& reader, const torch::nn::Module& module,
                           ShardedModel& sharded);
 void restore_optimizer_parts(const checkpoint::Reader& reader, ShardedModel& sharded);

@@ -12,6 +12,13 @@ namespace {
 // take memory.
 constexpr int64_t kChunkBytes = 1 << 20;
 
+// Where a tensor of any dtype may begin: the widest element, of complex doubles, has so many.
+constexpr int64_t kAlignmentBytes = 16;
+
+int64_t aligned_bytes(const at::Tensor& tensor) {
+  return (static_cast<int64_t>(tensor.nbytes()) + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+}
+
 bool goes_by_itself(const at::Tensor& tensor) {
   return tensor.is_contiguous() && static_cast<int64_t>(tensor.nbytes()) >= kChunkBytes;
 }
@@ -48,7 +55,7 @@ void broadcast_coalesced(const std::vector<at::Tensor>& tensors, const Communica
       communicator.broadcast(tensor.detach(), root).wait();
     } else {
       together.push_back(tensor);
-      items.push_back({static_cast<int64_t>(tensor.nbytes()), at::kByte, tensor.device()});
+      items.push_back({aligned_bytes(tensor), at::kByte, tensor.device()});
     }
   }
   for (const BucketLayout& chunk : plan_buckets(items, {kChunkBytes, kChunkBytes})) {
