@@ -7,7 +7,9 @@
 namespace lockstep {
 namespace {
 
-c10d::ReduceOp to_c10d(ReduceOp op) {
+c10d::ReduceOp to_c10d(ReduceOp op, int size) {
+  // Of one rank the mean is the sum, and NCCL gets the mean of bfloat16 wrong there.
+  if (op == ReduceOp::kMean && size == 1) return c10d::ReduceOp::SUM;
   switch (op) {
     case ReduceOp::kSum: return c10d::ReduceOp::SUM;
     case ReduceOp::kMean: return c10d::ReduceOp::AVG;
@@ -59,7 +61,7 @@ Work Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout tim
   return impl_->start("all_reduce", bytes_of(tensor), timeout, [&](c10d::Backend& backend, auto limit) {
     std::vector<at::Tensor> tensors{comm::wire_view(tensor)};
     c10d::AllreduceOptions options;
-    options.reduceOp = to_c10d(op);
+    options.reduceOp = to_c10d(op, size());
     options.timeout = limit;
     return backend.allreduce(tensors, options);
   });
@@ -77,7 +79,7 @@ Work Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& in
     at::Tensor out = comm::wire_view(output);
     at::Tensor in = comm::wire_view(input);
     c10d::ReduceScatterOptions options;
-    options.reduceOp = to_c10d(op);
+    options.reduceOp = to_c10d(op, size());
     options.timeout = limit;
     return backend._reduce_scatter_base(out, in, options);
   });

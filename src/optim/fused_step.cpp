@@ -224,6 +224,12 @@ class FusedAdam : public Base {
 }  // namespace
 
 std::unique_ptr<FusedStep> FusedStep::make(torch::optim::Optimizer& optimizer) {
+  // The kernels take learning rates in float32: too coarse for float64.
+  for (const OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.scalar_type() == at::kDouble) return nullptr;
+    }
+  }
   // Exactly these classes: what is derived from them may do something else.
   const std::type_info& type = typeid(optimizer);
   if (type == typeid(torch::optim::SGD) && FusedSgd::can_do(optimizer)) {

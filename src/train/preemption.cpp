@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/environment.h"
 #include "base/log.h"
@@ -51,14 +52,9 @@ struct Preemption::Impl {
     const double elapsed = std::chrono::duration<double>(Clock::now() - last_asked).count();
     const int signal = signals.received();
     const bool late = deadline && std::chrono::system_clock::now() >= *deadline;
-    const at::Tensor votes =
-        torch::tensor({signal != 0 ? world.rank() + 1.0 : 0.0, static_cast<double>(signal), late ? 1.0 : 0.0,
-                       elapsed / static_cast<double>(interval)},
-                      torch::kFloat64)
-            .to(world.device());
-    world.communicator().all_reduce(votes, ReduceOp::kMax).wait();
-    const at::Tensor result = votes.cpu();
-    const auto* vote = result.const_data_ptr<double>();
+    const std::array<double, 4> vote =
+        largest({signal != 0 ? world.rank() + 1.0 : 0.0, static_cast<double>(signal), late ? 1.0 : 0.0,
+                 elapsed / static_cast<double>(interval)});
     if (vote[0] > 0) {
       const char* name = ::sigabbrev_np(static_cast<int>(vote[1]));
       agreed_signal = static_cast<int>(vote[1]);
@@ -68,6 +64,16 @@ struct Preemption::Impl {
     }
     choose_interval(vote[3]);
     return !reason.empty();
+  }
+
+  // Over all ranks. One that is alone does not wait for its device.
+  std::array<double, 4> largest(std::array<double, 4> own) const {
+    if (world.size() == 1) return own;
+    const at::Tensor here = torch::from_blob(own.data(), {4}, torch::kFloat64);
+    const at::Tensor votes = here.to(world.device(), torch::kFloat64, /*non_blocking=*/false, /*copy=*/true);
+    world.communicator().all_reduce(votes, ReduceOp::kMax).wait();
+    here.copy_(votes);
+    return own;
   }
 
   // The slowest rank's step decides, so that all ask after the same step. It grows slowly,

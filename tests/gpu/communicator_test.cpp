@@ -50,7 +50,10 @@ void expect_reductions(const Communicator& group, const Ranks& ranks) {
     const at::Tensor all = ranks.all(777, dtype).to(at::kDouble);
     const double tolerance = dtype == at::kBFloat16 ? 1e-2 : dtype == at::kHalf ? 1e-3 : 1e-6;
     const auto expect = [&](ReduceOp op, const at::Tensor& expected, const char* name) {
-      EXPECT_TRUE(torch::allclose(reduced(op, dtype).to(at::kDouble), expected, tolerance)) << name << dtype;
+      const at::Tensor result = reduced(op, dtype).to(at::kDouble);
+      EXPECT_TRUE(torch::allclose(result, expected, tolerance, tolerance))
+          << name << dtype << ": off by " << (result - expected).abs().max().item<double>() << " of "
+          << expected.abs().max().item<double>();
     };
     expect(ReduceOp::kSum, all.sum(0), "sum of ");
     expect(ReduceOp::kMean, all.mean(0), "mean of ");

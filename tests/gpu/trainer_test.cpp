@@ -73,7 +73,8 @@ TEST_F(GpuTrainerTest, EndsWhereTheCpuEnds) {
     gpu.config.clip_grad_norm = 0.5;
     gpu.config.accumulate_steps = 2;
     gpu.config.ema_decay = 0.9;
-    gpu.batch_norm = true;
+    // What is before a norm has a gradient of rounding alone, which Adam makes as large as any.
+    gpu.batch_norm = !adam;
     if (adam) gpu.make_optimizer = make_adam;
     Training cpu = gpu;
     cpu.device = c10::kCPU;
