@@ -59,7 +59,7 @@ class EngineCore {
   struct Impl;
 
   // While it lives, backward() adds to this rank's gradients only; step() is refused. The
-  // first backward() after it reduces them with its own.
+  // next backward() that reduces, at stages 0 and 1 the last of a step, takes them along.
   class NoSync {
    public:
     ~NoSync();

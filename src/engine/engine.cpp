@@ -257,9 +257,9 @@ EngineCore::EngineCore(EngineCore&&) noexcept = default;
 EngineCore::Forward::Forward(EngineCore& engine, std::optional<int64_t> batch_size) : impl_(*engine.impl_) {
   const bool trains = at::GradMode::is_enabled() && impl_.module->is_training();
   if (trains && batch_size) impl_.meet_batch(*batch_size);
-  if (trains) impl_.report.expect_training(impl_.global_steps);
   impl_.report.begin(StepPhase::kForward);
   impl_.replica->prepare_forward();
+  if (trains) impl_.report.expect_training(impl_.global_steps);
   if (impl_.autocast) autocast_ = std::make_unique<engine::Autocast>(*impl_.autocast, impl_.device.type());
 }
 

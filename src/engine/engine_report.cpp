@@ -121,13 +121,13 @@ void EngineReport::expect_training(int64_t step) {
 
 void EngineReport::begin(StepPhase phase) {
   if (comms_) comms_->enter(name_of(phase));
-  if (config_.wall_clock_breakdown) phase_began_ = now();
+  if (measures_phases()) phase_began_ = now();
 }
 
 void EngineReport::end(StepPhase phase) {
   if (comms_) comms_->enter("outside");
   if (profiler_ && phase == StepPhase::kForward) profiler_->end_forward();
-  if (config_.wall_clock_breakdown) add(phase, now() - phase_began_);
+  if (measures_phases()) add(phase, now() - phase_began_);
 }
 
 void EngineReport::add(StepPhase phase, std::chrono::nanoseconds time) {

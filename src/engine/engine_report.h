@@ -57,7 +57,7 @@ class EngineReport {
   void watch_collectives();
   void log_comms_summary(bool show_straggler) const;
 
-  // Before the begin() of a forward that is trained on; `step` as FlopsProfiler's.
+  // After the begin() of a forward that is trained on; `step` as FlopsProfiler's.
   void expect_training(int64_t step);
   void begin(StepPhase phase);
   void end(StepPhase phase);
@@ -80,6 +80,7 @@ class EngineReport {
   void write_monitors(const StepFacts& facts);
   void print_profile(const StepFacts& facts);
   double milliseconds(StepPhase phase) const;
+  bool measures_phases() const { return config_.wall_clock_breakdown || config_.flops_profiler.enabled; }
 
   const DeepSpeedConfig& config_;
   const Communicator group_;

@@ -1,5 +1,6 @@
 #include "engine/model_profile.h"
 
+#include <lockstep/named_tensors.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ std::string short_type(std::string_view type) {
   }
   if (arguments == std::string_view::npos) return std::string(name);
   const std::string_view rest = type.substr(arguments + 1);
-  return std::string(name) + "<" + short_type(rest.substr(0, rest.find_first_of("<>, "))) + ">";
+  return std::string(name) + "<" + short_type(rest.substr(0, rest.find_first_of("<>,"))) + ">";
 }
 
 // Not where stage 3 has taken a parameter apart.
@@ -43,7 +44,7 @@ size_t ModelProfile::add(const torch::nn::Module& module, std::string name, int 
   const size_t index = parts_.size();
   parts_.push_back({name, short_type(module.name()), depth});
   parents_.push_back(parent);
-  for (const at::Tensor& parameter : module.parameters(/*recurse=*/true)) {
+  for (const auto& [unused, parameter] : named_parameters(module)) {  // a tied one once
     parts_[index].parameters += parameter.numel();
   }
   for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {

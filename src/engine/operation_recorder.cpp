@@ -24,16 +24,16 @@ struct Counted : at::ObserverContext {
 };
 
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function) {
-  if (recording->is_inside) return nullptr;
+  if (!recording || recording->is_inside) return nullptr;
   const auto cost = cost_of(function.name(), function.inputs());
   if (!cost) return nullptr;
-  recording->is_inside = true;
   recording->listener.began(*cost, function.inputs());
+  recording->is_inside = true;
   return std::make_unique<Counted>();
 }
 
 void on_end(const at::RecordFunction&, at::ObserverContext* context) {
-  if (context == nullptr) return;
+  if (context == nullptr || !recording) return;
   const c10::Device device = recording->device;
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
   recording->listener.ended(Clock::now() - static_cast<Counted*>(context)->began);

@@ -71,6 +71,7 @@ void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const Sharde
   const auto names = names_of(module);
   const auto shapes = sharded.shapes();
   const auto parts = by_name(sharded.parameter_parts());
+  std::multimap<std::string, std::string> tied;  // other names of a parameter
   for (const auto& [name, tensor] : interop::weights_of(module)) {
     const std::string saved = std::string(interop::kModelPrefix) + name;
     const auto parameter = names.find(tensor.unsafeGetTensorImpl());
@@ -81,10 +82,16 @@ void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const Sharde
     const auto own = parts.find(parameter->second);
     if (own == parts.end()) continue;
     for (const Part& part : own->second) snapshot.pieces.push_back(piece_of(saved, part));
+    if (name != parameter->second) tied.emplace(parameter->second, name);
   }
   if (sharded.has_masters()) {
     for (const Part& part : sharded.master_parts()) {
       snapshot.pieces.push_back(piece_of(master_name(part.name), part));
+      // As the weight, under each of its names: whoever reads masters need not know what is tied.
+      const auto [first, last] = tied.equal_range(part.name);
+      for (auto other = first; other != last; ++other) {
+        snapshot.pieces.push_back(piece_of(master_name(other->second), part));
+      }
     }
   }
   const ShardedModel::OptimizerParts optimizer = sharded.optimizer_parts();

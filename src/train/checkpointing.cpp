@@ -118,6 +118,7 @@ void Checkpointing::save(TrainState& state, std::optional<double> metric, bool w
   }
   const bool lost = waits ? any_rank(world_, failed) : divided && failed;
   last_step_ = lost ? -1 : snapshot.step;
+  not_begun_ = failed;
 }
 
 fs::path Checkpointing::find() const {
@@ -140,8 +141,9 @@ std::optional<fs::path> Checkpointing::resume(TrainState& state) {
 
 bool Checkpointing::finish() {
   if (!enabled_) return true;
-  // Where the model is whole only rank 0 knows.
-  const bool failed = any_rank(world_, !wait_for_writer());
+  // Where the model is whole only rank 0 knows, also that the last one never began.
+  const bool failed = any_rank(world_, !wait_for_writer() || not_begun_);
+  not_begun_ = false;
   if (failed) last_step_ = -1;
   return !failed;
 }

@@ -70,6 +70,7 @@ class Checkpointing {
   std::unique_ptr<Writer> writer_;  // where enabled: on rank 0, or on all
   int64_t last_step_ = -1;
   int64_t failures_ = 0;
+  bool not_begun_ = false;  // the last save, on this rank
 };
 
 }  // namespace lockstep::train

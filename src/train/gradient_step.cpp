@@ -196,13 +196,13 @@ void GradientStep::meet(torch::optim::Optimizer& optimizer) {
   }
   if (!config_.cuda_graph) return;
   if (!fused_) {
-    throw ConfigError(
-        "train",
-        fmt::format("cuda_graph needs a GPU, fused_optimizer, and SGD, Adam or AdamW without "
-                    "dampening, without a step of one's own, without zero_stage, and without ema_decay under "
-                    "fp16: "
-                    "the device is {}, the optimizer {}",
-                    world_.device().str(), optimizer_class(optimizer)));
+    throw ConfigError("train",
+                      fmt::format("cuda_graph needs a GPU, fused_optimizer, and SGD, Adam or AdamW without "
+                                  "dampening, without a step of one's own, without zero_stage, not in "
+                                  "float64, and without ema_decay under "
+                                  "fp16: "
+                                  "the device is {}, the optimizer {}",
+                                  world_.device().str(), optimizer_class(optimizer)));
   }
   if (world_.size() > 1 && world_.communicator().backend() != "nccl") {
     throw ConfigError(

@@ -15,27 +15,50 @@ namespace {
 using test::BlockNet;
 using test::formula;
 
-class EngineExportTest : public testing::TestWithParam<int> {};
+struct TiedImpl : torch::nn::Module {
+  TiedImpl()
+      : weight(register_parameter("weight", formula({3, 3}, 7))),
+        out(register_module("out", torch::nn::Linear(3, 2))) {
+    register_parameter("again", weight);
+    test::set_parameters(*this);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    return out(torch::matmul(torch::tanh(torch::matmul(x, weight)), weight));
+  }
+  torch::Tensor weight;
+  torch::nn::Linear out;
+};
+TORCH_MODULE(Tied);
+
+class EngineExportTest : public testing::TestWithParam<int> {
+ protected:
+  // Three steps in bf16 on two ranks, and a checkpoint.
+  template <typename Net>
+  void train() {
+    test::run_group({"shm", {0, 0}}, [&](Communicator& group) {
+      Net net;
+      auto engine = initialize(
+          net,
+          DeepSpeedConfig::from_text(
+              "{train_micro_batch_size_per_gpu: 4, bf16: {enabled: true}, optimizer: {type: \"AdamW\", "
+              "params: {lr: 0.01}}, zero_optimization: {stage: " +
+                  std::to_string(GetParam()) + ", stage3_param_persistence_threshold: 9}}",
+              "ds.json"),
+          group);
+      for (int step = 0; step < 3; ++step) {
+        engine.backward(engine.forward(formula({4, 3}, step).to(torch::kBFloat16)).square().mean());
+        engine.step();
+      }
+      engine.save_checkpoint(folder_.path());
+    });
+  }
+
+  const test::TemporaryFolder folder_;
+};
 
 TEST_P(EngineExportTest, Float32IsTheMasterBehindTheWeight) {
-  const test::TemporaryFolder folder;
-  test::run_group({"shm", {0, 0}}, [&](Communicator& group) {
-    BlockNet net;
-    auto engine = initialize(net,
-                             DeepSpeedConfig::from_text("{train_micro_batch_size_per_gpu: 4, bf16: {enabled: "
-                                                        "true}, optimizer: {type: \"AdamW\", params: {lr: "
-                                                        "0.01}}, zero_optimization: {stage: " +
-                                                            std::to_string(GetParam()) +
-                                                            ", stage3_param_persistence_threshold: 9}}",
-                                                        "ds.json"),
-                             group);
-    for (int step = 0; step < 3; ++step) {
-      engine.backward(engine.forward(formula({4, 3}, step).to(torch::kBFloat16)).square().mean());
-      engine.step();
-    }
-    engine.save_checkpoint(folder.path());
-  });
-  const interop::WeightsSource source = interop::find_weights(folder.path());
+  train<BlockNet>();
+  const interop::WeightsSource source = interop::find_weights(folder_.path());
   const NamedTensors saved = interop::read_tensors(source, interop::WhichTensors::kModel);
   const NamedTensors whole = interop::read_weights_as(source, torch::kFloat32);
   const NamedTensors half = interop::read_weights_as(source, torch::kFloat16);
@@ -51,6 +74,20 @@ TEST_P(EngineExportTest, Float32IsTheMasterBehindTheWeight) {
     is_finer = is_finer || !torch::equal(whole[i].second, saved[i].second.to(torch::kFloat32));
   }
   EXPECT_TRUE(is_finer) << "these are the bfloat16 weights, not what is behind them";
+}
+
+// Read by name, the last of which counts: all of them must be the master.
+TEST_P(EngineExportTest, ATiedWeightIsTheSameUnderEachName) {
+  train<Tied>();
+  NamedTensors whole = interop::read_weights_as(interop::find_weights(folder_.path()), torch::kFloat32);
+  const auto find = [&](const std::string& name) {
+    for (const auto& [own, tensor] : whole) {
+      if (own == name) return tensor;
+    }
+    throw std::out_of_range(name);
+  };
+  EXPECT_TRUE(torch::equal(find("weight"), find("again")));
+  EXPECT_FALSE(torch::equal(find("again"), find("again").to(torch::kBFloat16).to(torch::kFloat32)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Stages, EngineExportTest, testing::Values(0, 1, 2, 3));
