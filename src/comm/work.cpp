@@ -1,7 +1,7 @@
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <lockstep/communicator.h>
 
 #include "comm/communicator_impl.h"
+#include "comm/device_wait.h"
 
 namespace lockstep {
 
@@ -17,8 +17,7 @@ std::shared_ptr<Work::Impl> Communicator::Impl::new_work(std::string_view operat
 void Communicator::Impl::finish_observed(Work& work, comm::Call call,
                                          std::chrono::steady_clock::time_point began) const {
   work.wait();
-  const at::Device at = device();
-  if (!at.is_cpu()) c10::impl::VirtualGuardImpl(at.type()).synchronizeDevice(at.index());
+  comm::wait_for_device(device());
   call.time = std::chrono::steady_clock::now() - began;
   observer_->called(call);
 }

@@ -1,6 +1,5 @@
 #include "engine/engine_report.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
@@ -12,6 +11,7 @@
 #include "base/log.h"
 #include "base/size_text.h"
 #include "comm/communicator_impl.h"
+#include "comm/device_wait.h"
 #include "engine/sharded_options.h"
 
 namespace lockstep::engine {
@@ -90,13 +90,8 @@ void EngineReport::say_configuration(const DeepSpeedConfig::BatchTriple& batch) 
   if (config_.dump_state) base::log_info(kComponent, "configuration: {}", config_.to_json().dump(2));
 }
 
-void EngineReport::wait_for_device() const {
-  if (device_.is_cpu()) return;
-  c10::impl::VirtualGuardImpl(device_.type()).synchronizeDevice(device_.index());
-}
-
 EngineReport::Clock::time_point EngineReport::now() const {
-  wait_for_device();
+  comm::wait_for_device(device_);
   return Clock::now();
 }
 
@@ -165,7 +160,7 @@ void EngineReport::print_progress(const StepFacts& facts) {
   if (facts.loss_scale) line += fmt::format(", loss_scale={:g}", *facts.loss_scale);
   base::log_info(kComponent, "{}", line);
   if (!config_.throughput_timer.enabled || !first_end_) return;
-  if (config_.throughput_timer.synchronized) wait_for_device();
+  if (config_.throughput_timer.synchronized) comm::wait_for_device(device_);
   const auto time = Clock::now();
   base::log_info(kComponent, "global_step={}, RunningAvgSamplesPerSec={:.6g}, CurrSamplesPerSec={:.6g}",
                  facts.step, rate(facts.samples - first_samples_, time - *first_end_),

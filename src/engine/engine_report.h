@@ -73,7 +73,6 @@ class EngineReport {
   using Clock = std::chrono::steady_clock;
 
   Clock::time_point now() const;
-  void wait_for_device() const;
   bool prints_after(int64_t step) const;
   void print_progress(const StepFacts& facts);
   void print_times(const StepFacts& facts);

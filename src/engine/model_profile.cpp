@@ -70,14 +70,12 @@ size_t ModelProfile::owner_of(c10::ArrayRef<const c10::IValue> inputs) const {
 
 void ModelProfile::began(const Cost& cost, c10::ArrayRef<const c10::IValue> inputs) {
   running_ = owner_of(inputs);
-  for (size_t part = running_;; part = parents_[part]) {
-    parts_[part].cost += cost;
-    if (part == 0) return;
-  }
+  running_cost_ = cost;
 }
 
 void ModelProfile::ended(std::chrono::nanoseconds time) {
   for (size_t part = running_;; part = parents_[part]) {
+    parts_[part].cost += running_cost_;
     parts_[part].time += time;
     if (part == 0) return;
   }

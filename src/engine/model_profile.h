@@ -54,7 +54,8 @@ class ModelProfile final : public OperationListener {
   std::vector<Part> parts_;
   std::vector<size_t> parents_;  // of each part; the model's is itself
   std::vector<Owned> owned_;
-  size_t running_ = 0;
+  size_t running_ = 0;  // the part whose operation runs, and what that costs
+  Cost running_cost_ = {};
 };
 
 }  // namespace lockstep::engine

@@ -1,9 +1,10 @@
 #include "engine/operation_recorder.h"
 
 #include <ATen/record_function.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <memory>
+
+#include "comm/device_wait.h"
 
 namespace lockstep::engine {
 namespace {
@@ -34,8 +35,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function
 
 void on_end(const at::RecordFunction&, at::ObserverContext* context) {
   if (context == nullptr || !recording) return;
-  const c10::Device device = recording->device;
-  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  comm::wait_for_device(recording->device);
   recording->listener.ended(Clock::now() - static_cast<Counted*>(context)->began);
   recording->is_inside = false;
 }

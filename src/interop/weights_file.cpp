@@ -33,33 +33,22 @@ NamedTensors read_checkpoint(const std::filesystem::path& folder, WhichTensors w
   std::vector<checkpoint::Target> targets;
   for (const std::string& name : reader.names()) {
     const bool is_model = name.starts_with(kModelPrefix);
-    if (which == WhichTensors::kModel && !is_model) continue;
-    const checkpoint::TensorEntry& entry = reader.entry(name);
+    if (which != WhichTensors::kAll && !is_model) continue;
+    const std::string shown = which == WhichTensors::kAll ? name : name.substr(kModelPrefix.size());
+    const std::string master = std::string(kMasterPrefix) + shown;
+    const std::string& source = which == WhichTensors::kMasters && reader.has(master) ? master : name;
+    const checkpoint::TensorEntry& entry = reader.entry(source);
     const at::Tensor tensor = at::empty(entry.shape, at::TensorOptions().dtype(entry.dtype));
-    targets.push_back({name, tensor, 0});
-    result.emplace_back(which == WhichTensors::kModel ? name.substr(kModelPrefix.size()) : name, tensor);
+    targets.push_back({source, tensor, 0});
+    result.emplace_back(shown, tensor);
   }
-  if (result.empty() && which == WhichTensors::kModel && !reader.names().empty()) {
+  if (result.empty() && which != WhichTensors::kAll && !reader.names().empty()) {
     throw ConfigError("interop",
                       fmt::format("checkpoint '{}' holds no weights of a model: no tensor begins with '{}'",
                                   folder.string(), kModelPrefix));
   }
   reader.read(targets);
   return result;
-}
-
-// Puts the masters in the place of the weights that they are behind.
-void put_masters(const std::filesystem::path& folder, NamedTensors& weights) {
-  const checkpoint::Reader reader(folder);
-  std::vector<checkpoint::Target> targets;
-  for (auto& [name, tensor] : weights) {
-    const std::string master = std::string(kMasterPrefix) + name;
-    if (!reader.has(master)) continue;
-    const checkpoint::TensorEntry& entry = reader.entry(master);
-    tensor = at::empty(entry.shape, at::TensorOptions().dtype(entry.dtype));
-    targets.push_back({master, tensor, 0});
-  }
-  reader.read(targets);
 }
 
 NamedTensors read_safetensors(const std::filesystem::path& path) {
@@ -109,8 +98,8 @@ NamedTensors read_tensors(const WeightsSource& source, WhichTensors which) {
 }
 
 NamedTensors read_weights_as(const WeightsSource& source, c10::ScalarType dtype) {
-  NamedTensors weights = read_tensors(source, WhichTensors::kModel);
-  if (dtype == c10::kFloat && source.kind == Kind::kCheckpoint) put_masters(source.path, weights);
+  NamedTensors weights =
+      read_tensors(source, dtype == c10::kFloat ? WhichTensors::kMasters : WhichTensors::kModel);
   for (auto& [name, tensor] : weights) {
     if (tensor.is_floating_point()) tensor = tensor.to(dtype);
   }

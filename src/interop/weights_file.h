@@ -31,11 +31,12 @@ std::filesystem::path checkpoints_folder(const std::filesystem::path& run);
 bool is_checkpoint(const std::filesystem::path& folder);
 
 enum class WhichTensors {
-  kModel,  // a checkpoint's weights, without kModelPrefix
-  kAll,    // a checkpoint's tensors under their names in it
+  kModel,    // a checkpoint's weights, without kModelPrefix
+  kMasters,  // the same, with the master in the place of a weight that has one
+  kAll,      // a checkpoint's tensors under their names in it
 };
 
-// A file has no other tensors than its weights: kAll is the same for it.
+// A file has no other tensors than its weights: all three are the same for it.
 NamedTensors read_tensors(const WeightsSource& source, WhichTensors which);
 // The weights, in this dtype where they are floating-point: as float32 the masters behind
 // 16-bit ones, where the checkpoint has them.

@@ -9,6 +9,7 @@
 #include "support/block_net.h"
 #include "support/formula.h"
 #include "support/gpu.h"
+#include "support/overflow_schedule.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
@@ -16,6 +17,7 @@ namespace {
 
 using test::BlockNet;
 using test::formula;
+using test::parameters_of;
 using test::same_bits;
 
 class GpuEngineTest : public test::GpuTest {
@@ -31,52 +33,19 @@ class GpuEngineTest : public test::GpuTest {
   }
   World alone_in_the_world() const { return World(RankMap(), alone(), device()); }
 
-  // Overflows of the last rank, and what DeepSpeed's scale makes of them: with hysteresis 2
-  // the first is forgiven, the next halve; the third calm step in a row doubles, with a window
-  // of 2.
   void expect_schedule(const World& world, int stage, const std::string& zero = "") const;
 };
-
-std::vector<at::Tensor> parameters_of(EngineCore& engine, const BlockNet& net) {
-  const auto scope = engine.gather_parameters();
-  std::vector<at::Tensor> copies;
-  for (const at::Tensor& parameter : net->parameters()) copies.push_back(parameter.detach().clone());
-  return copies;
-}
 
 void GpuEngineTest::expect_schedule(const World& world, int stage, const std::string& zero) const {
   SCOPED_TRACE("stage " + std::to_string(stage) + zero);
   BlockNet net;
-  auto engine =
-      initialize(net,
-                 config(stage, zero,
-                        R"(fp16: {enabled: true, initial_scale_power: 4, loss_scale_window: 2, hysteresis: 2},
+  auto engine = initialize(net, config(stage, zero, test::kOverflowSchedule + R"(,
                 optimizer: {type: "AdamW", params: {lr: 0.1}})"),
-                 world);
-  const std::vector<bool> overflows = {false, true, true, true, false, false, false, true};
-  const std::vector<double> scales = {16, 16, 8, 4, 4, 4, 8, 8};
-  int64_t skipped = 0;
-  for (size_t step = 0; step < overflows.size(); ++step) {
-    const auto before = parameters_of(engine, net);
-    EXPECT_EQ(before[0].device(), device());
-    at::Tensor x = batch_of(world, static_cast<int>(step), at::kHalf);
-    if (overflows[step] && world.rank() == world.size() - 1) x = x * std::numeric_limits<double>::infinity();
-    engine.backward(engine.forward(x).square().mean());
-    engine.step();
-    skipped += overflows[step] ? 1 : 0;
-    EXPECT_EQ(engine.was_step_applied(), !overflows[step]) << "step " << step;
-    EXPECT_EQ(engine.loss_scale(), scales[step]) << "step " << step;
-    EXPECT_EQ(engine.skipped_steps(), skipped);
-    EXPECT_EQ(std::isfinite(engine.get_global_grad_norm().value()), !overflows[step]);
-    const auto after = parameters_of(engine, net);
-    for (size_t i = 0; i < after.size(); ++i) {
-      if (overflows[step]) {
-        EXPECT_TRUE(same_bits(after[i], before[i])) << "step " << step << ", parameter " << i;
-      }
-    }
-    EXPECT_EQ(same_bits(after[0], before[0]), overflows[step]) << "step " << step;
-  }
-  EXPECT_EQ(engine.global_steps(), 8);
+                           world);
+  test::expect_overflow_schedule(engine, [&](int step) {
+    EXPECT_EQ(parameters_of(engine)[0].device(), device());
+    return batch_of(world, step, at::kHalf);
+  });
 }
 
 TEST_F(GpuEngineTest, OverflowsSkipStepsAtEveryStage) {
@@ -153,8 +122,8 @@ TEST_F(GpuEngineTest, SavesAndGoesOnBitForBit) {
     auto second = initialize(resumed, file, world);
     ASSERT_TRUE(second.load_checkpoint(folder.path()));
     train(second, 4, 8);
-    const auto expected = parameters_of(first, straight);
-    const auto actual = parameters_of(second, resumed);
+    const auto expected = parameters_of(first);
+    const auto actual = parameters_of(second);
     for (size_t i = 0; i < expected.size(); ++i) {
       EXPECT_TRUE(same_bits(actual[i], expected[i])) << "stage " << stage << ", parameter " << i;
     }

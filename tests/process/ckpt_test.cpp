@@ -26,18 +26,10 @@ using testing::Not;
 
 class CkptTest : public testing::Test {
  protected:
-  struct Result {
-    int status;
-    std::string output;
-    std::string errors;
-  };
-
-  Result ckpt(std::vector<std::string> arguments) {
+  Finished ckpt(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {program_path("lockstep"), "ckpt"});
     Process process(std::move(arguments));
-    const auto status = process.wait(std::chrono::seconds(60));
-    EXPECT_TRUE(status) << "no end";
-    return {status ? status->code : -1, process.output(), process.errors()};
+    return finish(process, std::chrono::seconds(60));
   }
 
   json ckpt_json(std::vector<std::string> arguments) {
@@ -82,8 +74,8 @@ class CkptTest : public testing::Test {
 
 TEST_F(CkptTest, ListsTheCheckpointsOfARun) {
   make_run();
-  const Result result = ckpt({"ls", path("run")});
-  EXPECT_EQ(result.status, 0) << result.errors;
+  const Finished result = ckpt({"ls", path("run")});
+  EXPECT_EQ(result.code, 0) << result.errors;
   EXPECT_THAT(result.output,
               AllOf(HasSubstr("step"), HasSubstr("0.25"), HasSubstr("latest"), HasSubstr("best")));
   const json rows = ckpt_json({"ls", checkpoints()});
@@ -111,8 +103,8 @@ TEST_F(CkptTest, ListsABrokenOneAsSuch) {
 
 TEST_F(CkptTest, InspectsACheckpoint) {
   make_run();
-  const Result result = ckpt({"inspect", step(20)});
-  EXPECT_EQ(result.status, 0) << result.errors;
+  const Finished result = ckpt({"inspect", step(20)});
+  EXPECT_EQ(result.code, 0) << result.errors;
   EXPECT_THAT(result.output, AllOf(HasSubstr("model.weight"), HasSubstr("float32"), HasSubstr("[2, 3]"),
                                    HasSubstr("int64"), HasSubstr("learning_rate"), HasSubstr("cosine")));
   const json content = ckpt_json({"inspect", path("run")});
@@ -132,40 +124,40 @@ TEST_F(CkptTest, InspectsAFileOfPython) {
 
 TEST_F(CkptTest, VerifyNamesWhatIsBroken) {
   make_run();
-  EXPECT_EQ(ckpt({"verify", path("run")}).status, 0);
+  EXPECT_EQ(ckpt({"verify", path("run")}).code, 0);
   damage(step(20));
-  const Result one = ckpt({"verify", step(20)});
-  EXPECT_EQ(one.status, 1);
+  const Finished one = ckpt({"verify", step(20)});
+  EXPECT_EQ(one.code, 1);
   EXPECT_THAT(one.output, AllOf(HasSubstr("BROKEN"), HasSubstr("shard-00000-of-00001.safetensors")));
-  const Result all = ckpt({"verify", path("run")});
-  EXPECT_EQ(all.status, 1);
+  const Finished all = ckpt({"verify", path("run")});
+  EXPECT_EQ(all.code, 1);
   EXPECT_THAT(all.output, AllOf(HasSubstr("ok      " + step(30)), HasSubstr("BROKEN  " + step(20))));
-  EXPECT_EQ(ckpt({"verify", step(10)}).status, 0);
+  EXPECT_EQ(ckpt({"verify", step(10)}).code, 0);
 }
 
 TEST_F(CkptTest, ExportsAndImportsTheModel) {
   make_run();
   for (const std::string name : {"w.pt", "w.safetensors"}) {
-    const Result result = ckpt({"export", path("run"), "--to", path(name), "--prefix", "module."});
-    ASSERT_EQ(result.status, 0) << result.errors;
+    const Finished result = ckpt({"export", path("run"), "--to", path(name), "--prefix", "module."});
+    ASSERT_EQ(result.code, 0) << result.errors;
     const auto tensors = interop::read_weights(path(name));
     ASSERT_EQ(tensors.size(), 2U);
     for (const auto& [key, tensor] : tensors) {
       EXPECT_TRUE(key == "module.weight" ? tensor.equal(torch::full({2, 3}, 30.0))
                                          : tensor.item<int64_t>() == 30);
     }
-    ASSERT_EQ(ckpt({"import", path(name), "--to", path("from_" + name)}).status, 0);
-    EXPECT_EQ(ckpt({"diff", path("from_" + name), step(30)}).status, 0) << "without the prefix again";
+    ASSERT_EQ(ckpt({"import", path(name), "--to", path("from_" + name)}).code, 0);
+    EXPECT_EQ(ckpt({"diff", path("from_" + name), step(30)}).code, 0) << "without the prefix again";
     EXPECT_EQ(ckpt_json({"inspect", path("from_" + name)})["metadata"]["weights_only"], true);
   }
-  ASSERT_EQ(ckpt({"export", step(10), "--to", path("all.safetensors"), "--what", "all"}).status, 0);
+  ASSERT_EQ(ckpt({"export", step(10), "--to", path("all.safetensors"), "--what", "all"}).code, 0);
   EXPECT_EQ(interop::read_weights(path("all.safetensors")).size(), 3U);
 }
 
 TEST_F(CkptTest, ExportsInAnotherDtype) {
   make_run();
-  ASSERT_EQ(ckpt({"export", path("run"), "--to", path("half.safetensors"), "--dtype", "float16"}).status, 0);
-  const Result result = ckpt({"inspect", path("half.safetensors")});
+  ASSERT_EQ(ckpt({"export", path("run"), "--to", path("half.safetensors"), "--dtype", "float16"}).code, 0);
+  const Finished result = ckpt({"inspect", path("half.safetensors")});
   EXPECT_THAT(result.output, HasSubstr("float16"));
   EXPECT_THAT(result.output, Not(HasSubstr("float32")));
   EXPECT_THAT(result.output, HasSubstr("int64"));  // a counter stays what it is
@@ -173,19 +165,19 @@ TEST_F(CkptTest, ExportsInAnotherDtype) {
 
 TEST_F(CkptTest, ImportsADeepSpeedCheckpoint) {
   const std::string saved = data_path("fuzz/deepspeed_checkpoint/stage3");
-  const Result result = ckpt({"import", saved, "--to", path("run")});
-  ASSERT_EQ(result.status, 0) << result.errors;
+  const Finished result = ckpt({"import", saved, "--to", path("run")});
+  ASSERT_EQ(result.code, 0) << result.errors;
   EXPECT_THAT(result.output, AllOf(HasSubstr("step-0000000003"), HasSubstr("stage 3, 2 ranks, step 3"),
                                    HasSubstr("left behind: when")));
-  EXPECT_EQ(ckpt({"verify", path("run")}).status, 0);
+  EXPECT_EQ(ckpt({"verify", path("run")}).code, 0);
   EXPECT_EQ(ckpt_json({"inspect", path("run")})["metadata"]["optimizer"]["class"], "AdamW");
-  const Result again = ckpt({"import", saved, "--to", path("run")});
-  EXPECT_EQ(again.status, 2);
+  const Finished again = ckpt({"import", saved, "--to", path("run")});
+  EXPECT_EQ(again.code, 2);
   EXPECT_THAT(again.errors, HasSubstr("has checkpoints already"));
-  ASSERT_EQ(ckpt({"import", saved, "--tag", "global_step3", "--to", path("w.safetensors")}).status, 0);
-  EXPECT_EQ(ckpt({"diff", path("w.safetensors"), path("run")}).status, 0);
-  const Result missing = ckpt({"import", saved, "--tag", "global_step9", "--to", path("other")});
-  EXPECT_EQ(missing.status, 2);
+  ASSERT_EQ(ckpt({"import", saved, "--tag", "global_step3", "--to", path("w.safetensors")}).code, 0);
+  EXPECT_EQ(ckpt({"diff", path("w.safetensors"), path("run")}).code, 0);
+  const Finished missing = ckpt({"import", saved, "--tag", "global_step9", "--to", path("other")});
+  EXPECT_EQ(missing.code, 2);
   EXPECT_THAT(missing.errors, HasSubstr("global_step9"));
   EXPECT_FALSE(std::filesystem::exists(path("other")));
 }
@@ -195,10 +187,10 @@ TEST_F(CkptTest, FillsATorchScriptModule) {
   NamedTensors weights = interop::read_weights(golden + "network.pt");
   for (auto& entry : weights) entry.second = entry.second + 1;
   interop::write_torch_file(path("w.pt"), weights);
-  const Result result =
+  const Finished result =
       ckpt({"export", path("w.pt"), "--to", path("filled.pt"), "--script", golden + "script.pt"});
-  ASSERT_EQ(result.status, 0) << result.errors;
-  EXPECT_EQ(ckpt({"diff", path("filled.pt"), path("w.pt")}).status, 0);
+  ASSERT_EQ(result.code, 0) << result.errors;
+  EXPECT_EQ(ckpt({"diff", path("filled.pt"), path("w.pt")}).code, 0);
 }
 
 TEST_F(CkptTest, DiffTellsNamesShapesAndValues) {
@@ -212,8 +204,8 @@ TEST_F(CkptTest, DiffTellsNamesShapesAndValues) {
                                            {"module.shape", torch::ones({3})},
                                            {"module.type", torch::ones({2}, torch::kDouble)},
                                            {"module.come", torch::ones({2})}});
-  const Result result = ckpt({"diff", path("a.pt"), path("b.pt")});
-  EXPECT_EQ(result.status, 1);
+  const Finished result = ckpt({"diff", path("a.pt"), path("b.pt")});
+  EXPECT_EQ(result.code, 1);
   EXPECT_THAT(
       result.output,
       AllOf(HasSubstr("value"), HasSubstr("0.5"), HasSubstr("0.2"), HasSubstr("only in a: float32 [2]"),
@@ -225,18 +217,18 @@ TEST_F(CkptTest, DiffTellsNamesShapesAndValues) {
 
 TEST_F(CkptTest, DiffHasATolerance) {
   make_run();
-  EXPECT_EQ(ckpt({"diff", step(10), step(10)}).status, 0);
-  EXPECT_EQ(ckpt({"diff", step(10), step(20)}).status, 1);
-  EXPECT_EQ(ckpt({"diff", step(10), step(20), "--rtol", "0.6"}).status, 0);
-  EXPECT_EQ(ckpt({"diff", step(10), step(20), "--atol", "9"}).status, 1);
-  EXPECT_EQ(ckpt({"diff", step(10), step(20), "--atol", "10", "--what", "all"}).status, 0);
+  EXPECT_EQ(ckpt({"diff", step(10), step(10)}).code, 0);
+  EXPECT_EQ(ckpt({"diff", step(10), step(20)}).code, 1);
+  EXPECT_EQ(ckpt({"diff", step(10), step(20), "--rtol", "0.6"}).code, 0);
+  EXPECT_EQ(ckpt({"diff", step(10), step(20), "--atol", "9"}).code, 1);
+  EXPECT_EQ(ckpt({"diff", step(10), step(20), "--atol", "10", "--what", "all"}).code, 0);
 }
 
 TEST_F(CkptTest, BadInputIsSaidAndChangesNothing) {
   make_run();
   const auto expect_refused = [&](const std::vector<std::string>& arguments, const std::string& text) {
-    const Result result = ckpt(arguments);
-    EXPECT_EQ(result.status, 2) << text;
+    const Finished result = ckpt(arguments);
+    EXPECT_EQ(result.code, 2) << text;
     EXPECT_THAT(result.errors, HasSubstr(text));
   };
   expect_refused({"ls", path("absent")}, "absent");

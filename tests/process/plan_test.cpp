@@ -22,18 +22,10 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-struct Result {
-  int status = -1;
-  std::string output;
-  std::string errors;
-};
-
-Result plan(std::vector<std::string> arguments) {
+Finished plan(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {program_path("lockstep"), "plan"});
   Process process(std::move(arguments));
-  const auto status = process.wait(std::chrono::seconds(120));
-  EXPECT_TRUE(status) << "no end";
-  return {status ? status->code : -1, process.output(), process.errors()};
+  return finish(process, std::chrono::seconds(120));
 }
 
 // LUMI's model at its smallest: 5 717 416 parameters, as timm and torchvision count them.
@@ -45,15 +37,15 @@ std::vector<std::string> tiny_vit(const std::vector<std::string>& more) {
 
 json plan_json(std::vector<std::string> arguments) {
   arguments.emplace_back("--json");
-  const Result result = plan(std::move(arguments));
-  EXPECT_EQ(result.status, kExitSuccess) << result.errors;
+  const Finished result = plan(std::move(arguments));
+  EXPECT_EQ(result.code, kExitSuccess) << result.errors;
   return json::parse(result.output);
 }
 
 // 4 bytes of a parameter, 4 of its gradient and 8 of Adam's: 91.48 MB whole.
 TEST(PlanTest, TellsStageByStageWhatFits) {
-  const Result result = plan(tiny_vit({"--memory", "60MB", "--no-activations"}));
-  EXPECT_EQ(result.status, kExitSuccess) << result.errors;
+  const Finished result = plan(tiny_vit({"--memory", "60MB", "--no-activations"}));
+  EXPECT_EQ(result.code, kExitSuccess) << result.errors;
   EXPECT_EQ(result.errors, "");
   EXPECT_THAT(result.output, HasSubstr("vit --model tiny: 5717416 trained parameters, fp32, 8 rank(s), "
                                        "32 samples a rank, Adam\n"));
@@ -72,8 +64,8 @@ TEST(PlanTest, TellsStageByStageWhatFits) {
   EXPECT_THAT(result.output, ContainsRegex("float32 +405504 +0 +50688 +when needed +12 +0 "
                                            "+encoder.layers.encoder_layer_11.mlp.3.weight and 2 more\n"));
 
-  const Result none = plan(tiny_vit({"--memory", "1MiB", "--no-activations"}));
-  EXPECT_EQ(none.status, kExitSuccess) << none.errors;
+  const Finished none = plan(tiny_vit({"--memory", "1MiB", "--no-activations"}));
+  EXPECT_EQ(none.code, kExitSuccess) << none.errors;
   EXPECT_THAT(none.output, AllOf(HasSubstr("No stage of these fits into 1.05 MB: more ranks"),
                                  Not(ContainsRegex(" yes\n"))));
 }
@@ -182,8 +174,8 @@ TEST(PlanTest, RefusesWhatItCannotPlan) {
       {{no_weights.string()}, "notes.safetensors"},
   };
   for (const auto& [arguments, error] : cases) {
-    const Result result = plan(arguments);
-    EXPECT_EQ(result.status, kExitUsage) << error << ": " << result.errors;
+    const Finished result = plan(arguments);
+    EXPECT_EQ(result.code, kExitUsage) << error << ": " << result.errors;
     EXPECT_THAT(result.errors, HasSubstr(error));
     EXPECT_EQ(result.output, "");
   }

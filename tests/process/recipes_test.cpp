@@ -24,12 +24,6 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-struct Outcome {
-  int code = -1;
-  std::string output;
-  std::string errors;
-};
-
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
@@ -54,13 +48,9 @@ class RecipesTest : public testing::Test {
                                     {"OMP_NUM_THREADS", std::nullopt}});
   }
 
-  static Outcome finish(Process& process) {
-    const auto status = process.wait(seconds(240));
-    EXPECT_TRUE(status) << "no end: " << process.output() << process.errors();
-    return {status ? status->code : -1, process.output(), process.errors()};
-  }
+  static Finished finish(Process& process) { return test::finish(process, seconds(240)); }
 
-  Outcome train(const std::vector<std::string>& words) const {
+  Finished train(const std::vector<std::string>& words) const {
     Process process = start(words);
     return finish(process);
   }
@@ -94,19 +84,19 @@ std::vector<std::string> with(std::vector<std::string> words, const std::vector<
 }
 
 TEST_F(RecipesTest, TheCommandAloneListsTheRecipesWithTheirDefaults) {
-  const Outcome list = train({});
+  const Finished list = train({});
   EXPECT_EQ(list.code, kExitSuccess);
   for (const char* text : {"  sine ", "  mnist ", "  fashion-mnist ", "  cifar100 ", "  vit ",
                            "--epochs 14 --batch-size 64 (a rank)", "--batch-size 512 (over all ranks)"}) {
     EXPECT_THAT(list.output, HasSubstr(text));
   }
-  const Outcome wrong = train({"fashion_mnist"});
+  const Finished wrong = train({"fashion_mnist"});
   EXPECT_EQ(wrong.code, kExitUsage);
   EXPECT_THAT(wrong.errors, HasSubstr("unknown recipe 'fashion_mnist'; did you mean 'fashion-mnist'?"));
 }
 
 TEST_F(RecipesTest, MnistPrintsPrincetonsLinesOverBothRanks) {
-  const Outcome run = train(
+  const Finished run = train(
       with(kSmallMnist, {"--epochs", "2", "--log-interval", "2", "--run-dir", run_folder(), "--save-model"}));
   EXPECT_EQ(run.code, kExitSuccess) << run.errors;
   EXPECT_EQ(run.errors, "");
@@ -132,7 +122,7 @@ TEST_F(RecipesTest, MnistPrintsPrincetonsLinesOverBothRanks) {
 
 TEST_F(RecipesTest, MnistTestsEverySampleOnceOnAnyNumberOfRanks) {
   const auto accuracy = [this](const std::string& ranks) {
-    const Outcome run =
+    const Finished run =
         train({"mnist", "--data", "synthetic", "--max-samples", "101", "--epochs", "0", "--val-at-start",
                "--test-batch-size", "7", "--nprocs", ranks, "--run-dir", run_folder() + ranks});
     EXPECT_EQ(run.code, kExitSuccess) << run.errors;
@@ -148,8 +138,8 @@ TEST_F(RecipesTest, MnistTestsEverySampleOnceOnAnyNumberOfRanks) {
 
 TEST_F(RecipesTest, ImagesOnTheDeviceTrainToTheSameNumbers) {
   const auto lines = [this](const std::string& where) {
-    const Outcome run = train(with(kSmallMnist, {"--epochs", "1", "--log-interval", "1", "--device-data",
-                                                 where, "--run-dir", run_folder() + where}));
+    const Finished run = train(with(kSmallMnist, {"--epochs", "1", "--log-interval", "1", "--device-data",
+                                                  where, "--run-dir", run_folder() + where}));
     EXPECT_EQ(run.code, kExitSuccess) << run.errors;
     std::vector<std::string> kept;
     for (const std::string& line : lines_of(run.output)) {
@@ -163,7 +153,7 @@ TEST_F(RecipesTest, ImagesOnTheDeviceTrainToTheSameNumbers) {
 }
 
 TEST_F(RecipesTest, ADryRunIsOneBatchAnEpoch) {
-  const Outcome run = train(with(kSmallMnist, {"--epochs", "2", "--dry-run", "--run-dir", run_folder()}));
+  const Finished run = train(with(kSmallMnist, {"--epochs", "2", "--dry-run", "--run-dir", run_folder()}));
   EXPECT_EQ(run.code, kExitSuccess) << run.errors;
   const std::vector<std::string> expected = {"Train Epoch: 1 [0/320 (0%)]\tLoss: #",
                                              "Train Epoch: 2 [0/320 (0%)]\tLoss: #"};
@@ -173,7 +163,7 @@ TEST_F(RecipesTest, ADryRunIsOneBatchAnEpoch) {
 TEST_F(RecipesTest, ARecipeGoesOnWhereItWas) {
   const auto words = with(kSmallMnist, {"--run-dir", run_folder(), "--log-interval", "10"});
   EXPECT_EQ(train(with(words, {"--epochs", "1"})).code, kExitSuccess);
-  const Outcome again = train(with(words, {"--epochs", "2"}));
+  const Finished again = train(with(words, {"--epochs", "2"}));
   EXPECT_EQ(again.code, kExitSuccess) << again.errors;
   EXPECT_THAT(again.output, HasSubstr("Going on from "));
   EXPECT_EQ(page_lines(again.output, "^Train Epoch"),
@@ -190,7 +180,7 @@ TEST_F(RecipesTest, ARecipeLeavesTheRunOfAnotherOneAlone) {
   };
   const std::string before = configuration();
   EXPECT_THAT(before, HasSubstr("\"run_name\": \"sine\""));
-  const Outcome other = train(with(kSmallMnist, {"--run-dir", run_folder()}));
+  const Finished other = train(with(kSmallMnist, {"--run-dir", run_folder()}));
   EXPECT_EQ(configuration(), before);
   EXPECT_EQ(other.code, kExitUsage);
   EXPECT_THAT(
@@ -208,7 +198,7 @@ TEST_F(RecipesTest, AnEpochThatWasInterruptedIsCountedOn) {
     if (line->starts_with("Train Epoch: 1 [64/")) break;
   }
   first.signal(SIGTERM);
-  const Outcome left = finish(first);
+  const Finished left = finish(first);
   EXPECT_EQ(left.code, kExitPreempted) << left.errors;
   const std::vector<std::string> before = page_lines(left.output, "^Train Epoch");
   ASSERT_FALSE(before.empty());
@@ -217,7 +207,7 @@ TEST_F(RecipesTest, AnEpochThatWasInterruptedIsCountedOn) {
   const int epoch = std::stoi(match[1]);
   const int seen = std::stoi(match[2]);
 
-  const Outcome again = train(with(words, {"--epochs", std::to_string(epoch + 1)}));
+  const Finished again = train(with(words, {"--epochs", std::to_string(epoch + 1)}));
   EXPECT_EQ(again.code, kExitSuccess) << again.errors;
   const bool was_last = seen == 256;
   EXPECT_THAT(page_lines(again.output, "^Train Epoch").front(),
@@ -227,7 +217,7 @@ TEST_F(RecipesTest, AnEpochThatWasInterruptedIsCountedOn) {
 
 TEST_F(RecipesTest, AFileSetsTheRecipesOwnOptionsToo) {
   std::ofstream(folder_.path() / "run.toml") << "epochs = 1\nlog_interval = 4\nlr = 0.5\n";
-  const Outcome run = train(with(kSmallMnist, {"--config", "run.toml", "--run-dir", run_folder()}));
+  const Finished run = train(with(kSmallMnist, {"--config", "run.toml", "--run-dir", run_folder()}));
   EXPECT_EQ(run.code, kExitSuccess) << run.errors;
   EXPECT_EQ(page_lines(run.output, "^Train Epoch").size(), 2u);
   std::ifstream config(folder_.path() / "run/config.json");
@@ -237,10 +227,10 @@ TEST_F(RecipesTest, AFileSetsTheRecipesOwnOptionsToo) {
 }
 
 TEST_F(RecipesTest, MissingDataAreAnErrorThatListsWhereTheyWereLookedFor) {
-  const Outcome nowhere = train({"mnist", "--data", "/nowhere/at-all"});
+  const Finished nowhere = train({"mnist", "--data", "/nowhere/at-all"});
   EXPECT_EQ(nowhere.code, kExitUsage);
   EXPECT_THAT(nowhere.errors, HasSubstr("/nowhere/at-all"));
-  const Outcome usual = train({"cifar100"});
+  const Finished usual = train({"cifar100"});
   EXPECT_EQ(usual.code, kExitUsage);
   EXPECT_THAT(usual.errors, AllOf(HasSubstr("data"), HasSubstr("cifar-100-binary"), HasSubstr("--data")));
 }
@@ -258,7 +248,7 @@ TEST_F(RecipesTest, TheVariableOfTheDataMeansWhatTheFlagMeans) {
 
 TEST_F(RecipesTest, WhatIsWrongWithTheDataIsSaidOnceForAllRanks) {
   for (const std::string recipe : {"mnist", "cifar100", "vit"}) {
-    const Outcome run = train({recipe, "--data", "/nowhere/at-all", "--nprocs", "3", "--batch-size", "3"});
+    const Finished run = train({recipe, "--data", "/nowhere/at-all", "--nprocs", "3", "--batch-size", "3"});
     EXPECT_EQ(run.code, kExitUsage) << recipe;
     EXPECT_THAT(run.errors, ContainsRegex("^\\[rank 0 [^]]*\\] \\[images\\] the training part of "));
     EXPECT_THAT(run.errors, AllOf(Not(HasSubstr("rank 1")), Not(HasSubstr("rank 2")))) << recipe;
@@ -269,13 +259,13 @@ TEST_F(RecipesTest, WhatIsWrongWithTheDataIsSaidOnceForAllRanks) {
 TEST_F(RecipesTest, WhatIsWrongWithTheModelIsSaidOnceForAllRanks) {
   const std::vector<std::string> words = {"vit",  "--data",   "synthetic", "--max-samples", "10", "--model",
                                           "tiny", "--nprocs", "3"};
-  const Outcome weights = train(with(words, {"--weights", "/nowhere.pt"}));
+  const Finished weights = train(with(words, {"--weights", "/nowhere.pt"}));
   EXPECT_EQ(weights.code, kExitUsage);
   EXPECT_THAT(
       weights.errors,
       ContainsRegex("^\\[rank 0 [^]]*\\] \\[interop\\] there is no checkpoint or file '/nowhere.pt': give "));
   EXPECT_EQ(lines_of(weights.errors).size(), 1u) << weights.errors;
-  const Outcome size = train(with(words, {"--image-size", "33"}));
+  const Finished size = train(with(words, {"--image-size", "33"}));
   EXPECT_EQ(size.code, kExitUsage);
   EXPECT_EQ(lines_of(size.errors).size(), 1u) << size.errors;
 }
@@ -286,8 +276,8 @@ const std::vector<std::string> kSmallCifar = {
     "1",        "--nprocs", "2",         "--test-batch-size", "4"};
 
 TEST_F(RecipesTest, CifarPrintsSigma2sLinesAndStopsAtTheTarget) {
-  const Outcome run = train(with(kSmallCifar, {"--epochs", "4", "--target-accuracy", "0", "--patience", "2",
-                                               "--run-dir", run_folder()}));
+  const Finished run = train(with(kSmallCifar, {"--epochs", "4", "--target-accuracy", "0", "--patience", "2",
+                                                "--run-dir", run_folder()}));
   EXPECT_EQ(run.code, kExitSuccess) << run.errors;
   EXPECT_EQ(run.errors, "");
   std::string pages;
@@ -320,7 +310,7 @@ TEST_F(RecipesTest, CifarPrintsSigma2sLinesAndStopsAtTheTarget) {
 }
 
 TEST_F(RecipesTest, CifarsThroughputIsOfTheImagesThatWereTrainedOn) {
-  const Outcome run =
+  const Finished run =
       train(with(kSmallCifar, {"--epochs", "1", "--patience", "0", "--run-dir", run_folder()}));
   EXPECT_EQ(run.code, kExitSuccess) << run.errors;
   EXPECT_THAT(run.output, HasSubstr("Early stopping is off: patience is 0.\n"));
@@ -366,12 +356,12 @@ TEST_F(RecipesTest, CifarsTimeAndThroughputAreThoseOfTheWholeRunThatWasInterrupt
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   first.signal(SIGTERM);
-  const Outcome left = finish(first);
+  const Finished left = finish(first);
   EXPECT_EQ(left.code, kExitPreempted) << left.errors;
   EXPECT_THAT(left.output, Not(HasSubstr("Training Summary")));
 
   const size_t done = page_lines(left.output, "^Epoch [0-9]+/1000 completed").size();
-  const Outcome again = train(with(words, {"--epochs", std::to_string(done + 1)}));
+  const Finished again = train(with(words, {"--epochs", std::to_string(done + 1)}));
   EXPECT_EQ(again.code, kExitSuccess) << again.errors;
   EXPECT_THAT(again.output, HasSubstr(fmt::format("{} of {} epochs are done", done, done + 1)));
   const double time = number_after(again.output, "Total training time: ");
@@ -384,13 +374,13 @@ TEST_F(RecipesTest, CifarsTimeAndThroughputAreThoseOfTheWholeRunThatWasInterrupt
 }
 
 TEST_F(RecipesTest, ABatchThatTheRanksDoNotDivideIsRefusedWithTheNumbers) {
-  const Outcome run = train(with(kSmallCifar, {"--batch-size", "5"}));
+  const Finished run = train(with(kSmallCifar, {"--batch-size", "5"}));
   EXPECT_EQ(run.code, kExitUsage);
   EXPECT_THAT(run.errors, HasSubstr("batch_size is over all ranks and must divide by them: 5 by 2 rank(s)"));
 }
 
 TEST_F(RecipesTest, VitPrintsLumisLinesAndSavesOnce) {
-  const Outcome run =
+  const Finished run =
       train({"vit", "--data", "synthetic", "--model", "tiny", "--image-size", "32", "--max-samples", "9",
              "--batch-size", "2", "--epochs", "2", "--nprocs", "2", "--run-dir", run_folder()});
   EXPECT_EQ(run.code, kExitSuccess) << run.errors;
@@ -402,12 +392,12 @@ TEST_F(RecipesTest, VitPrintsLumisLinesAndSavesOnce) {
   EXPECT_THAT(run.output, ContainsRegex("\nTime elapsed \\(s\\): " + number + "\n"));
   EXPECT_TRUE(std::filesystem::exists(folder_.path() / "run/vit_ti_16_imagenet.pth"));
 
-  const Outcome loaded = train({"vit", "--data", "synthetic", "--model", "tiny", "--image-size", "32",
-                                "--max-samples", "2", "--batch-size", "2", "--epochs", "1", "--no-save-model",
-                                "--weights", run_folder() + "/vit_ti_16_imagenet.pth"});
+  const Finished loaded = train({"vit", "--data", "synthetic", "--model", "tiny", "--image-size", "32",
+                                 "--max-samples", "2", "--batch-size", "2", "--epochs", "1",
+                                 "--no-save-model", "--weights", run_folder() + "/vit_ti_16_imagenet.pth"});
   EXPECT_EQ(loaded.code, kExitSuccess) << loaded.errors;
-  const Outcome other = train({"vit", "--data", "synthetic", "--model", "small", "--image-size", "32",
-                               "--weights", run_folder() + "/vit_ti_16_imagenet.pth"});
+  const Finished other = train({"vit", "--data", "synthetic", "--model", "small", "--image-size", "32",
+                                "--weights", run_folder() + "/vit_ti_16_imagenet.pth"});
   EXPECT_EQ(other.code, kExitUsage);
   EXPECT_THAT(other.errors, HasSubstr("vit_ti_16_imagenet.pth"));
 }
@@ -430,13 +420,13 @@ TEST_F(RecipesTest, LumisConfigurationDrivesVit) {
   std::vector<std::string> by_file = words;
   by_file.insert(by_file.end(),
                  {"--deepspeed", "--deepspeed_config", "ds_config.json", "--run-dir", "by_file"});
-  const Outcome outcome = train(by_file);
+  const Finished outcome = train(by_file);
   EXPECT_EQ(outcome.code, 0) << outcome.errors;
   std::vector<std::string> by_flags = words;
   by_flags.insert(by_flags.end(), {"--zero-stage", "1", "--clip-grad-norm", "1", "--run-dir", "by_flags"});
-  const Outcome same = train(by_flags);
+  const Finished same = train(by_flags);
   EXPECT_EQ(same.code, 0) << same.errors;
-  const auto loss_line = [](const Outcome& of) {
+  const auto loss_line = [](const Finished& of) {
     for (const std::string& line : lines_of(of.output)) {
       if (line.find("Training Loss") != std::string::npos) return line;
     }
@@ -447,7 +437,7 @@ TEST_F(RecipesTest, LumisConfigurationDrivesVit) {
 }
 
 TEST_F(RecipesTest, SineIsTheExample) {
-  const Outcome recipe = train({"sine", "--nprocs", "2", "--run-dir", run_folder()});
+  const Finished recipe = train({"sine", "--nprocs", "2", "--run-dir", run_folder()});
   EXPECT_EQ(recipe.code, kExitSuccess) << recipe.errors;
   Process example({program_path("sine"), "--nprocs", "2", "--run-dir", run_folder() + "-example"},
                   {{"LOCKSTEP_COMPUTE_SETUP", "cpu"}, {"OMP_NUM_THREADS", std::nullopt}});

@@ -1,6 +1,7 @@
 #include "support/process.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -200,6 +201,12 @@ std::optional<ExitStatus> Process::wait(Milliseconds timeout) {
     status_ = WIFSIGNALED(raw) ? ExitStatus{-1, WTERMSIG(raw)} : ExitStatus{WEXITSTATUS(raw), 0};
   }
   return status_;
+}
+
+Finished finish(Process& process, std::chrono::milliseconds timeout) {
+  const auto status = process.wait(timeout);
+  EXPECT_TRUE(status) << "no end: " << process.output() << process.errors();
+  return {status ? status->code : -1, process.output(), process.errors()};
 }
 
 }  // namespace lockstep::test

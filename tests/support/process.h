@@ -75,4 +75,12 @@ class Process {
   std::optional<ExitStatus> status_;
 };
 
+// A program that has ended.
+struct Finished {
+  int code = -1;  // -1: by a signal, or not at all, which is a failure of the test
+  std::string output;
+  std::string errors;
+};
+Finished finish(Process& process, std::chrono::milliseconds timeout);
+
 }  // namespace lockstep::test

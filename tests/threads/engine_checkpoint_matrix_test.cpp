@@ -6,6 +6,7 @@
 
 #include "support/block_net.h"
 #include "support/group_case.h"
+#include "support/overflow_schedule.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
@@ -61,12 +62,7 @@ Outcome finish(TestEngine& engine, const Communicator& group) {
   const at::Tensor own = torch::stack(losses).reshape({1, kAfter});
   at::Tensor all = torch::empty({group.size(), kAfter});
   group.all_gather(all, own).wait();
-  Outcome outcome{all.mean(0), {}};
-  const auto scope = engine.gather_parameters();
-  for (const at::Tensor& parameter : engine->parameters()) {
-    outcome.weights.push_back(parameter.detach().clone());
-  }
-  return outcome;
+  return {all.mean(0), test::parameters_of(engine)};
 }
 
 // Runs `body` with an engine on every rank; what rank 0's gives.

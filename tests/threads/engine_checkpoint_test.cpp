@@ -10,6 +10,7 @@
 #include "support/block_net.h"
 #include "support/config_error.h"
 #include "support/group_case.h"
+#include "support/overflow_schedule.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
 
@@ -19,6 +20,7 @@ namespace {
 using test::BlockNet;
 using test::error_of;
 using test::formula;
+using test::parameters_of;
 using test::run_group;
 using test::same_bits;
 using test::TemporaryFolder;
@@ -50,13 +52,6 @@ void train(Engine<test::BlockNetImpl>& engine, int steps) {
   }
 }
 
-std::vector<at::Tensor> parameters_of(EngineCore& engine, const BlockNet& net) {
-  const auto scope = engine.gather_parameters();
-  std::vector<at::Tensor> result;
-  for (const at::Tensor& parameter : net->parameters()) result.push_back(parameter.detach().clone());
-  return result;
-}
-
 at::Tensor mse_of(const at::Tensor& output, const at::Tensor& target) {
   return torch::mse_loss(output, target);
 }
@@ -74,7 +69,7 @@ TEST_P(EngineCheckpointTest, LoadsAtAnyStageOnOtherRanks) {
     BlockNet net;
     auto engine = initialize(net, config(0, precision, "prescale_gradients: true, "), group);
     train(engine, 7);
-    expected = parameters_of(engine, net);
+    expected = parameters_of(engine);
     expected_lr = engine.get_lr()[0];
   });
   for (int saving = 0; saving <= 3; ++saving) {
@@ -99,7 +94,7 @@ TEST_P(EngineCheckpointTest, LoadsAtAnyStageOnOtherRanks) {
           EXPECT_EQ(engine.global_samples(), 4 * 4 * 2);
           train(engine, 3);
           EXPECT_EQ(engine.get_lr()[0], expected_lr);
-          const auto actual = parameters_of(engine, net);
+          const auto actual = parameters_of(engine);
           for (size_t i = 0; i < actual.size(); ++i) {
             EXPECT_TRUE(torch::allclose(actual[i].to(at::kFloat), expected[i].to(at::kFloat), 1e-5, 1e-6))
                 << "saved at stage " << saving << ", loaded at " << loading << " on " << ranks
@@ -138,8 +133,8 @@ TEST(EngineSavingTest, TheSameStageAndRanksGoOnBitForBit) {
       EXPECT_EQ(engine.loss_scale(), 512) << "doubled once";
       train(engine, 3);
       EXPECT_EQ(engine.loss_scale(), straight.loss_scale());
-      const auto actual = parameters_of(engine, net);
-      const auto expected = parameters_of(straight, whole);
+      const auto actual = parameters_of(engine);
+      const auto expected = parameters_of(straight);
       for (size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(same_bits(actual[i], expected[i])) << i;
     });
   }
@@ -300,7 +295,7 @@ TEST(EngineSavingTest, WholeWeightsInTheModelsDtype) {
       auto engine = initialize(trained, file, group);
       train(engine, 2);
       ASSERT_TRUE(engine.save_16bit_model(folder.path() / "with"));
-      const auto expected = parameters_of(engine, trained);
+      const auto expected = parameters_of(engine);
       group.barrier();
       BlockNet read;
       read->to(at::kBFloat16);

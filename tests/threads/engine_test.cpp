@@ -15,6 +15,7 @@
 #include "support/block_net.h"
 #include "support/config_error.h"
 #include "support/group_case.h"
+#include "support/overflow_schedule.h"
 
 namespace lockstep {
 namespace {
@@ -23,6 +24,7 @@ using test::BlockNet;
 using test::error_of;
 using test::formula;
 using test::GroupCase;
+using test::parameters_of;
 using test::run_group;
 using test::same_bits;
 using testing::HasSubstr;
@@ -59,11 +61,6 @@ std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
   return result;
 }
 
-std::vector<at::Tensor> parameters_of(EngineCore& engine, const BlockNet& net) {
-  const auto scope = engine.gather_parameters();
-  return copies(net->parameters());
-}
-
 void expect_same(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected) {
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t i = 0; i < actual.size(); ++i) {
@@ -91,7 +88,7 @@ TEST_P(EngineTest, Fp32IsDataParallelBitForBit) {
         engine.step();
         EXPECT_TRUE(engine.was_step_applied());
       }
-      expect_same(parameters_of(engine, net), copies(plain->parameters()));
+      expect_same(parameters_of(engine), copies(plain->parameters()));
       EXPECT_EQ(engine.global_steps(), 5);
       EXPECT_EQ(engine.global_samples(), 5 * kBatch * group.size());
       EXPECT_EQ(engine.skipped_steps(), 0);
@@ -139,42 +136,18 @@ TEST_P(EngineTest, ShortDtypesAreShardedModelBitForBit) {
         expected = copies(plain->parameters());
       }
       EXPECT_EQ(expected[0].scalar_type(), precision.dtype);
-      expect_same(parameters_of(engine, net), expected);
+      expect_same(parameters_of(engine), expected);
     });
   }
 }
 
-// Overflows on one rank only, and what DeepSpeed's scale makes of them: with hysteresis 2 the
-// first is forgiven, the next halve; the third calm step in a row doubles, with a window of 2.
 TEST_P(EngineTest, OverflowsSkipTheStepOnAllRanks) {
   run([&](Communicator& group) {
     BlockNet net;
     auto engine = initialize(
-        net, config(R"(fp16: {enabled: true, initial_scale_power: 4, loss_scale_window: 2, hysteresis: 2},
-                  optimizer: {type: "SGD", params: {lr: 0.1}})"),
-        group);
-    const std::vector<bool> overflows = {false, true, true, true, false, false, false, true};
-    const std::vector<double> scales = {16, 16, 8, 4, 4, 4, 8, 8};
-    int64_t skipped = 0;
-    for (size_t step = 0; step < overflows.size(); ++step) {
-      const auto before = parameters_of(engine, net);
-      const bool is_mine = overflows[step] && group.rank() == group.size() - 1;
-      at::Tensor x = batch_of(group.rank(), static_cast<int>(step)).to(at::kHalf);
-      if (is_mine) x = x * std::numeric_limits<double>::infinity();
-      engine.backward(engine.forward(x).square().mean());
-      engine.step();
-      skipped += overflows[step] ? 1 : 0;
-      EXPECT_EQ(engine.was_step_applied(), !overflows[step]) << "step " << step;
-      EXPECT_EQ(engine.loss_scale(), scales[step]) << "step " << step;
-      EXPECT_EQ(engine.skipped_steps(), skipped);
-      EXPECT_EQ(std::isfinite(engine.get_global_grad_norm().value()), !overflows[step]);
-      if (overflows[step]) {
-        expect_same(parameters_of(engine, net), before);
-      } else {
-        EXPECT_FALSE(same_bits(parameters_of(engine, net)[0], before[0]));
-      }
-    }
-    EXPECT_EQ(engine.global_steps(), 8);
+        net, config(test::kOverflowSchedule + R"(, optimizer: {type: "SGD", params: {lr: 0.1}})"), group);
+    test::expect_overflow_schedule(engine,
+                                   [&](int step) { return batch_of(group.rank(), step).to(at::kHalf); });
   });
 }
 
@@ -224,7 +197,7 @@ TEST_P(EngineTest, AccumulatesMicroBatches) {
       EXPECT_EQ(engine.global_steps(), (micro + 1) / 3);
       EXPECT_EQ(engine.get_lr()[0], schedule.at((micro + 1) / 3, 0.1));
     }
-    const auto actual = parameters_of(engine, net);
+    const auto actual = parameters_of(engine);
     if (GetParam().stage < 2) {
       expect_same(actual, copies(plain->parameters()));
     } else {  // parts are reduced each time, and rounded in another order
@@ -279,7 +252,7 @@ TEST_P(EngineTest, AStepByGradientsThatAreNotReducedIsRefused) {
         backward(1);
         engine.step();
         EXPECT_EQ(engine.global_steps(), 1);
-        return parameters_of(engine, net);
+        return parameters_of(engine);
       };
       expect_same(trained(true), trained(false));
     }
@@ -308,10 +281,10 @@ TEST_P(EngineTest, AnOptimizerOfTheProgram) {
     BlockNet net;
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     auto engine = initialize(net, config("bf16: {enabled: true}"), group, &optimizer);
-    const auto before = parameters_of(engine, net);
+    const auto before = parameters_of(engine);
     engine.backward(engine.forward(batch_of(group.rank(), 0).to(at::kBFloat16)).square().mean());
     engine.step();
-    EXPECT_FALSE(same_bits(before[0], parameters_of(engine, net)[0]));
+    EXPECT_FALSE(same_bits(before[0], parameters_of(engine)[0]));
     EXPECT_EQ(&engine.optimizer(), &optimizer);
     if (GetParam().stage > 0) {
       EXPECT_THAT(error_of([&] {
