@@ -49,4 +49,5 @@
 #include <lockstep/weight_average.h>
 #include <lockstep/weights.h>
 #include <lockstep/world.h>
+#include <lockstep/zero_config.h>
 #include <lockstep/zero_plan.h>

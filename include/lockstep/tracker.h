@@ -57,6 +57,17 @@ struct Image {
   std::vector<uint8_t> pixels;
 };
 
+// A part of a model: "blocks/0/conv".
+struct GraphNode {
+  std::string name;  // '/' goes down; the model itself is the first word
+  std::string kind;  // "Conv2d"
+  // Names of the parts whose output it takes, as far as they are known.
+  std::vector<std::string> inputs = {};
+  std::string description = {};  // "Conv2d(3, 64, kernel_size=[3, 3])"
+  int64_t parameters = 0;        // its own, without those of the parts below it
+};
+using Graph = std::vector<GraphNode>;
+
 // Interrupted: to go on later.
 enum class RunStatus { kFinished, kFailed, kInterrupted };
 
@@ -84,6 +95,8 @@ class Tracker {
   virtual void write_image(std::string_view name, const Image& image, int64_t step) {}
   // UTF-8: the model's description, the resolved configuration.
   virtual void write_text(std::string_view name, std::string_view text, int64_t step) {}
+  // Once a run: what the model is made of.
+  virtual void write_graph(const Graph& graph) {}
   // Keeps a copy of a file or of a folder with the run, under its last name. It is read
   // in the background: it must stay as it is until close().
   virtual void log_artifact(const std::filesystem::path& path) {}

@@ -38,6 +38,7 @@ class TrackerSet {
   void write_histogram(std::string_view name, const Histogram& histogram, int64_t step);
   void write_image(std::string_view name, const Image& image, int64_t step);
   void write_text(std::string_view name, std::string_view text, int64_t step);
+  void write_graph(const Graph& graph);
   void log_artifact(const std::filesystem::path& path);
   void flush();
   void close(RunStatus status);

@@ -2,6 +2,7 @@
 
 #include <lockstep/program_options.h>
 #include <lockstep/tracker.h>
+#include <lockstep/zero_config.h>
 
 #include <chrono>
 #include <cstdint>
@@ -79,11 +80,9 @@ struct TrainConfig {
   // On GPUs: the first steps try the algorithms of each convolution and keep the fastest.
   // Another run may keep others, which round differently. Not with deterministic.
   bool cudnn_benchmark = false;
-  // What is divided over the ranks (ZeRO): 0 nothing, 1 the optimizer's state, 2 and
-  // gradients, 3 and parameters. See ShardedModel.
-  int zero_stage = 0;
-  // With zero_stage 3: parameters of fewer elements stay whole on every rank.
-  int64_t zero_persistence_threshold = 100'000;
+  // What is divided over the ranks, and what is offloaded. Its fields have flags like all
+  // others: --zero_stage.
+  ZeroConfig zero = {};
   // A DeepSpeed configuration, as a file or in base64, that governs the training: its batch,
   // precision, clipping, stage, and optimizer and scheduler where it has them. A flag that
   // says the same is an error; a value that is set in code gives way with a warning. See

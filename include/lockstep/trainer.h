@@ -106,7 +106,7 @@ class Trainer {
   at::Tensor predict(const Loader& loader);
 
   // While the result lives all parameters can be read, those of a divided model too
-  // (config.zero_stage 3). Every rank calls it.
+  // (config.zero.stage 3). Every rank calls it.
   [[nodiscard]] std::shared_ptr<void> gather_parameters();
   // Rank 0 writes the weights, as lockstep::save_weights() does. Every rank calls it: a
   // divided model is put together for it.

@@ -37,7 +37,8 @@ void add_optimizer_keys(std::vector<Key>& keys) {
               {.range = kNotNegative, .types = ~of(Type::kLbfgs)})
       .honour("adam_w_mode", &Optimizer::adam_w_mode, "false: Adam with weight decay in the gradient",
               {.types = adams})
-      .honour("torch_adam", &Optimizer::torch_adam, "torch's own implementation", {.types = adams})
+      .honour("torch_adam", &Optimizer::torch_adam,
+              "torch's arithmetic, that of its fused kernels on the CPU", {.types = adams})
       .honour("bias_correction", &Optimizer::bias_correction, "of the moments",
               {.types = adams | of(Type::kLamb)})
       .honour("amsgrad", &Optimizer::amsgrad, "with torch_adam only", {.types = adams})

@@ -28,7 +28,10 @@ ShardedBucket::ShardedBucket(const grad::BucketLayout& layout, const std::vector
     parameters_.push_back(parameters[slot.item]);
     originals_.push_back(parameters_.back().tensor.detach());
   }
-  if (resident) fill(originals_);
+  if (resident) {
+    fill(originals_);
+    originals_.clear();  // at once: with those of all buckets the model would be there twice
+  }
   show();
 }
 
@@ -37,7 +40,10 @@ void ShardedBucket::fill(const std::vector<at::Tensor>& values) {
 }
 
 void ShardedBucket::undo() {
-  for (size_t i = 0; i < originals_.size(); ++i) parameters_[i].tensor.set_data(originals_[i]);
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].tensor.set_data(resident_ ? flat_.views[i].clone() : originals_[i]);
+  }
 }
 
 at::Tensor ShardedBucket::own_part(const at::Tensor& flat) const {

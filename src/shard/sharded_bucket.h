@@ -103,7 +103,7 @@ class ShardedBucket {
   Place place_;
   bool resident_;
   Homes homes_;
-  std::vector<at::Tensor> originals_;  // until divide()
+  std::vector<at::Tensor> originals_;  // of one that is not resident, until divide()
   grad::FlatBuffer flat_;
   at::Tensor part_;    // in the parameters' dtype; of a resident bucket it is a part of flat_
   at::Tensor master_;  // part_ itself, or float32, or in other memory

@@ -12,7 +12,15 @@ using protozero::pbf_writer;
 
 // Field numbers, message by message.
 namespace event {
-enum { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7, kSourceMetadata = 10 };
+enum {
+  kWallTime = 1,
+  kStep = 2,
+  kFileVersion = 3,
+  kGraph = 4,
+  kSummary = 5,
+  kSessionLog = 7,
+  kSourceMetadata = 10
+};
 }
 namespace source_metadata {
 enum { kWriter = 1 };
@@ -47,6 +55,18 @@ enum { kDimension = 2 };
 namespace dimension {
 enum { kSize = 1 };
 }
+namespace graph_def {
+enum { kNode = 1, kVersions = 4 };
+}
+namespace versions {
+enum { kProducer = 1 };
+}
+namespace node_def {
+enum { kName = 1, kOp = 2, kInput = 3, kAttribute = 5 };
+}
+namespace attribute_value {
+enum { kBytes = 2, kInteger = 3 };
+}
 // Of the plugin hparams.
 namespace hparams_data {
 enum { kVersion = 1, kExperiment = 2, kSessionStart = 3, kSessionEnd = 4 };
@@ -80,6 +100,7 @@ enum { kNumber = 2, kString = 3, kBool = 4 };
 // Values of enums.
 constexpr int kSessionStarted = 1;
 constexpr int kTypeString = 7;  // of a tensor
+constexpr int kGraphVersion = 22;
 enum ParameterType { kParameterString = 1, kParameterBool = 2, kParameterNumber = 3 };
 enum EndStatus { kEndSuccess = 1, kEndFailure = 2 };
 
@@ -221,6 +242,31 @@ std::string text_event(EventTime time, std::string_view name, std::string_view t
     });
     add_plugin(item, "text", "");
   });
+}
+
+std::string graph_event(EventTime time, const Graph& graph) {
+  std::string bytes;
+  pbf_writer definition(bytes);
+  const auto add_attribute = [](pbf_writer& item, const char* key, auto&& fill) {
+    add_message(item, node_def::kAttribute, [&](pbf_writer& entry) {
+      entry.add_string(map_entry::kKey, key);
+      add_message(entry, map_entry::kValue, fill);
+    });
+  };
+  for (const GraphNode& node : graph) {
+    add_message(definition, graph_def::kNode, [&](pbf_writer& item) {
+      item.add_string(node_def::kName, node.name);
+      item.add_string(node_def::kOp, node.kind);
+      for (const std::string& input : node.inputs) item.add_string(node_def::kInput, input);
+      add_attribute(item, "description",
+                    [&](pbf_writer& value) { value.add_bytes(attribute_value::kBytes, node.description); });
+      add_attribute(item, "parameters",
+                    [&](pbf_writer& value) { value.add_int64(attribute_value::kInteger, node.parameters); });
+    });
+  }
+  add_message(definition, graph_def::kVersions,
+              [](pbf_writer& version) { version.add_int32(versions::kProducer, kGraphVersion); });
+  return make_event(time, [&](pbf_writer& writer) { writer.add_bytes(event::kGraph, bytes); });
 }
 
 std::string experiment_event(EventTime time, const Hyperparameters& parameters,

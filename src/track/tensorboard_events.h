@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-// The messages of TensorBoard's event files (event.proto, summary.proto and the
+// The messages of TensorBoard's event files (event.proto, summary.proto, graph.proto and the
 // plugin_data.proto of its plugin hparams), serialized.
 namespace lockstep::track {
 
@@ -26,6 +26,8 @@ std::string scalars_event(EventTime time, std::span<const Scalar> scalars);
 std::string histogram_event(EventTime time, std::string_view name, const Histogram& histogram);
 std::string image_event(EventTime time, std::string_view name, const Image& image);
 std::string text_event(EventTime time, std::string_view name, std::string_view text);
+// For the tab GRAPHS.
+std::string graph_event(EventTime time, const Graph& graph);
 
 // For the tab HPARAMS: the names that it shows, the values of this run, how it ended.
 std::string experiment_event(EventTime time, const Hyperparameters& parameters,

@@ -91,6 +91,8 @@ class TensorboardTracker final : public Tracker {
     append(text_event(at(step), name, text));
   }
 
+  void write_graph(const Graph& graph) override { append(graph_event(at(0), graph)); }
+
   void flush() override { file_.sync(); }
 
   void close(RunStatus status) override {

@@ -60,6 +60,10 @@ void TrackerSet::write_text(std::string_view name, std::string_view text, int64_
   for_each([&](Tracker& tracker) { tracker.write_text(name, text, step); });
 }
 
+void TrackerSet::write_graph(const Graph& graph) {
+  for_each([&](Tracker& tracker) { tracker.write_graph(graph); });
+}
+
 void TrackerSet::log_artifact(const std::filesystem::path& path) {
   for_each([&](Tracker& tracker) { tracker.log_artifact(path); });
 }

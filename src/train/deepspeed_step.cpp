@@ -34,6 +34,15 @@ std::string dtype_name(DeepSpeedConfig::Dtype dtype) {
   return "float32";
 }
 
+std::string offload_name(OffloadDevice device) {
+  switch (device) {
+    case OffloadDevice::kCpu: return "cpu";
+    case OffloadDevice::kNvme: return "nvme";
+    case OffloadDevice::kNone: break;
+  }
+  return "none";
+}
+
 // Two would set one learning rate.
 void drop_schedules(TrainConfig& config, const World& world) {
   std::vector<std::shared_ptr<Callback>> kept;
@@ -91,9 +100,12 @@ TrainConfig governed_by(const DeepSpeedConfig& file, TrainConfig config, const W
   config.dtype = dtype_name(file.dtype());
   config.precision = precision_name(engine::autocast_dtype(file, world.device().type()));
   config.clip_grad_norm = file.gradient_clipping;
-  config.zero_stage = static_cast<int>(file.zero.stage);
+  config.zero.stage = static_cast<int>(file.zero.stage);
   const ShardedOptions sharded = engine::sharded_options(file);
-  config.zero_persistence_threshold = sharded.persistence_threshold;
+  config.zero.persistence_threshold = sharded.persistence_threshold;
+  config.zero.offload_optimizer = offload_name(sharded.offload_optimizer.device);
+  config.zero.offload_param = offload_name(sharded.offload_param.device);
+  config.zero.nvme_path = sharded.offload_optimizer.nvme_path;
   config.find_unused_parameters = sharded.find_unused_parameters;
   if (world.is_main()) say_what_gives_way(file, set, config);
   if (file.scheduler.exists()) drop_schedules(config, world);

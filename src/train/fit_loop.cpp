@@ -169,6 +169,7 @@ bool FitLoop::train_step() {
   ++trainer_.result.step;
   base::Progress::of_process().set_step(trainer_.result.step);
   sums_.add(outcome, samples);
+  own_samples_ += static_cast<double>(samples);
   trainer_.result.loss = outcome.loss.is_cpu() ? scalar_value(outcome.loss) : std::nan("");
   if (outcome.loss.is_cpu() && trainer_.gradient_free == nullptr) check_finite(trainer_.result.loss);
   trainer_.end(Stage::kTrainBatchEnd, trainer_.result.step, outcome);

@@ -89,6 +89,7 @@ class FitLoop {
   int64_t validated_step_ = -1;  // the step whose weights were validated last
   std::string stopped_;          // why all ranks end it before its time
   double samples_ = 0;           // of this call, over all ranks
+  double own_samples_ = 0;       // of this call, on this rank
   double epoch_samples_per_s_ = 0;
   std::chrono::nanoseconds waited_before_{0};  // for collectives, until the last write
   bool interrupted_ = false;                   // Ctrl-C, or a preemption

@@ -15,6 +15,7 @@
 #include "train/evaluation_mode.h"
 #include "train/fit_loop.h"
 #include "train/main_rank.h"
+#include "train/model_graph.h"
 
 namespace lockstep::train {
 namespace {
@@ -68,9 +69,11 @@ void FitLoop::open_trackers(bool resumed) {
   if (!trackers_) return;
   trainer_.trackers = &*trackers_;
   if (resumed) return;
+  const torch::nn::Module& module = *trainer_.model.module();
   std::ostringstream model;
-  model << *trainer_.model.module();
+  model << module;
   trackers_->write_text("model", model.str(), 0);
+  trackers_->write_graph(model_graph(module));
 }
 
 std::map<std::string, double> FitLoop::shown_metrics(bool own) const {
@@ -141,14 +144,12 @@ void FitLoop::show_progress(double loss) {
       static_cast<double>((data_.num_batches() + config_.accumulate_steps - 1) / config_.accumulate_steps);
   const double left =
       steps_an_epoch * static_cast<double>(config_.max_iter) - static_cast<double>(trainer_.result.step);
-  double batch_samples = 0;
-  for (const Batch& batch : batches_) batch_samples += static_cast<double>(batch.size());
   bar_.show({.epoch = trainer_.result.iteration,
              .epochs = config_.max_iter,
              .batch = data_.batches_done(),
              .batches = data_.num_batches(),
              .loss = loss,
-             .samples_per_s = batch_samples * world_.size() * done / elapsed,
+             .samples_per_s = own_samples_ * world_.size() / elapsed,
              .left = std::chrono::duration<double>(std::max(0.0, left) * elapsed / done)});
 }
 

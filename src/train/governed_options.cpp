@@ -17,6 +17,9 @@ std::vector<GovernedOption> governed_changes(const DeepSpeedConfig& file, const 
   look_at(true, "clip_grad_norm", "gradient_clipping");
   look_at(true, "zero_stage", "zero_optimization.stage");
   look_at(true, "zero_persistence_threshold", "zero_optimization.stage3_param_persistence_threshold");
+  look_at(true, "zero_offload_optimizer", "zero_optimization.offload_optimizer.device");
+  look_at(true, "zero_offload_param", "zero_optimization.offload_param.device");
+  look_at(true, "zero_nvme_path", "zero_optimization.offload_optimizer.nvme_path");
   look_at(true, "find_unused_parameters", "zero_optimization.ignore_unused_parameters");
   // Of programs.
   look_at(file.optimizer.exists(), "lr", "optimizer.params.lr");

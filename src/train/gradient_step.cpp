@@ -153,12 +153,12 @@ void GradientStep::refuse_scaler() const {
 }
 
 void GradientStep::refuse_division() const {
-  if (config_.zero_stage == 0) return;
+  if (config_.zero.stage == 0) return;
   throw ConfigError(
       "train", fmt::format("a step of one's own, or an optimizer that evaluates the loss itself (LBFGS), "
                            "works on whole gradients, which no rank has with "
                            "zero_stage {}: set it to 0",
-                           config_.zero_stage));
+                           config_.zero.stage));
 }
 
 void GradientStep::refuse_deepspeed() const {
@@ -190,7 +190,7 @@ void GradientStep::meet(torch::optim::Optimizer& optimizer) {
   recorded_.reset();
   // An average of weights must know whether there was a step.
   const bool host_must_know = scaler_ && config_.ema_decay > 0;
-  const bool is_whole = config_.zero_stage == 0;
+  const bool is_whole = config_.zero.stage == 0;
   if (config_.fused_optimizer && !world_.device().is_cpu() && !custom_ && !host_must_know && is_whole) {
     fused_ = optim::FusedStep::make(optimizer);
   }

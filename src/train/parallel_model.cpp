@@ -48,11 +48,17 @@ class WholeModel final : public ParallelModel {
   GradientSync sync_;
 };
 
+OffloadDevice offload_device(const std::string& name) {
+  if (name == "cpu") return OffloadDevice::kCpu;
+  return name == "nvme" ? OffloadDevice::kNvme : OffloadDevice::kNone;
+}
+
 class DividedModel final : public ParallelModel {
  public:
   DividedModel(const World& world, const Model& model, torch::optim::Optimizer& optimizer,
                const TrainConfig& config)
-      : optimizer_(optimizer), model_(model.module(), optimizer, world.communicator(), options_of(config)) {}
+      : optimizer_(optimizer),
+        model_(model.module(), optimizer, world.communicator(), options_of(config, world.device())) {}
 
   void prepare_forward() override { model_.prepare_forward(); }
   bool prepare_evaluation() override {
@@ -76,11 +82,16 @@ class DividedModel final : public ParallelModel {
   ShardedModel* sharded() override { return &model_; }
 
  private:
-  static ShardedOptions options_of(const TrainConfig& config) {
+  static ShardedOptions options_of(const TrainConfig& config, c10::Device device) {
     ShardedOptions options;
-    options.stage = config.zero_stage;
-    options.persistence_threshold = config.zero_persistence_threshold;
+    options.stage = config.zero.stage;
+    options.persistence_threshold = config.zero.persistence_threshold;
     options.find_unused_parameters = config.find_unused_parameters;
+    options.offload_optimizer.device = offload_device(config.zero.offload_optimizer);
+    options.offload_optimizer.nvme_path = config.zero.nvme_path;
+    options.offload_param.device = offload_device(config.zero.offload_param);
+    // The model is still in host memory.
+    if (options.offload_param.device != OffloadDevice::kNone) options.device = device;
     return options;
   }
 
@@ -93,14 +104,14 @@ class DividedModel final : public ParallelModel {
 std::unique_ptr<ParallelModel> ParallelModel::make(const World& world, const Model& model,
                                                    torch::optim::Optimizer* optimizer,
                                                    const TrainConfig& config) {
-  if (config.zero_stage == 0) {
+  if (config.zero.stage == 0) {
     if (optimizer != nullptr) require_room(world, model, *optimizer);
     return std::make_unique<WholeModel>(world, model, config);
   }
   if (optimizer == nullptr) {
     throw ConfigError("train", fmt::format("zero_stage {} divides what gradients need, and there are none in "
                                            "training without gradients: set it to 0",
-                                           config.zero_stage));
+                                           config.zero.stage));
   }
   return std::make_unique<DividedModel>(world, model, *optimizer, config);
 }

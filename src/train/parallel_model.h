@@ -25,7 +25,7 @@ namespace lockstep::train {
 // All ranks make the same calls.
 class ParallelModel {
  public:
-  // By config.zero_stage. The optimizer, which is null for training without gradients, the
+  // By config.zero.stage. The optimizer, which is null for training without gradients, the
   // model and the world outlive it. ConfigError: what cannot be divided, and why.
   static std::unique_ptr<ParallelModel> make(const World& world, const Model& model,
                                              torch::optim::Optimizer* optimizer, const TrainConfig& config);

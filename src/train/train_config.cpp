@@ -41,10 +41,17 @@ void add_training_options(config::OptionTable& table, TrainConfig& config) {
       .add("fused_optimizer", config.fused_optimizer, "on GPUs: all parameters in a few kernels")
       .add("cuda_graph", config.cuda_graph, "on GPUs: record the step once, then replay it")
       .add("cudnn_benchmark", config.cudnn_benchmark, "on GPUs: try the algorithms of convolutions first")
-      .add("zero_stage", config.zero_stage, "divided over the ranks: 1 optimizer, 2 gradients, 3 parameters",
+      .add("zero_stage", config.zero.stage, "divided over the ranks: 1 optimizer, 2 gradients, 3 parameters",
            {.minimum = 0, .maximum = 3})
-      .add("zero_persistence_threshold", config.zero_persistence_threshold,
+      .add("zero_persistence_threshold", config.zero.persistence_threshold,
            "elements below which zero_stage 3 keeps a parameter whole", {.minimum = 0})
+      .add("zero_offload_optimizer", config.zero.offload_optimizer,
+           "where masters and the optimizer's state are: none is on the device, nvme needs zero_stage 3",
+           {.choices = {"none", "cpu", "nvme"}})
+      .add("zero_offload_param", config.zero.offload_param,
+           "where zero_stage 3 has parameters that nothing computes with: none is on the device",
+           {.choices = {"none", "cpu"}})
+      .add("zero_nvme_path", config.zero.nvme_path, "folder for zero_offload_optimizer nvme")
       .add("deepspeed_config", config.deepspeed_config,
            "DeepSpeed's configuration that governs the training: a file, or base64")
       .add("deepspeed", config.deepspeed, "as DeepSpeed's programs have it: needs deepspeed_config")
@@ -91,6 +98,23 @@ void add_output_options(config::OptionTable& table, TrainConfig& config) {
       .add("verbose", config.verbose, "print lines and the summary");
 }
 
+void check_offload(const ZeroConfig& zero) {
+  const auto require = [](bool holds, const char* what, const auto& value) {
+    if (!holds) throw ConfigError("config", fmt::format("{}: {}", what, value));
+  };
+  require(zero.offload_optimizer == "none" || zero.stage > 0,
+          "zero_offload_optimizer needs zero_stage 1, 2 or 3, which is", zero.stage);
+  require(zero.offload_optimizer != "nvme" || zero.stage == 3,
+          "zero_offload_optimizer nvme needs zero_stage 3; use cpu, or set zero_stage, which is", zero.stage);
+  require(zero.offload_optimizer != "nvme" || !zero.nvme_path.empty(),
+          "zero_offload_optimizer nvme needs a folder on the disk to use: set zero_nvme_path, which is",
+          "empty");
+  require(zero.offload_param == "none" || zero.stage == 3, "zero_offload_param needs zero_stage 3, which is",
+          zero.stage);
+  require(zero.offload_param == "none" || zero.offload_optimizer != "none",
+          "zero_offload_param needs zero_offload_optimizer cpu or nvme, which is", zero.offload_optimizer);
+}
+
 void check_together(const TrainConfig& config) {
   if (config.batch_size && config.global_batch_size) {
     throw ConfigError("config",
@@ -104,16 +128,17 @@ void check_together(const TrainConfig& config) {
   if (config.deterministic && config.cudnn_benchmark) {
     throw ConfigError("config", "deterministic and cudnn_benchmark contradict each other: set one");
   }
-  if (config.zero_stage == 3 && config.plot_every > 0) {
+  if (config.zero.stage == 3 && config.plot_every > 0) {
     throw ConfigError("config",
                       "plotting_functions run the model on rank 0 alone, which has no whole one with "
                       "zero_stage 3: use zero_stage 2, or set plot_every to 0");
   }
-  if (config.zero_stage == 3 && config.ema_decay > 0) {
+  if (config.zero.stage == 3 && config.ema_decay > 0) {
     throw ConfigError("config",
                       "ema_decay averages whole parameters, which no rank has with zero_stage 3: use "
                       "zero_stage 2");
   }
+  check_offload(config.zero);
   if (config.deepspeed && config.deepspeed_config.empty()) {
     throw ConfigError("config", "deepspeed needs a configuration: give deepspeed_config a file");
   }

@@ -24,6 +24,12 @@ Model place_model(Model model, std::optional<c10::Device> device, c10::ScalarTyp
   return model;
 }
 
+// With offload_param it is divided in host memory: it may be larger than the device.
+std::optional<c10::Device> home_of(const TrainConfig& config, const World& world) {
+  if (config.zero.offload_param != "none") return std::nullopt;
+  return world.device();
+}
+
 // Adagrad alone makes its sums before it has seen a gradient: for the parameters as they
 // were before they came to the device and to the dtype.
 void move_optimizer_state(const torch::optim::Optimizer& optimizer) {
@@ -89,7 +95,7 @@ Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::O
       dtype(train::parse_dtype(config.dtype)),
       // An engine makes its optimizer first, then moves and converts the model.
       model(deepspeed ? place_model(std::move(model_), std::nullopt, torch::kFloat32)
-                      : place_model(std::move(model_), world.device(), dtype)),
+                      : place_model(std::move(model_), home_of(config, world), dtype)),
       loss(std::move(loss_)),
       optimizer(without_doubles(*model.module(), optimizer_)),
       gradient_free(gradient_free_),
@@ -116,11 +122,11 @@ void Trainer::Impl::check_not_divided() const {
   if (step.deepspeed() != nullptr) {
     throw ConfigError("train", "the optimizer cannot be changed with deepspeed_config");
   }
-  if (config.zero_stage == 0) return;
+  if (config.zero.stage == 0) return;
   throw ConfigError("train",
                     fmt::format("the optimizer cannot be changed with zero_stage {}: the model is divided "
                                 "for the one it was made with",
-                                config.zero_stage));
+                                config.zero.stage));
 }
 
 void Trainer::Impl::call_callbacks(Stage at, int64_t count) {

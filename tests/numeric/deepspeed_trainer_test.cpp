@@ -276,7 +276,7 @@ TEST_F(DeepSpeedTrainerTest, ValuesInCodeThatGiveWayToTheFileAreNamed) {
                 config.batch_size = 12;
                 config.accumulate_steps = 2;
                 config.clip_grad_norm = 0.5;
-                config.zero_stage = 1;
+                config.zero.stage = 1;
               }),
               Not(HasSubstr("the program sets")));
   const std::string text = said([](TrainConfig& config) {
@@ -284,8 +284,8 @@ TEST_F(DeepSpeedTrainerTest, ValuesInCodeThatGiveWayToTheFileAreNamed) {
     config.accumulate_steps = 3;
     config.precision = "bf16";
     config.clip_grad_norm = 1;
-    config.zero_stage = 3;
-    config.zero_persistence_threshold = 7;
+    config.zero.stage = 3;
+    config.zero.persistence_threshold = 7;
     config.find_unused_parameters = true;
   });
   for (const char* line :

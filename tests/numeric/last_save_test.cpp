@@ -43,7 +43,7 @@ TEST_F(LastSaveTest, IsTriedAgainByAllRanksWhereOneHasSeenItFail) { expect_anoth
 
 TEST_F(LastSaveTest, IsTriedAgainWhereRanksSaveTheirParts) {
   Training divided = training(2);
-  divided.config.zero_stage = 1;
+  divided.config.zero.stage = 1;
   expect_another_try(divided, 2);
 }
 

@@ -26,8 +26,8 @@ class ZeroTest : public testing::Test {
       return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.02));
     };
     training.config = test::quiet_config(folder_.path() / name);
-    training.config.zero_stage = stage;
-    training.config.zero_persistence_threshold = 2;
+    training.config.zero.stage = stage;
+    training.config.zero.persistence_threshold = 2;
     training.config.clip_grad_norm = 0.7;
     return training;
   }
@@ -71,6 +71,24 @@ TEST_F(ZeroTest, EveryStageEndsWhereAWholeModelEnds) {
       test::expect_close_weights(divided, whole);
     }
   }
+}
+
+TEST_F(ZeroTest, OffloadedStatesEndWhereAWholeModelEnds) {
+  const Training::Outcome whole = training(0, 2, "whole").run();
+  const auto expect_same = [&](const ZeroConfig& zero) {
+    SCOPED_TRACE(fmt::format("stage {}, {}, {}", zero.stage, zero.offload_optimizer, zero.offload_param));
+    Training offloaded = training(zero.stage, 2, "offloaded");
+    offloaded.config.zero = zero;
+    offloaded.config.zero.persistence_threshold = 2;
+    const Training::Outcome outcome = offloaded.run();
+    EXPECT_NEAR(outcome.result.train_loss, whole.result.train_loss, 1e-12);
+    test::expect_close_weights(outcome, whole);
+  };
+  for (const int stage : {1, 2, 3}) expect_same({.stage = stage, .offload_optimizer = "cpu"});
+  expect_same({.stage = 3, .offload_optimizer = "cpu", .offload_param = "cpu"});
+  // Not in memory: its file is read and written past the page cache.
+  const test::TemporaryFolder disk;
+  expect_same({.stage = 3, .offload_optimizer = "nvme", .nvme_path = disk.path().string()});
 }
 
 TEST_F(ZeroTest, AccumulatesAndValidatesLikeAWholeModel) {

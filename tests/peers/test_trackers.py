@@ -214,6 +214,18 @@ def test_tensorboard_reads_text_as_that_of_torch(bin_dir, tmp_path):
             == theirs.SummaryMetadata("model/text_summary").plugin_data.plugin_name == "text")
 
 
+def test_tensorboard_reads_the_graph(bin_dir, tmp_path):
+    nodes = [{"name": "model/0", "kind": "Linear", "inputs": [], "description": "Linear(1, 16)", "parameters": 32},
+             {"name": "model/1", "kind": "ß", "inputs": ["model/0"], "description": "", "parameters": 0}]
+    demo = Demo(bin_dir, tmp_path, "tensorboard")
+    demo.do("graph", nodes=nodes)
+    assert demo.end() == ""
+    graph = accumulator(tmp_path).Graph()
+    assert [{"name": node.name, "kind": node.op, "inputs": list(node.input),
+             "description": node.attr["description"].s.decode(), "parameters": node.attr["parameters"].i}
+            for node in graph.node] == nodes
+
+
 def session_data(events, tag):
     content = events.SummaryMetadata(tag).plugin_data.content
     return hparams_metadata._parse_plugin_data_as(content, {
@@ -513,6 +525,9 @@ def test_a_training_tells_tensorboard_and_mlflow_the_same(bin_dir, tmp_path, mlf
     assert run.content("model.safetensors", tmp_path) == (folder / "model.safetensors").read_bytes()
     (text,) = events.Tensors("model/text_summary")
     assert b"Linear" in text.tensor_proto.string_val[0]
+    layers = {node.name: node for node in events.Graph().node}
+    assert [node.op for node in layers.values()].count("Linear") == 2, layers
+    assert sum(node.attr["parameters"].i for node in layers.values()) == 49, layers
 
 
 # --- files ---

@@ -202,8 +202,8 @@ json train_on(const json& spec, const lockstep::Model& model, lockstep::World& w
   const json& zero = spec.at("zero");
   lockstep::TrainConfig config;
   config.max_iter = 1;
-  config.zero_stage = zero.at("stage");
-  config.zero_persistence_threshold = 0;
+  config.zero.stage = zero.at("stage");
+  config.zero.persistence_threshold = 0;
   config.dtype = zero.at("dtype");
   config.clip_grad_norm = zero.at("clip");
   config.resume = spec.at("resume");

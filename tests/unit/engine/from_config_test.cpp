@@ -46,6 +46,27 @@ TEST(MakeOptimizerTest, TorchsAdamHasItsOwnDefaults) {
   EXPECT_EQ(options.at("class"), "AdamW");
   EXPECT_EQ(options.at("weight_decay"), 0.01);
   EXPECT_EQ(options.at("amsgrad"), true);
+  const auto plain = options_of(R"({"type": "AdamW", "params": {"torch_adam": true}})");
+  EXPECT_EQ(plain.at("class"), "AdamW");
+  EXPECT_EQ(plain.at("weight_decay"), 0.01);
+}
+
+TEST(MakeOptimizerTest, TorchsAdamHasTheBitsOfItsFusedKernel) {
+  const auto config = DeepSpeedConfig::from_text(
+      R"({"optimizer": {"type": "AdamW", "params": {"lr": 0.125, "torch_adam": true}}})", "test");
+  torch::manual_seed(1);
+  const at::Tensor parameter = torch::randn({1000}).requires_grad_();
+  at::Tensor expected = parameter.detach().clone();
+  const auto made = make_optimizer(config.optimizer, {parameter});
+  at::Tensor first = at::zeros_like(expected);
+  at::Tensor second = at::zeros_like(expected);
+  for (int step = 1; step <= 3; ++step) {
+    parameter.mutable_grad() = torch::randn({1000});
+    at::_fused_adamw_({expected}, {parameter.grad()}, {first}, {second}, {}, {at::full({}, step, at::kFloat)},
+                      0.125, 0.9, 0.999, 0.01, 1e-8, /*amsgrad=*/false, /*maximize=*/false);
+    made->step();
+  }
+  EXPECT_TRUE(at::equal(parameter.detach(), expected));
 }
 
 TEST(MakeOptimizerTest, OptionsAreTheFiles) {

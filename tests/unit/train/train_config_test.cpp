@@ -151,6 +151,13 @@ TEST_F(TrainConfigTest, FieldsThatContradictEachOtherAreNamed) {
   refused({"--tracking_tool", "none,mlflow"}, "tracking_tool is none and others");
   refused({"--tracking_tool", "wandb"}, "tensorboard, mlflow, none, or several with commas");
   refused({"--clip_grad_norm", "nan"}, "clip_grad_norm must be at least 0");
+  refused({"--zero_offload_optimizer", "cpu"}, "needs zero_stage 1, 2 or 3, which is: 0");
+  refused({"--zero_stage", "2", "--zero_offload_optimizer", "nvme"}, "nvme needs zero_stage 3");
+  refused({"--zero_stage", "3", "--zero_offload_optimizer", "nvme"}, "set zero_nvme_path");
+  refused({"--zero_stage", "2", "--zero_offload_optimizer", "cpu", "--zero_offload_param", "cpu"},
+          "zero_offload_param needs zero_stage 3");
+  refused({"--zero_stage", "3", "--zero_offload_param", "cpu"},
+          "zero_offload_param needs zero_offload_optimizer cpu or nvme, which is: none");
 }
 
 TEST_F(TrainConfigTest, TwoOptionsHaveASecondName) {
@@ -200,20 +207,25 @@ TEST_F(TrainConfigTest, NoFieldIsDead) {
                                   "callbacks"};
   const nlohmann::json values = json_of(TrainConfig());
   for (const auto& item : values.items()) fields.insert(item.key());
-  // The header's own list of fields, so that none is forgotten here.
-  std::istringstream header(read_file(source / "include/lockstep/train_config.h"));
+  // The headers' own lists of fields, so that none is forgotten here.
   const std::regex declaration("^  (?!static|void|std::string to_json)[a-zA-Z].*?([a-z_]+)( = .*)?;$");
   size_t declared = 0;
-  for (std::string line; std::getline(header, line);) {
-    std::smatch match;
-    if (!std::regex_match(line, match, declaration)) continue;
-    ++declared;
-    EXPECT_TRUE(fields.count(match[1].str())) << match[1].str() << " has no flag";
-  }
+  const auto look_at = [&](const char* header, const std::string& prefix) {
+    std::istringstream lines(read_file(source / "include/lockstep" / header));
+    for (std::string line; std::getline(lines, line);) {
+      std::smatch match;
+      if (!std::regex_match(line, match, declaration) || match[1] == "zero") continue;
+      ++declared;
+      EXPECT_TRUE(fields.count(prefix + match[1].str())) << prefix << match[1].str() << " has no flag";
+    }
+  };
+  look_at("train_config.h", "");
+  look_at("zero_config.h", "zero_");
   EXPECT_EQ(declared, fields.size());
   EXPECT_GE(fields.size(), 44u);
   for (const std::string& field : fields) {
-    EXPECT_TRUE(std::regex_search(code, std::regex("config_?\\.(" + field + ")\\b")))
+    const std::string member = std::regex_replace(field, std::regex("^zero_"), "zero\\.");
+    EXPECT_TRUE(std::regex_search(code, std::regex("config_?\\.(" + member + ")\\b")))
         << field << " is read by nobody";
     EXPECT_THAT(docs, HasSubstr("`" + field + "`")) << "docs/trainer.md";
   }

@@ -69,6 +69,15 @@ void write_image(TrackerSet& trackers, const json& command) {
                        command["step"]);
 }
 
+void write_graph(TrackerSet& trackers, const json& command) {
+  lockstep::Graph graph;
+  for (const json& node : command["nodes"]) {
+    graph.push_back({node["name"], node["kind"], node["inputs"].get<std::vector<std::string>>(),
+                     node["description"], node["parameters"]});
+  }
+  trackers.write_graph(graph);
+}
+
 void run(TrackerSet& trackers, const json& command) {
   const std::string op = command["op"];
   if (op == "scalars") return write_scalars(trackers, command);
@@ -79,6 +88,7 @@ void run(TrackerSet& trackers, const json& command) {
     return trackers.write_text(command["name"].get<std::string>(), command["text"].get<std::string>(),
                                command["step"]);
   }
+  if (op == "graph") return write_graph(trackers, command);
   if (op == "artifact") return trackers.log_artifact(command["path"].get<std::string>());
   if (op == "flush") return trackers.flush();
   if (op == "close") {
