@@ -139,7 +139,8 @@ class EngineCore {
   const DeepSpeedConfig& config() const;
   const Communicator& communicator() const;
   torch::optim::Optimizer& optimizer();
-  // Makes the parameters readable while the result lives; stage 3 needs it.
+  // Makes the parameters readable while the result lives: stage 3 needs it, and for modules
+  // inside Sharded<> stages 1 and 2, whose updates may still be on their way.
   [[nodiscard]] std::shared_ptr<void> gather_parameters();
 
  protected:

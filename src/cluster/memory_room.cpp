@@ -1,10 +1,14 @@
 #include "cluster/memory_room.h"
 
+#include <fmt/format.h>
+#include <lockstep/error.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <fstream>
 #include <sstream>
+
+#include "base/size_text.h"
 
 namespace lockstep::cluster {
 
@@ -87,6 +91,25 @@ std::optional<MemoryRoom> group_memory_room(const CgroupPaths& paths) {
     if (controllers == "memory") least = smaller(least, least_room(paths.root + "/memory", path, kVersion1));
   }
   return least;
+}
+
+std::optional<MemoryRoom> host_memory_room() {
+  const auto free_kib = read_field("/proc/meminfo", "MemAvailable:");
+  const auto total_kib = read_field("/proc/meminfo", "MemTotal:");
+  if (!free_kib || !total_kib) return std::nullopt;
+  return MemoryRoom{*free_kib * 1024, *total_kib * 1024, "this host", true};
+}
+
+void require_memory_for(int ranks) {
+  const int64_t each = std::max<int64_t>(1, read_field("/proc/self/status", "RssAnon:").value_or(0) * 1024);
+  for (const auto& room : {host_memory_room(), group_memory_room()}) {
+    if (!room || room->bytes / each >= ranks) continue;
+    throw ConfigError("cluster",
+                      fmt::format("{} ranks on this host need {} of memory at least, {} each, and {} has {} "
+                                  "left: start fewer (nprocs), or use more nodes",
+                                  ranks, base::size_text(each * ranks), base::size_text(each), room->limit,
+                                  base::size_text(room->bytes)));
+  }
 }
 
 }  // namespace lockstep::cluster

@@ -23,4 +23,12 @@ std::optional<MemoryRoom> process_memory_room();
 // only kept of files there counts as free. nullopt: no limit.
 std::optional<MemoryRoom> group_memory_room(const CgroupPaths& paths = {});
 
+// What the whole host has left, caches of files counted as free.
+std::optional<MemoryRoom> host_memory_room();
+
+// Before copies of this process are started as ranks: each becomes at least what it is now. A
+// number that is too large by a slip would take the host down before anything else noticed.
+// ConfigError: they do not fit, with the numbers.
+void require_memory_for(int ranks);
+
 }  // namespace lockstep::cluster

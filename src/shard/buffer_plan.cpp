@@ -53,6 +53,7 @@ class CountingGatherer final : public Gatherer {
     return {};
   }
   void release(size_t bucket) override { bytes_.take_back(bucket); }
+  void settle(size_t /*unit*/) override {}
   void forget_free() override {}
   int64_t total() const { return bytes_.total(); }
 

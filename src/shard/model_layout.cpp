@@ -52,4 +52,17 @@ std::vector<UnitBuckets> ModelLayout::by_unit(size_t num_units) const {
   return units;
 }
 
+std::vector<std::vector<size_t>> ModelLayout::resident_by_unit(const std::vector<LayoutParameter>& parameters,
+                                                               size_t num_units) const {
+  std::vector<std::vector<size_t>> units(num_units);
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (!buckets[i].resident) continue;
+    for (const grad::BucketSlot& slot : buckets[i].layout.slots) {
+      std::vector<size_t>& own = units[parameters[slot.item].unit];
+      if (own.empty() || own.back() != i) own.push_back(i);
+    }
+  }
+  return units;
+}
+
 }  // namespace lockstep::shard

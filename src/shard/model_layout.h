@@ -36,6 +36,9 @@ struct ModelLayout {
   std::vector<LayoutBucket> buckets;
 
   std::vector<UnitBuckets> by_unit(size_t num_units) const;
+  // The resident buckets in which each unit has some of these parameters.
+  std::vector<std::vector<size_t>> resident_by_unit(const std::vector<LayoutParameter>& parameters,
+                                                    size_t num_units) const;
 };
 
 // A bucket has one group of the optimizer and, where parameters are divided, one unit.

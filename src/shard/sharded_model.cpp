@@ -11,6 +11,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/log.h"
 #include "grad/gradient_norm.h"
 #include "grad/lent_memory.h"
 #include "grad/model_agreement.h"
@@ -151,6 +152,11 @@ void ShardedModel::Impl::make_sync() {
 }
 
 ShardedModel::Impl::~Impl() {
+  try {
+    gatherer->settle_all();  // nobody may write into memory that is gone
+  } catch (const std::exception& error) {
+    base::log_debug("shard", "the last update has not arrived: {}", error.what());
+  }
   for (shard::Unit* unit : units) unit->attach(nullptr, 0);
 }
 
@@ -172,7 +178,8 @@ void ShardedModel::Impl::make_buckets(const std::vector<NamedParameter>& paramet
     group_of.push_back(bucket.group);
     unit_of.push_back(bucket.unit);
   }
-  gatherer = std::make_unique<shard::BucketGatherer>(buckets, communicator);
+  gatherer = std::make_unique<shard::BucketGatherer>(
+      buckets, planned.resident_by_unit(places, units.size() + 1), communicator);
   schedule = std::make_unique<shard::UnitSchedule>(planned.by_unit(units.size() + 1), *gatherer,
                                                    options.prefetch ? options.prefetch_limit : 0);
 }
@@ -240,9 +247,9 @@ void ShardedModel::step(const at::Tensor& factor) {
   if (impl_->schedule->is_held()) {
     throw ConfigError("shard", "step() was called while gather_parameters() keeps the parameters whole");
   }
+  impl_->gatherer->settle_all();
   impl_->schedule->release_all();
   impl_->updates->begin_step(factor);
-  std::vector<Work> updates;
   // Buckets come as backward fills them; forward needs the last ones first.
   std::vector<size_t> order;
   for (size_t i = impl_->buckets.size(); i-- > 0;) {
@@ -251,10 +258,14 @@ void ShardedModel::step(const at::Tensor& factor) {
   for (size_t k = 0; k < order.size(); ++k) {
     const std::optional<size_t> next = k + 1 < order.size() ? std::optional(order[k + 1]) : std::nullopt;
     impl_->updates->step(order[k], impl_->gradients->of(order[k]), next);
-    updates.push_back(impl_->buckets[order[k]].publish());
+    impl_->gatherer->publish(order[k]);
   }
-  for (Work& update : updates) update.wait();
+  // Units wait for theirs when they run.
+  impl_->gatherer->settle(0);
+  if (!impl_->options.overlap) finish_step();
 }
+
+void ShardedModel::finish_step() { impl_->gatherer->settle_all(); }
 
 GradientSync::NoSync ShardedModel::no_sync() { return impl_->sync->no_sync(); }
 

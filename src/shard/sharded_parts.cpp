@@ -87,6 +87,7 @@ bool ShardedModel::has_masters() const {
 
 void ShardedModel::load_parameters(const ReadParts& read, const ReadParts& read_masters) {
   const at::NoGradGuard no_grad;
+  finish_step();
   impl_->schedule->release_all();
   const auto fill = [](const std::vector<Part>& parts, const ReadParts& from) {
     std::vector<Part> on_host = parts;
@@ -111,9 +112,8 @@ void ShardedModel::load_parameters(const ReadParts& read, const ReadParts& read_
       if (!own.is_same(masters[i])) change(i, [&] { own.copy_(masters[i]); });
     }
   }
-  std::vector<Work> updates;
-  for (ShardedBucket& bucket : impl_->buckets) updates.push_back(bucket.publish());
-  for (Work& update : updates) update.wait();
+  for (size_t i = 0; i < impl_->buckets.size(); ++i) impl_->gatherer->publish(i);
+  finish_step();
 }
 
 ShardedModel::OptimizerParts ShardedModel::optimizer_parts() const {

@@ -23,6 +23,7 @@ void UnitSchedule::finish(size_t unit) {
   start(unit);
   for (Gather& gather : units_[unit].gathers) gather.wait();
   units_[unit].gathers.clear();
+  gatherer_.settle(unit);
 }
 
 void UnitSchedule::release(size_t unit) {

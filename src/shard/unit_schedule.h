@@ -17,6 +17,9 @@ class Gatherer {
   virtual ~Gatherer() = default;
   virtual Gather start(size_t bucket) = 0;
   virtual void release(size_t bucket) = 0;
+  // What is still on its way into buckets that are whole at all times, and in which this
+  // unit has parameters, has arrived.
+  virtual void settle(size_t unit) = 0;
   // Memory that no bucket has now is given up.
   virtual void forget_free() = 0;
 };

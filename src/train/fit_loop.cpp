@@ -179,7 +179,10 @@ bool FitLoop::train_step() {
 
 LossResult FitLoop::step_with_gradients() {
   LossResult outcome = trainer_.step.run(batches_, *trainer_.optimizer);
-  if (trainer_.average && trainer_.step.stepped()) trainer_.average->update(trainer_.result.step + 1);
+  if (trainer_.average && trainer_.step.stepped()) {
+    trainer_.step.finish_update();
+    trainer_.average->update(trainer_.result.step + 1);
+  }
   return outcome;
 }
 

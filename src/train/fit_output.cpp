@@ -130,6 +130,7 @@ void FitLoop::print_line() {
 void FitLoop::write_plots() {
   if (config_.plot_every == 0 || trainer_.epochs_done % config_.plot_every != 0 || !world_.is_main()) return;
   const torch::NoGradGuard no_grad;
+  trainer_.step.finish_update();
   const EvaluationMode mode(trainer_.model);
   for (const PlotFunction& plot : config_.plotting_functions) {
     const auto [name, image] = plot(trainer_.model, trainer_.epochs_done);

@@ -239,6 +239,11 @@ LossResult GradientStep::run_fused(const std::vector<Batch>& batches) {
 
 void GradientStep::settle() {
   if (fused_ && scaler_) fused_->settle();
+  finish_update();
+}
+
+void GradientStep::finish_update() {
+  if (ShardedModel* divided = sharded()) divided->finish_step();
 }
 
 LossResult GradientStep::run(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer) {

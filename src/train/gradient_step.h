@@ -35,6 +35,8 @@ class GradientStep {
   // Before the optimizer's state is read: what was counted on the device only is brought
   // to it. Waits for the device.
   void settle();
+  // Before parameters are read: updates of a divided model may still be on their way.
+  void finish_update();
 
   // Forward alone, in the configured precision.
   LossResult forward(const Batch& batch) const;

@@ -6,6 +6,7 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "cluster/memory_room.h"
 #include "cluster/placement.h"
 #include "cluster/topology.h"
 #include "launch/agent/spawn.h"
@@ -45,7 +46,10 @@ int launch(const TrainConfig& config, const std::function<void(World&)>& rank_ma
     config.validate();
     const cluster::Placement placement = place(config);
     for (const std::string& warning : placement.warnings) base::log_warning("launch", "{}", warning);
-    if (placement.spawn) return launcher::spawn_ranks(*placement.spawn);
+    if (placement.spawn) {
+      cluster::require_memory_for(placement.spawn->local_world_size);
+      return launcher::spawn_ranks(*placement.spawn);
+    }
     run_rank(placement.map, config, rank_main);
     return kExitSuccess;
   });

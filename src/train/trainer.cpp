@@ -132,7 +132,9 @@ void Trainer::Impl::check_not_divided() const {
 void Trainer::Impl::call_callbacks(Stage at, int64_t count) {
   stage = at;
   for (const auto& callback : config.callbacks) {
-    if (callback->on() == at) callback->call(self, count);
+    if (callback->on() != at) continue;
+    step.finish_update();
+    callback->call(self, count);
   }
 }
 

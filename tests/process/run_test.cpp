@@ -132,6 +132,22 @@ TEST_F(RunTest, TheFirstFailureIsTheStatusAndTheReport) {
   EXPECT_THAT(done.errors(), HasSubstr("  the last lines of its standard error:\n    why\n"));
 }
 
+TEST_F(RunTest, WhoFailsByAnothersFailureIsNotTheFirst) {
+  // Rank 0 ends as soon as its launcher has seen that rank 1 is gone.
+  const char* script = R"(
+    if [ $RANK = 1 ]; then echo $$ > "$TMPDIR/new"; mv "$TMPDIR/new" "$TMPDIR/pid"; exit 74; fi
+    until [ -e "$TMPDIR/pid" ]; do :; done
+    read pid < "$TMPDIR/pid"
+    while kill -0 $pid 2> /dev/null; do :; done
+    exit 41)";
+  const Process done = run({"-n", "2", "sh", "-c", script});
+  EXPECT_EQ(status_, ExitStatus{.code = 41}) << done.errors();
+  EXPECT_THAT(done.errors(), HasSubstr("[run] rank 0 "));
+
+  const Process alone = run({"-n", "2", "sh", "-c", "[ $RANK = 1 ] && exit 74; exec sleep 1000"});
+  EXPECT_EQ(status_, ExitStatus{.code = 74}) << alone.errors();
+}
+
 TEST_F(RunTest, ASignalIs128PlusItsNumber) {
   const Process done = run({"-n", "2", "sh", "-c", "[ $RANK = 1 ] || kill -SEGV $$; exec sleep 1000"});
   EXPECT_EQ(status_, ExitStatus{.code = 128 + SIGSEGV});

@@ -7,6 +7,8 @@
 #include <lockstep/sharded_model.h>
 #include <torch/torch.h>
 
+#include <future>
+
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
@@ -250,6 +252,56 @@ INSTANTIATE_TEST_SUITE_P(Groups, ShardedUnitsTest,
                          testing::Values(GroupCase{"gloo", {0}}, GroupCase{"shm", {0, 0}},
                                          GroupCase{"gloo", {0, 0}}),
                          [](const auto& info) { return info.param.name(); });
+
+// Rank 1 steps only when rank 0 has returned from its step(): who waited there for the parts
+// of the other would never return.
+TEST(UnitUpdatesTest, AStepDoesNotWaitForTheUpdatesOfUnits) {
+  for (const int stage : {1, 2}) {
+    std::promise<void> returned;
+    run_group({"gloo", {0, 1}}, [&](Communicator& group) {
+      Layer block;
+      set_parameters(*block);
+      torch::optim::SGD optimizer(block->parameters(), 0.1);
+      ShardedModel model(block.ptr(), optimizer, group, {.stage = stage});
+      model.prepare_forward();
+      block->forward(formula({4, 8}, group.rank())).square().mean().backward();
+      if (group.rank() == 1) {
+        ASSERT_EQ(returned.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+      }
+      model.step();
+      if (group.rank() == 0) returned.set_value();
+      // Now it does: all ranks compute with the same parameters.
+      model.prepare_forward();
+      const at::Tensor output = block->forward(formula({4, 8}, 7)).detach().clone();
+      const at::Tensor of_first = output.clone();
+      group.broadcast(of_first).wait();
+      EXPECT_TRUE(same_bits(output, of_first));
+    });
+  }
+}
+
+TEST(UnitUpdatesTest, FinishStepMakesUpdatesReadable) {
+  for (const int stage : {0, 1, 2}) {
+    run_group({"gloo", {0, 1, 2}}, [&](Communicator& group) {
+      Layer block;
+      set_parameters(*block);
+      torch::optim::SGD optimizer(block->parameters(), 0.1);
+      ShardedModel model(block.ptr(), optimizer, group, {.stage = stage, .bucket_cap_bytes = 64});
+      for (int step = 0; step < 10; ++step) {
+        model.zero_grad();
+        model.prepare_forward();
+        block->forward(formula({4, 8}, 10 * step + group.rank())).square().mean().backward();
+        model.step();
+        model.finish_step();
+        for (const at::Tensor& parameter : block->parameters()) {
+          const at::Tensor of_first = parameter.detach().clone();
+          group.broadcast(of_first).wait();
+          EXPECT_TRUE(same_bits(parameter.detach(), of_first)) << "stage " << stage << ", step " << step;
+        }
+      }
+    });
+  }
+}
 
 }  // namespace
 }  // namespace lockstep

@@ -19,6 +19,8 @@ namespace {
 constexpr std::chrono::milliseconds kLease{1000};
 constexpr std::chrono::milliseconds kLeaseRenewal{100};
 constexpr std::chrono::milliseconds kStatusPeriod{500};
+// A process with LibTorch takes its time to end: its peers notice when it begins to.
+constexpr std::chrono::milliseconds kCauseGrace{500};
 // gdb takes seconds and memory for each.
 constexpr size_t kMaxStacks = 8;
 
@@ -56,6 +58,7 @@ Agent::~Agent() {
   loop_.cancel(status_timer_);
   loop_.cancel(lease_timer_);
   loop_.cancel(progress_timer_);
+  loop_.cancel(cause_timer_);
   loop_.cancel(kill_timer_);
   loop_.forget(signals_.fd());
 }
@@ -84,6 +87,8 @@ uint16_t Agent::reserve_store_port(int) {
 
 void Agent::start(const Generation& generation) {
   stopping_ = ending_ = failure_told_ = false;
+  suspect_.reset();
+  loop_.cancel(cause_timer_);
   workers_.reset();
   if (generation.number > 0) {
     say(fmt::format("[run] life number {} of the job: {} on {}, restart {} of {}{}\n", generation.number,
@@ -160,22 +165,41 @@ void Agent::on_worker_exit(int local_rank) {
   // After a signal to this launcher, one thing is news: that a worker has saved.
   const bool saved = stop_signal_ != 0 && !state.signaled && state.code == kExitPreempted;
   if (!state.success() && !failure_told_ && (!ending_ || saved)) {
-    failure_told_ = true;
-    membership_->worker_failed(explain_failure(local_rank));
-    // Not waiting for the job's word: nobody runs on after this.
-    if (options_.failure_grace.count() == 0) {
-      end_workers(SIGTERM);
-    } else if (!ending_) {
-      kill_timer_ = loop_.after(options_.failure_grace, [this] { end_workers(SIGTERM); });
+    const bool is_consequence = !state.signaled && state.code == kExitCommunication;
+    if (is_consequence) {
+      await_cause(local_rank);
+    } else {
+      tell_failure(local_rank);
     }
   }
   if (workers_->running() > 0) return;
+  if (suspect_ && !failure_told_) tell_failure(*suspect_);
   loop_.cancel(kill_timer_);
   if (stopping_) {
     stopping_ = false;
     membership_->stopped(generation);
   } else if (!failure_told_) {
     membership_->succeeded(generation);
+  }
+}
+
+void Agent::await_cause(int local_rank) {
+  if (suspect_) return;
+  suspect_ = local_rank;
+  cause_timer_ = loop_.after(kCauseGrace, [this] {
+    if (!failure_told_) tell_failure(*suspect_);
+  });
+}
+
+void Agent::tell_failure(int local_rank) {
+  loop_.cancel(cause_timer_);
+  failure_told_ = true;
+  membership_->worker_failed(explain_failure(local_rank));
+  // Not waiting for the job's word: nobody runs on after this.
+  if (options_.failure_grace.count() == 0) {
+    end_workers(SIGTERM);
+  } else if (!ending_) {
+    kill_timer_ = loop_.after(options_.failure_grace, [this] { end_workers(SIGTERM); });
   }
 }
 

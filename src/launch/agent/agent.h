@@ -44,6 +44,9 @@ class Agent final : public MembershipListener {
 
  private:
   void on_worker_exit(int local_rank);
+  void tell_failure(int local_rank);
+  // A worker has ended because another one failed: whose end may be seen a moment later.
+  void await_cause(int local_rank);
   JobFailure explain_failure(int local_rank) const;
   bool every_worker_refused() const;
   void on_signals();
@@ -67,9 +70,11 @@ class Agent final : public MembershipListener {
   bool stopping_ = false;  // stop() was asked for, stopped() not yet said
   bool ending_ = false;    // the workers were told to end
   bool failure_told_ = false;
+  std::optional<int> suspect_;  // failed by another's failure, as it says; not told yet
   int stop_signal_ = 0;
   std::string unsaid_reason_;          // why the last generation stopped, where nobody was told
   base::EventLoop::Timer kill_timer_;  // of the workers' end: SIGTERM, then SIGKILL
+  base::EventLoop::Timer cause_timer_;
   base::EventLoop::Timer progress_timer_;
   base::EventLoop::Timer lease_timer_;
   base::EventLoop::Timer status_timer_;

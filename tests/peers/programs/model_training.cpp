@@ -10,13 +10,13 @@
 #include <lockstep/adadelta.h>
 #include <lockstep/data_parallel.h>
 #include <lockstep/dataset.h>
-#include <lockstep/grad_scaler.h>
+#include <lockstep/deepspeed_config.h>
+#include <lockstep/engine.h>
 #include <lockstep/launch.h>
 #include <lockstep/learning_rate.h>
 #include <lockstep/loader.h>
 #include <lockstep/models.h>
 #include <lockstep/python_adam.h>
-#include <lockstep/sharded_model.h>
 #include <lockstep/trainer.h>
 #include <lockstep/weights.h>
 #include <lockstep/world.h>
@@ -123,56 +123,50 @@ at::ScalarType dtype_of(const json& zero) {
   return zero.at("dtype") == "bfloat16" ? torch::kBFloat16 : torch::kFloat;
 }
 
-lockstep::GradScaler make_scaler(const json& fp16) {
-  lockstep::GradScalerOptions options;
-  options.deepspeed = lockstep::DeepSpeedScaleOptions{.initial_scale_power = fp16.at("initial_scale_power"),
-                                                      .loss_scale_window = fp16.at("loss_scale_window"),
-                                                      .hysteresis = fp16.at("hysteresis"),
-                                                      .consecutive_hysteresis = false,
-                                                      .min_loss_scale = 1};
-  return lockstep::GradScaler(options);
-}
-
-// False: this step is left out.
-bool unscale(lockstep::GradScaler& scaler, const lockstep::ShardedModel& sharded) {
-  std::vector<at::Tensor> wide;
-  for (const at::Tensor& part : sharded.flat_gradients()) wide.push_back(part.to(torch::kFloat));
-  const bool finite = scaler.unscale(wide, sharded.communicator());
-  const auto parts = sharded.flat_gradients();
-  for (size_t i = 0; i < parts.size(); ++i) parts[i].copy_(wide[i]);
-  return finite;
-}
-
-// As DeepSpeed trains: AdamW on float32 masters, whatever the stage divides.
-json train_sharded(const json& spec, const lockstep::Model& model, lockstep::World& world,
-                   const std::filesystem::path& folder) {
+// What programs/deepspeed_training.py gives DeepSpeed.
+lockstep::DeepSpeedConfig configuration(const json& spec) {
   const json& zero = spec.at("zero");
-  const at::ScalarType dtype = dtype_of(zero);
-  model.module()->to(dtype);
-  const auto optimizer = make_adamw(zero, model);
-  lockstep::ShardedModel sharded(
-      model.module(), *optimizer, world.communicator(),
-      {.stage = zero.at("stage"), .bucket_cap_bytes = 1 << 14, .persistence_threshold = 0});
-  std::optional<lockstep::GradScaler> scaler;
-  if (dtype == torch::kHalf) scaler.emplace(make_scaler(zero.at("fp16")));
+  json config = {
+      {"train_micro_batch_size_per_gpu", spec.at("batch").at(0)},
+      {"gradient_clipping", zero.at("clip")},
+      {"optimizer",
+       {{"type", "AdamW"},
+        {"params",
+         {{"lr", zero.at("lr")}, {"weight_decay", zero.at("weight_decay")}, {"torch_adam", true}}}}},
+      {"zero_optimization", {{"stage", zero.at("stage")}, {"stage3_param_persistence_threshold", 0}}}};
+  if (zero.at("dtype") == "bfloat16") config["bf16"] = {{"enabled", true}};
+  if (zero.at("dtype") == "float16") {
+    config["fp16"] = zero.at("fp16");
+    config["fp16"]["enabled"] = true;
+  }
+  return lockstep::DeepSpeedConfig::from_text(config.dump(), "the case");
+}
+
+// An engine calls the forward of a module.
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(lockstep::Model wrapped) : model(std::move(wrapped)) {
+    register_module("model", model.module());
+  }
+  at::Tensor forward(const at::Tensor& x) { return model(x); }
+  lockstep::Model model;
+};
+
+json train_by_engine(const json& spec, const lockstep::Model& model, lockstep::World& world,
+                     const std::filesystem::path& folder) {
+  const at::ScalarType dtype = dtype_of(spec.at("zero"));
+  auto engine = lockstep::initialize(std::make_shared<NetImpl>(model), configuration(spec), world);
   json losses = json::array();
   json scales = json::array();  // after each step, and how many were left out until then
   for (int64_t step = 0; step < spec.at("steps"); ++step) {
     const Batch batch = make_batch(spec, step * world.size() + world.rank());
-    sharded.zero_grad();
-    sharded.prepare_forward();
-    const at::Tensor loss = loss_of(spec, model(batch.inputs.to(dtype)).to(torch::kFloat), batch.classes);
-    (scaler ? scaler->scale(loss) : loss).backward();
-    if (!scaler || unscale(*scaler, sharded)) {
-      sharded.clip_grad_norm(zero.at("clip"));
-      sharded.step();
-    }
+    const at::Tensor output = engine.forward(batch.inputs.to(dtype)).to(torch::kFloat);
+    const at::Tensor loss = loss_of(spec, output, batch.classes);
+    engine.backward(loss);
+    engine.step();
     losses.push_back(static_cast<double>(loss.item<float>()));
-    if (!scaler) continue;
-    scaler->update();
-    scales.push_back({scaler->current_scale(), scaler->skipped_steps()});
+    if (dtype == torch::kHalf) scales.push_back({engine.loss_scale(), engine.skipped_steps()});
   }
-  const auto whole = sharded.gather_parameters();
+  const auto whole = engine.gather_parameters();
   if (!world.is_main()) return losses;
   lockstep::save_weights(*model.module(), folder / "weights.safetensors");
   std::ofstream(folder / "scales.json") << scales;
@@ -244,7 +238,7 @@ void run_case(const std::filesystem::path& file, lockstep::World& world) {
   const auto folder = file.parent_path();
   std::ofstream losses(folder / ("losses." + std::to_string(world.rank()) + ".json"));
   if (spec.contains("zero")) {
-    losses << (spec.contains("resume") ? train_on : train_sharded)(spec, model, world, folder);
+    losses << (spec.contains("resume") ? train_on : train_by_engine)(spec, model, world, folder);
     return;
   }
   losses << train(spec, model, world);

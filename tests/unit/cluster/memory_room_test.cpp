@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <lockstep/error.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -81,6 +82,14 @@ TEST(ProcessMemoryRoom, IsWhatTheLimitLeaves) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(RequireMemoryForTest, RefusesRanksThatCannotFitWithTheNumbers) {
+  require_memory_for(1);
+  EXPECT_THAT([] { require_memory_for(1 << 30); },
+              testing::ThrowsMessage<ConfigError>(
+                  testing::AllOf(HasSubstr("1073741824 ranks on this host need "), HasSubstr(" each, and "),
+                                 HasSubstr(" left: start fewer (nprocs)"))));
 }
 
 }  // namespace
