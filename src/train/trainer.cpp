@@ -1,12 +1,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/gradient_free.h>
+#include <lockstep/learning_rate.h>
 #include <lockstep/named_tensors.h>
 #include <lockstep/sharded_model.h>
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <cstdio>
+#include <limits>
 #include <set>
 
 #include "engine/convert_module.h"
@@ -43,12 +46,22 @@ void move_optimizer_state(const torch::optim::Optimizer& optimizer) {
   }
 }
 
+// LibTorch's own word about it tells nobody what to change.
+void check_rates(const torch::optim::Optimizer& optimizer, c10::ScalarType dtype) {
+  const double most = dtype == torch::kFloat64 ? std::numeric_limits<double>::max()
+                                               : static_cast<double>(std::numeric_limits<float>::max());
+  for (const double rate : learning_rates(optimizer)) {
+    if (std::abs(rate) <= most) continue;
+    throw ConfigError(
+        "train", fmt::format("the learning rate must be a number of at most {:g}, what {} can hold: {:g}",
+                             most, c10::toString(dtype), rate));
+  }
+}
+
 // LibTorch would update it twice a step.
-torch::optim::Optimizer* without_doubles(const torch::nn::Module& module,
-                                         torch::optim::Optimizer* optimizer) {
-  if (optimizer == nullptr) return nullptr;
+void refuse_doubles(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer) {
   std::set<const void*> seen;
-  for (const auto& group : optimizer->param_groups()) {
+  for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
       std::string name = "?";
@@ -63,6 +76,13 @@ torch::optim::Optimizer* without_doubles(const torch::nn::Module& module,
                       name));
     }
   }
+}
+
+torch::optim::Optimizer* checked(torch::optim::Optimizer* optimizer, const torch::nn::Module& module,
+                                 c10::ScalarType dtype) {
+  if (optimizer == nullptr) return nullptr;
+  refuse_doubles(module, *optimizer);
+  check_rates(*optimizer, dtype);
   return optimizer;
 }
 
@@ -97,7 +117,7 @@ Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::O
       model(deepspeed ? place_model(std::move(model_), std::nullopt, torch::kFloat32)
                       : place_model(std::move(model_), home_of(config, world), dtype)),
       loss(std::move(loss_)),
-      optimizer(without_doubles(*model.module(), optimizer_)),
+      optimizer(checked(optimizer_, *model.module(), dtype)),
       gradient_free(gradient_free_),
       step(world, model, optimizer, loss, config, deepspeed, clock) {
   if (step.deepspeed() != nullptr) optimizer = &step.deepspeed()->optimizer();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -501,6 +502,20 @@ TEST_F(TrainerOptionsTest, ACheckpointWithALayerMoreIsRefused) {
         };
       },
       "2.weight");
+}
+
+TEST_F(TrainerOptionsTest, ALearningRateThatParametersCannotHoldIsRefused) {
+  const auto with_rate = [](Training& training, const char* dtype, double rate) {
+    training.config.dtype = dtype;
+    training.config.max_iter = 0;
+    training.make_optimizer = [rate](auto parameters) {
+      return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(rate));
+    };
+  };
+  expect_refused([&](Training& training) { with_rate(training, "float32", 1e300); },
+                 "the learning rate must be a number of at most 3.40282e+38, what Float can hold: 1e+300");
+  expect_refused([&](Training& training) { with_rate(training, "float64", INFINITY); }, "can hold: inf");
+  with([&](Training& training) { with_rate(training, "float64", 1e300); });
 }
 
 TEST_F(TrainerOptionsTest, WhatDoesNotGoTogetherIsRefused) {
