@@ -21,6 +21,7 @@
 #include <string>
 
 #include "optim/flat_step.h"
+#include "optim/for_blocks.h"
 
 namespace {
 
@@ -113,7 +114,10 @@ double stream_gb_per_s(bool one_thread) {
   const auto array = [&](size_t number, int64_t first) { return arrays[number].data_ptr<float>() + first; };
   const auto gb_per_s = [&](const char* name, int moved, const std::function<void(int64_t, int64_t)>& part) {
     const double seconds = seconds_of(one_thread, [&] {
-      at::parallel_for(0, kElements, 1 << 16, [&](int64_t begin, int64_t end) { part(begin, end - begin); });
+      constexpr int64_t kBlock = 1 << 16;
+      lockstep::optim::for_blocks((kElements + kBlock - 1) / kBlock, [&](int64_t begin, int64_t end) {
+        part(begin * kBlock, std::min(end * kBlock, kElements) - begin * kBlock);
+      });
     });
     const double result = moved * kElements * sizeof(float) * 1e-9 / seconds;
     std::fprintf(stderr, "%s %.2f GB/s\n", name, result);

@@ -1,12 +1,13 @@
 #include "optim/flat_step.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+
+#include "optim/for_blocks.h"
 
 namespace lockstep::optim {
 namespace {
@@ -30,7 +31,7 @@ FlatType flat_type(const at::Tensor& values) {
 
 void step_flat(const FlatRule& rule, const FlatMemory& memory) {
   const auto numel = static_cast<int64_t>(memory.numel);
-  at::parallel_for(0, (numel + kBlock - 1) / kBlock, 1, [&](int64_t begin, int64_t end) {
+  for_blocks((numel + kBlock - 1) / kBlock, [&](int64_t begin, int64_t end) {
     const int64_t first = begin * kBlock;
     const int64_t last = std::min(end * kBlock, numel);
     step_range(rule, memory.part(static_cast<size_t>(first), static_cast<size_t>(last - first)));
