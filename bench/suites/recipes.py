@@ -102,8 +102,8 @@ def rows():
     return (gpu_rows() if gpu_is_there() else []) + [
         fashion_mnist_epoch(),
         accuracy_after_14_epochs("fashion-mnist", [], 0.925),
-        # With the page's 0.7 the learning rate is 0.01 in the last epoch, which ends just below.
-        accuracy_after_14_epochs("mnist", ["--gamma", "0.8"], 0.992),
+        # The seed decides about the last thousandth, and one seed is another on another device: docs/results.md.
+        accuracy_after_14_epochs("mnist", [], 0.992),
         Row("CIFAR augmentation a core, against torchvision", "images/s", ours=images_per_second,
             peer=Command([PEER_PYTHON, PEERS / "torchvision_images.py"]), higher_is_better=True, floor=15, repeat=3),
     ]

@@ -21,8 +21,8 @@ def checkpoint(what, name, floor):
 
 def cost(what, unit, name, limit, repeat):
     folder = pathlib.Path(tempfile.gettempdir()) / f"lockstep-bench-trainer-{what}"
-    return Row(name, unit, ours=Command([BIN / "bench" / "trainer_costs", what, folder]), reference=limit, floor=1,
-               repeat=repeat, warm_up=0)
+    return Row(name, unit, ours=Command([BIN / "bench" / "trainer_costs", what, folder], timeout_s=900),
+               reference=limit, floor=1, repeat=repeat, warm_up=0)
 
 
 def rows():
