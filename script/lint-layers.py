@@ -49,7 +49,7 @@ LAYERS = {
 # Public headers belong to the layer that has a source of the same name; these have none.
 PUBLIC = {"version": "base", "exit_status": "base", "c10d": "comm", "callbacks": "train", "data_source": "train",
           "image_source": "images", "program_options": "train", "models": "models", "world": "train", "lockstep": "cli",
-          "offload": "shard"}
+          "offload": "shard", "zero_config": "train"}
 
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)

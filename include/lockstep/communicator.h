@@ -50,6 +50,9 @@ class Work {
   // Never blocks; does what progress it can make. A send or receive over Gloo is
   // done in wait() only.
   bool done();
+  // This rank does other things until wait(): a launcher that looks for hangs does not count
+  // it as waiting until then.
+  void set_aside();
 
  private:
   std::shared_ptr<Impl> impl_;

@@ -139,8 +139,9 @@ class EngineCore {
   const DeepSpeedConfig& config() const;
   const Communicator& communicator() const;
   torch::optim::Optimizer& optimizer();
-  // Makes the parameters readable while the result lives: stage 3 needs it, and for modules
-  // inside Sharded<> stages 1 and 2, whose updates may still be on their way.
+  // Makes the parameters readable while the result lives: stage 3 needs it, and with
+  // overlap_comm true modules inside Sharded<> at every stage, whose updates may still be on
+  // their way.
   [[nodiscard]] std::shared_ptr<void> gather_parameters();
 
  protected:

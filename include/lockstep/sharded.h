@@ -137,8 +137,7 @@ class ShardedImpl<M, Result (Owner::*)(Args...)> : public M, public shard::Unit 
 //
 // Units may be inside of units: an inner one owns its parameters. forward() has one
 // signature and returns a tensor, a vector or a tuple of tensors. Outside of forward and
-// backward its parameters have no elements: see ShardedModel::gather_parameters(). At stages
-// 1 and 2 they have them, but an update may be on its way: see ShardedModel::finish_step().
+// backward its parameters have no elements: see ShardedModel::gather_parameters().
 //
 // A unit may compute its activations again in backward instead of keeping them: see
 // set_activation_checkpointing(). Its arguments are copied then, and should own what they

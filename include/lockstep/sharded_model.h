@@ -50,9 +50,13 @@ struct ShardedOptions {
   // elements than this.
   bool prefetch = true;
   int64_t prefetch_limit = std::numeric_limits<int64_t>::max();
-  // Full buckets are reduced while backward runs, and updates of modules inside Sharded<> are
-  // gathered while the next forward runs; else all at the end of backward, and of step().
+  // Full buckets are reduced while backward runs; else all of them at its end.
   bool overlap = true;
+  // Updates of modules inside Sharded<> are gathered while the next forward runs: each module
+  // waits for its own. Until then nothing else may read or write its parameters: call
+  // finish_step() before, or gather_parameters(). Of use over NCCL and Gloo, which move data
+  // while nobody waits. At stage 3 it is about the parameters that stay whole.
+  bool overlap_gather = false;
 
   // What gradients are reduced in. Unset: their own dtype.
   std::optional<c10::ScalarType> communication_dtype = {};
@@ -151,15 +155,12 @@ class ShardedModel {
   at::Tensor grad_norm(double norm_type = 2.0) const;
 
   // Updates this rank's parts and makes the parameters of all ranks whole again, or
-  // theirs to be: stage 3 puts them together when they are needed. Those of modules inside
-  // Sharded<> may be on their way at its end: their forward waits for them, and so do
-  // finish_step() and gather_parameters(). Collective.
+  // theirs to be: stage 3 puts them together when they are needed. Collective.
   void step() { step(at::Tensor()); }
   // The same with every gradient times `factor`, one number, in the precision of the
   // update: unscaling and clipping in one pass. flat_gradients() may have changed after it.
   void step(const at::Tensor& factor);
-  // Waits until all that step() has started has arrived: after it parameters can be read at
-  // stages 0 to 2.
+  // With overlap_gather: waits until all that step() has started has arrived. Collective.
   void finish_step();
 
   [[nodiscard]] Gathered gather_parameters() { return Gathered(this); }

@@ -105,9 +105,8 @@ class Trainer {
   // rank.
   at::Tensor predict(const Loader& loader);
 
-  // While the result lives all parameters can be read, those of a divided model too: at
-  // config.zero.stage 3, and in hooks at stages 1 and 2 where the model has Sharded<> modules,
-  // whose updates may still be on their way. Callbacks find them arrived. Every rank calls it.
+  // While the result lives all parameters can be read, those of a divided model too
+  // (config.zero.stage 3, or zero.overlap_gather). Every rank calls it.
   [[nodiscard]] std::shared_ptr<void> gather_parameters();
   // Rank 0 writes the weights, as lockstep::save_weights() does. Every rank calls it: a
   // divided model is put together for it.

@@ -12,6 +12,10 @@ struct ZeroConfig {
   int stage = 0;
   // Stage 3: parameters of fewer elements stay whole on every rank.
   int64_t persistence_threshold = 100'000;
+  // From stage 1 on: updates of modules inside Sharded<> are gathered while the next forward
+  // runs. Hooks and losses that read or write their parameters do it inside
+  // Trainer::gather_parameters(); callbacks, averages and plots need not.
+  bool overlap_gather = false;
   // Where the optimizer's state and float32 masters are: none (on the device); cpu, from
   // stage 1 on; nvme, at stage 3.
   std::string offload_optimizer = "none";

@@ -119,9 +119,19 @@ class ToldCollective {
     if (running_) base::Progress::of_process().collective_finished();
     running_ = false;
   }
+  // Meanwhile it counts as finished, and from resume() on as another one.
+  void pause() {
+    paused_ = running_;
+    finish();
+  }
+  void resume(std::string_view operation) {
+    if (paused_) start(operation);
+    paused_ = false;
+  }
 
  private:
   bool running_ = false;
+  bool paused_ = false;
 };
 
 }  // namespace comm

@@ -32,6 +32,7 @@ void Work::wait() {
   if (impl_->work == nullptr) {
     return;
   }
+  impl_->told.resume(impl_->operation);
   try {
     impl_->work->wait(impl_->wait_timeout);
   } catch (...) {
@@ -40,6 +41,10 @@ void Work::wait() {
   }
   impl_->work = nullptr;
   impl_->told.finish();
+}
+
+void Work::set_aside() {
+  if (impl_ != nullptr) impl_->told.pause();
 }
 
 bool Work::done() {

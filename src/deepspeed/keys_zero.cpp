@@ -113,7 +113,9 @@ void add_zero_keys(std::vector<Key>& keys) {
               "elements reduced at once; the default leaves 25 MiB", {.range = {.least = 1}})
       .honour("allgather_bucket_size", &Zero::allgather_bucket_size,
               "elements gathered at once; the default leaves 25 MiB", {.range = kNotNegative})
-      .honour("overlap_comm", &Zero::overlap_comm, "reduce during backward; null: true")
+      .honour("overlap_comm", &Zero::overlap_comm,
+              "reduce during backward; null: true; true: also gather the updates of units during the next "
+              "forward")
       .honour("ignore_unused_parameters", &Zero::ignore_unused_parameters,
               "false: a parameter without gradient is an error that names it; so at stage 3 unless the file "
               "says true")

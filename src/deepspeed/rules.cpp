@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 #include <lockstep/deepspeed_config.h>
 
+#include <limits>
+
 #include "base/nearest_name.h"
 #include "deepspeed/comms_names.h"
 #include "deepspeed/failure.h"
@@ -66,6 +68,10 @@ void check_gradient_scale(const C& c) {
 void check_optimizer(const C& c) {
   const C::Optimizer& o = c.optimizer;
   const bool is_adam = o.type == Type::kAdam || o.type == Type::kAdamW;
+  if (o.lr > static_cast<double>(std::numeric_limits<float>::max())) {
+    fail_at(c, "optimizer.params.lr",
+            fmt::format("the learning rate is more than a float32 can hold: {:g}", o.lr));
+  }
   if (o.type == Type::kAdamW && !o.adam_w_mode) {
     fail_at(c, "optimizer.params.adam_w_mode",
             "adam_w_mode false contradicts the type AdamW: use the type Adam");

@@ -73,6 +73,7 @@ ShardedOptions sharded_options(const Config& config) {
   options.prefetch = config.zero.prefetch_bucket_size > 0;
   options.prefetch_limit = config.zero.prefetch_bucket_size;
   options.overlap = config.zero.overlap_comm.value_or(true);
+  options.overlap_gather = config.zero.overlap_comm.value_or(false);
   if (config.communication_data_type) {
     options.communication_dtype = scalar_type(*config.communication_data_type);
   }

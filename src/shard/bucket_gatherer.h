@@ -29,10 +29,14 @@ class BucketGatherer final : public Gatherer {
   // After an update of this rank's part.
   void publish(size_t bucket) { updates_[bucket] = buckets_[bucket].publish(); }
   void settle(size_t unit) override {
-    for (const size_t bucket : resident_of_[unit]) std::exchange(updates_[bucket], {}).wait();
+    for (const size_t bucket : resident_of_[unit]) updates_[bucket].wait();
   }
   void settle_all() {
-    for (Work& update : updates_) std::exchange(update, {}).wait();
+    for (Work& update : updates_) update.wait();
+  }
+  // What was published is waited for by others later.
+  void set_aside() {
+    for (Work& update : updates_) update.set_aside();
   }
   void forget_free() override { memory_.forget_free(); }
   int64_t bytes() const { return memory_.bytes(); }

@@ -71,6 +71,7 @@ std::vector<grad::ModelFact> facts_of(const ShardedOptions& options) {
           {"option persistence_limit", std::to_string(options.persistence_limit)},
           {"option prefetch", std::to_string(options.prefetch ? options.prefetch_limit : 0)},
           {"option overlap", options.overlap ? "true" : "false"},
+          {"option overlap_gather", options.overlap_gather ? "true" : "false"},
           {"option communication_dtype",
            options.communication_dtype ? c10::toString(*options.communication_dtype) : "unset"},
           {"options of the mean", fmt::format("{} {} {}", options.gradient_predivide_factor,

@@ -27,6 +27,7 @@ ShardedBucket::ShardedBucket(const grad::BucketLayout& layout, const std::vector
   for (const grad::BucketSlot& slot : layout.slots) {
     parameters_.push_back(parameters[slot.item]);
     originals_.push_back(parameters_.back().tensor.detach());
+    came_from_.push_back(originals_.back().device());
   }
   if (resident) {
     fill(originals_);
@@ -42,8 +43,12 @@ void ShardedBucket::fill(const std::vector<at::Tensor>& values) {
 void ShardedBucket::undo() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    parameters_[i].tensor.set_data(resident_ ? flat_.views[i].clone() : originals_[i]);
+    const auto dtype = flat_.views[i].scalar_type();
+    parameters_[i].tensor.set_data(
+        resident_ ? flat_.views[i].to(came_from_[i], dtype, /*non_blocking=*/false, /*copy=*/true)
+                  : originals_[i]);
   }
+  flat_ = {};
 }
 
 at::Tensor ShardedBucket::own_part(const at::Tensor& flat) const {
@@ -59,6 +64,7 @@ void ShardedBucket::divide(grad::LentMemory& memory) {
     fill(originals_);
   }
   originals_.clear();
+  came_from_.clear();
   if (communicator_.size() > 1 && layout_.numel > 0) communicator_.broadcast(flat_.flat).wait();
   const bool needs_digits = needs_master(layout_.dtype);
   part_ = own_part(flat_.flat);

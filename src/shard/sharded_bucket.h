@@ -53,7 +53,8 @@ class ShardedBucket {
   // parameters are 16-bit or the master lives elsewhere. Collective; needs device memory for
   // this bucket alone.
   void divide(grad::LentMemory& memory);
-  // Instead of divide(): the parameters are again what they were.
+  // Instead of divide(): the parameters have again memory of their own, where it was. The
+  // bucket is of no use afterwards.
   void undo();
 
   const grad::BucketLayout& layout() const { return layout_; }
@@ -103,7 +104,8 @@ class ShardedBucket {
   Place place_;
   bool resident_;
   Homes homes_;
-  std::vector<at::Tensor> originals_;  // of one that is not resident, until divide()
+  std::vector<at::Tensor> originals_;   // of one that is not resident, until divide()
+  std::vector<c10::Device> came_from_;  // until divide()
   grad::FlatBuffer flat_;
   at::Tensor part_;    // in the parameters' dtype; of a resident bucket it is a part of flat_
   at::Tensor master_;  // part_ itself, or float32, or in other memory

@@ -152,10 +152,13 @@ void ShardedModel::Impl::make_sync() {
 }
 
 ShardedModel::Impl::~Impl() {
-  try {
-    gatherer->settle_all();  // nobody may write into memory that is gone
-  } catch (const std::exception& error) {
-    base::log_debug("shard", "the last update has not arrived: {}", error.what());
+  // Nobody may write into memory that is gone.
+  for (size_t unit = 0; gatherer && unit <= units.size(); ++unit) {
+    try {
+      gatherer->settle(unit);
+    } catch (const std::exception& error) {
+      base::log_debug("shard", "the last update has not arrived: {}", error.what());
+    }
   }
   for (shard::Unit* unit : units) unit->attach(nullptr, 0);
 }
@@ -260,9 +263,13 @@ void ShardedModel::step(const at::Tensor& factor) {
     impl_->updates->step(order[k], impl_->gradients->of(order[k]), next);
     impl_->gatherer->publish(order[k]);
   }
+  if (!impl_->options.overlap_gather) {
+    finish_step();
+    return;
+  }
   // Units wait for theirs when they run.
   impl_->gatherer->settle(0);
-  if (!impl_->options.overlap) finish_step();
+  impl_->gatherer->set_aside();
 }
 
 void ShardedModel::finish_step() { impl_->gatherer->settle_all(); }

@@ -103,6 +103,7 @@ TrainConfig governed_by(const DeepSpeedConfig& file, TrainConfig config, const W
   config.zero.stage = static_cast<int>(file.zero.stage);
   const ShardedOptions sharded = engine::sharded_options(file);
   config.zero.persistence_threshold = sharded.persistence_threshold;
+  config.zero.overlap_gather = sharded.overlap_gather;
   config.zero.offload_optimizer = offload_name(sharded.offload_optimizer.device);
   config.zero.offload_param = offload_name(sharded.offload_param.device);
   config.zero.nvme_path = sharded.offload_optimizer.nvme_path;

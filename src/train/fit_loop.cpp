@@ -317,6 +317,7 @@ void FitLoop::handle_preemption() {
   checkpoints_.finish();  // a save of this step that failed is tried again
   if (checkpoints_.enabled() && !checkpoints_.saved(trainer_.result.step)) save(/*wait=*/true);
   checkpoints_.finish();
+  trainer_.step.finish_update();
   if (trainer_.preemption_save && !is_interrupt) trainer_.preemption_save();
   if (is_interrupt) return;
   bar_.clear();

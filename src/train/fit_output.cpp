@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/learning_rate.h>
+#include <lockstep/sharded_model.h>
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
@@ -73,7 +74,8 @@ void FitLoop::open_trackers(bool resumed) {
   std::ostringstream model;
   model << module;
   trackers_->write_text("model", model.str(), 0);
-  trackers_->write_graph(model_graph(module));
+  const ShardedModel* divided = trainer_.step.sharded();
+  trackers_->write_graph(model_graph(module, divided != nullptr ? divided->shapes() : Shapes()));
 }
 
 std::map<std::string, double> FitLoop::shown_metrics(bool own) const {

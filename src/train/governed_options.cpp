@@ -17,6 +17,7 @@ std::vector<GovernedOption> governed_changes(const DeepSpeedConfig& file, const 
   look_at(true, "clip_grad_norm", "gradient_clipping");
   look_at(true, "zero_stage", "zero_optimization.stage");
   look_at(true, "zero_persistence_threshold", "zero_optimization.stage3_param_persistence_threshold");
+  look_at(true, "zero_overlap_gather", "zero_optimization.overlap_comm");
   look_at(true, "zero_offload_optimizer", "zero_optimization.offload_optimizer.device");
   look_at(true, "zero_offload_param", "zero_optimization.offload_param.device");
   look_at(true, "zero_nvme_path", "zero_optimization.offload_optimizer.nvme_path");

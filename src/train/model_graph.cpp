@@ -1,23 +1,30 @@
 #include "train/model_graph.h"
 
+#include <c10/util/accumulate.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 namespace lockstep::train {
 namespace {
 
 using torch::nn::Module;
 
-// "torch::nn::Conv2dImpl" as people know it: "Conv2d".
-std::string kind_of(const Module& module) {
-  std::string kind = module.name();
-  const size_t arguments = kind.find('<');
-  const size_t scope = kind.rfind("::", arguments);
-  if (scope != std::string::npos) kind.erase(0, scope + 2);
-  if (kind.ends_with("Impl")) kind.resize(kind.size() - 4);
-  return kind;
+// "torch::nn::Conv2dImpl" as people know it: "Conv2d". A Sharded<> module is what it would be
+// without.
+std::string short_kind(std::string name) {
+  const size_t arguments = name.find('<');
+  const size_t scope = name.rfind("::", arguments);
+  if (scope != std::string::npos && scope < arguments) name.erase(0, scope + 2);
+  constexpr std::string_view kSharded = "ShardedImpl<";
+  if (name.starts_with(kSharded)) {
+    return short_kind(name.substr(kSharded.size(), name.find(',') - kSharded.size()));
+  }
+  if (name.ends_with("Impl")) name.resize(name.size() - 4);
+  return name;
 }
 
 std::string description_of(const Module& module) {
@@ -26,38 +33,54 @@ std::string description_of(const Module& module) {
   return text.str();
 }
 
-int64_t own_parameters(const Module& module) {
-  int64_t count = 0;
-  for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
-    if (parameter.defined()) count += parameter.numel();
-  }
-  return count;
-}
+class Builder {
+ public:
+  explicit Builder(const Shapes& shapes) : shapes_(shapes) {}
 
-// Adds the module and what is below it; returns the node whose output is the module's. What
-// happens inside is known of a Sequential alone: it is its parts, one after the other.
-std::string add(const Module& module, const std::string& name, const std::string& input, Graph& graph) {
-  const auto children = module.named_children();
-  const bool is_chain = module.as<torch::nn::SequentialImpl>() != nullptr && !children.is_empty();
-  if (!is_chain) {
-    GraphNode node{name, kind_of(module), {}, description_of(module), own_parameters(module)};
-    if (!input.empty()) node.inputs.push_back(input);
-    graph.push_back(std::move(node));
+  // Adds the module and what is below it; returns the node whose output is the module's. What
+  // happens inside is known of a Sequential alone: it is its parts, one after the other.
+  // `prefix`: of the names of its parameters.
+  std::string add(const Module& module, const std::string& name, const std::string& prefix,
+                  const std::string& input) {
+    const auto children = module.named_children();
+    const bool is_chain = module.as<torch::nn::SequentialImpl>() != nullptr && !children.is_empty();
+    if (!is_chain) {
+      GraphNode node{
+          name, short_kind(module.name()), {}, description_of(module), own_parameters(module, prefix)};
+      if (!input.empty()) node.inputs.push_back(input);
+      graph_.push_back(std::move(node));
+    }
+    std::string before = is_chain ? input : "";
+    for (const auto& child : children) {
+      const std::string output =
+          add(*child.value(), name + "/" + child.key(), prefix + child.key() + ".", before);
+      if (is_chain) before = output;
+    }
+    return is_chain ? before : name;
   }
-  std::string before = is_chain ? input : "";
-  for (const auto& child : children) {
-    const std::string output = add(*child.value(), name + "/" + child.key(), before, graph);
-    if (is_chain) before = output;
+
+  Graph take() { return std::move(graph_); }
+
+ private:
+  int64_t own_parameters(const Module& module, const std::string& prefix) const {
+    int64_t count = 0;
+    for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
+      const auto divided = shapes_.find(prefix + parameter.key());
+      count += divided != shapes_.end() ? c10::multiply_integers(divided->second) : parameter.value().numel();
+    }
+    return count;
   }
-  return is_chain ? before : name;
-}
+
+  const Shapes& shapes_;
+  Graph graph_;
+};
 
 }  // namespace
 
-Graph model_graph(const Module& model) {
-  Graph graph;
-  add(model, "model", "", graph);
-  return graph;
+Graph model_graph(const Module& model, const Shapes& shapes) {
+  Builder builder(shapes);
+  builder.add(model, "model", "", "");
+  return builder.take();
 }
 
 }  // namespace lockstep::train

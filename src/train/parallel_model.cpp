@@ -87,6 +87,7 @@ class DividedModel final : public ParallelModel {
     options.stage = config.zero.stage;
     options.persistence_threshold = config.zero.persistence_threshold;
     options.find_unused_parameters = config.find_unused_parameters;
+    options.overlap_gather = config.zero.overlap_gather;
     options.offload_optimizer.device = offload_device(config.zero.offload_optimizer);
     options.offload_optimizer.nvme_path = config.zero.nvme_path;
     options.offload_param.device = offload_device(config.zero.offload_param);

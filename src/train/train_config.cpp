@@ -45,6 +45,8 @@ void add_training_options(config::OptionTable& table, TrainConfig& config) {
            {.minimum = 0, .maximum = 3})
       .add("zero_persistence_threshold", config.zero.persistence_threshold,
            "elements below which zero_stage 3 keeps a parameter whole", {.minimum = 0})
+      .add("zero_overlap_gather", config.zero.overlap_gather,
+           "gather the updates of Sharded<> modules while the next forward runs")
       .add("zero_offload_optimizer", config.zero.offload_optimizer,
            "where masters and the optimizer's state are: none is on the device, nvme needs zero_stage 3",
            {.choices = {"none", "cpu", "nvme"}})

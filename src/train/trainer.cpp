@@ -52,9 +52,8 @@ void check_rates(const torch::optim::Optimizer& optimizer, c10::ScalarType dtype
                                                : static_cast<double>(std::numeric_limits<float>::max());
   for (const double rate : learning_rates(optimizer)) {
     if (std::abs(rate) <= most) continue;
-    throw ConfigError(
-        "train", fmt::format("the learning rate must be a number of at most {:g}, what {} can hold: {:g}",
-                             most, c10::toString(dtype), rate));
+    throw ConfigError("train",
+                      fmt::format("the learning rate must be a number of at most {:g}: {:g}", most, rate));
   }
 }
 
@@ -117,7 +116,9 @@ Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::O
       model(deepspeed ? place_model(std::move(model_), std::nullopt, torch::kFloat32)
                       : place_model(std::move(model_), home_of(config, world), dtype)),
       loss(std::move(loss_)),
-      optimizer(checked(optimizer_, *model.module(), dtype)),
+      // The one that a configuration names is checked by its reader.
+      optimizer(deepspeed && deepspeed->optimizer.exists() ? optimizer_
+                                                           : checked(optimizer_, *model.module(), dtype)),
       gradient_free(gradient_free_),
       step(world, model, optimizer, loss, config, deepspeed, clock) {
   if (step.deepspeed() != nullptr) optimizer = &step.deepspeed()->optimizer();

@@ -120,7 +120,9 @@ TEST_P(ShardedModelTest, TrainsAsDataParallelBitForBit) {
       const auto expected = reference(group, make, 5);
       Net net;
       const auto optimizer = make(net->parameters());
-      ShardedModel model(net.ptr(), *optimizer, group, options());
+      ShardedOptions overlapping = options();
+      overlapping.overlap_gather = make != make_adam;
+      ShardedModel model(net.ptr(), *optimizer, group, overlapping);
       for (int step = 0; step < 5; ++step) {
         model.zero_grad();
         model.prepare_forward();

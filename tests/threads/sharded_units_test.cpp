@@ -262,7 +262,7 @@ TEST(UnitUpdatesTest, AStepDoesNotWaitForTheUpdatesOfUnits) {
       Layer block;
       set_parameters(*block);
       torch::optim::SGD optimizer(block->parameters(), 0.1);
-      ShardedModel model(block.ptr(), optimizer, group, {.stage = stage});
+      ShardedModel model(block.ptr(), optimizer, group, {.stage = stage, .overlap_gather = true});
       model.prepare_forward();
       block->forward(formula({4, 8}, group.rank())).square().mean().backward();
       if (group.rank() == 1) {
@@ -286,7 +286,8 @@ TEST(UnitUpdatesTest, FinishStepMakesUpdatesReadable) {
       Layer block;
       set_parameters(*block);
       torch::optim::SGD optimizer(block->parameters(), 0.1);
-      ShardedModel model(block.ptr(), optimizer, group, {.stage = stage, .bucket_cap_bytes = 64});
+      ShardedModel model(block.ptr(), optimizer, group,
+                         {.stage = stage, .bucket_cap_bytes = 64, .overlap_gather = true});
       for (int step = 0; step < 10; ++step) {
         model.zero_grad();
         model.prepare_forward();

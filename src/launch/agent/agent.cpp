@@ -249,6 +249,7 @@ void Agent::finish(const JobOutcome& outcome) {
   all_refused_ = every_worker_refused();
   // Where workers still run the job is out of reach: nobody must go on alone.
   loop_.cancel(kill_timer_);
+  loop_.cancel(cause_timer_);
   loop_.cancel(progress_timer_);
   loop_.cancel(status_timer_);
   stacks_.clear();

@@ -189,6 +189,8 @@ const Malformed kOptimizers[] = {
     {"{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"max_grad_norm\": 1.0}}}",
      "1:43: optimizer.params.max_grad_norm is not supported: clipping is no parameter of an optimizer: set "
      "gradient_clipping"},
+    {"{\"optimizer\": {\"type\": \"SGD\", \"params\": {\"lr\": 1e300}}}",
+     "1:42: the learning rate is more than a float32 can hold: 1e+300"},
     {"{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"adam_w_mode\": false}}}",
      "1:44: adam_w_mode false contradicts the type AdamW: use the type Adam"},
     {"{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"amsgrad\": true}}}",

@@ -170,6 +170,7 @@ TEST(ShardedOptionsTest, Stage3) {
   EXPECT_EQ(options.persistence_limit, 70);
   EXPECT_EQ(options.prefetch_limit, 11);
   EXPECT_FALSE(options.overlap);
+  EXPECT_FALSE(options.overlap_gather);
   EXPECT_FALSE(options.find_unused_parameters) << "it keeps all gradients: only where the file says so";
   EXPECT_FALSE(
       sharded_options(text(R"({"zero_optimization": {"stage": 3, "prefetch_bucket_size": 0}})")).prefetch);
@@ -183,6 +184,8 @@ TEST(ShardedOptionsTest, Gradients) {
   EXPECT_TRUE(plain.find_unused_parameters);
   EXPECT_TRUE(plain.divide_after_sum);
   EXPECT_TRUE(plain.overlap);
+  EXPECT_FALSE(plain.overlap_gather);
+  EXPECT_TRUE(sharded_options(text(R"({zero_optimization: {stage: 2, overlap_comm: true}})")).overlap_gather);
   EXPECT_FALSE(sharded_options(text("{prescale_gradients: true}")).divide_after_sum);
   EXPECT_FALSE(sharded_options(text("{zero_optimization: {stage: 1}}")).divide_after_sum);
   EXPECT_EQ(sharded_options(text("{gradient_predivide_factor: 4}")).gradient_predivide_factor, 4);

@@ -1,6 +1,7 @@
 #include "train/model_graph.h"
 
 #include <gtest/gtest.h>
+#include <lockstep/sharded.h>
 #include <torch/torch.h>
 
 namespace lockstep::train {
@@ -48,6 +49,22 @@ TEST(ModelGraphTest, TheModulesOfASequentialFollowEachOtherThroughNestedOnes) {
   EXPECT_EQ(graph[2].inputs, std::vector<std::string>{"model/body/0"});
   EXPECT_EQ(graph[3].name, "model/body/2/0");
   EXPECT_EQ(graph[3].inputs, std::vector<std::string>{"model/body/1"});
+}
+
+struct PartImpl : torch::nn::Module {
+  PartImpl() : fc(register_module("fc", torch::nn::Linear(2, 3))) {}
+  torch::Tensor forward(torch::Tensor x) { return fc(x); }
+  torch::nn::Linear fc;
+};
+
+TEST(ModelGraphTest, ADividedModuleIsWhatItWouldBeWhole) {
+  const torch::nn::Sequential model{Sharded<PartImpl>()};
+  for (torch::Tensor& parameter : model->parameters()) parameter.set_data(torch::empty({0}));
+  const Graph graph = model_graph(*model, {{"0.fc.weight", {3, 2}}, {"0.fc.bias", {3}}});
+  ASSERT_EQ(graph.size(), 2u);
+  EXPECT_EQ(graph[0].kind, "Part");
+  EXPECT_EQ(graph[0].parameters, 0);
+  EXPECT_EQ(graph[1].parameters, 9);
 }
 
 TEST(ModelGraphTest, AnEmptySequentialIsItself) {
