@@ -56,8 +56,7 @@ if(NOT TARGET lockstep::torch)
   target_include_directories(lockstep::torch SYSTEM INTERFACE
     ${LOCKSTEP_TORCH_ROOT}/include
     ${LOCKSTEP_TORCH_ROOT}/include/torch/csrc/api/include)
-  # LibTorch's include folder brings a fmt of its own, headers without the library.
-  target_compile_definitions(lockstep::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO FMT_HEADER_ONLY)
+  target_compile_definitions(lockstep::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
   # libtorch_cpu finds cudart and cupti by its own run path; the linker need not.
   target_link_options(lockstep::torch INTERFACE -Wl,--allow-shlib-undefined)
   target_link_libraries(lockstep::torch INTERFACE lockstep::c10)

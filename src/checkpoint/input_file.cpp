@@ -18,7 +18,7 @@ namespace lockstep::checkpoint {
 namespace {
 
 // Summed up while it is in the cache.
-constexpr int64_t kChunkBytes = 1 << 20;
+constexpr int64_t kReadBytes = 1 << 20;
 
 [[noreturn]] void fail(const std::filesystem::path& path, const char* reason) {
   throw CheckpointError(fmt::format("cannot read '{}': {}", path.string(), reason));
@@ -61,7 +61,7 @@ std::string InputFile::read_and_sum(void* to, int64_t bytes, int64_t offset) con
   Checksum checksum;
   char* next = static_cast<char*>(to);
   while (bytes > 0) {
-    const int64_t chunk = std::min(bytes, kChunkBytes);
+    const int64_t chunk = std::min(bytes, kReadBytes);
     touch_pages(next, chunk);
     read(next, chunk, offset);
     checksum.update(next, static_cast<size_t>(chunk));
@@ -74,9 +74,9 @@ std::string InputFile::read_and_sum(void* to, int64_t bytes, int64_t offset) con
 
 std::string InputFile::sum(int64_t bytes, int64_t offset) const {
   Checksum checksum;
-  std::vector<char> buffer(static_cast<size_t>(std::min(bytes, kChunkBytes)));
-  for (int64_t done = 0; done < bytes; done += kChunkBytes) {
-    const int64_t chunk = std::min(bytes - done, kChunkBytes);
+  std::vector<char> buffer(static_cast<size_t>(std::min(bytes, kReadBytes)));
+  for (int64_t done = 0; done < bytes; done += kReadBytes) {
+    const int64_t chunk = std::min(bytes - done, kReadBytes);
     read(buffer.data(), chunk, offset + done);
     checksum.update(buffer.data(), static_cast<size_t>(chunk));
   }

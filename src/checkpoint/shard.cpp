@@ -19,7 +19,7 @@ namespace lockstep::checkpoint {
 namespace {
 
 // Hashed and then written from the cache.
-constexpr int64_t kChunkBytes = 1 << 20;
+constexpr int64_t kWriteBytes = 1 << 20;
 // Below this a second thread costs more than it gives.
 constexpr int64_t kParallelBytes = 32 << 20;
 
@@ -121,8 +121,8 @@ class ShardFile {
   std::string write(const void* data, int64_t bytes, int64_t offset) {
     Checksum checksum;
     const char* from = static_cast<const char*>(data);
-    for (int64_t done = 0; done < bytes; done += kChunkBytes) {
-      const auto chunk = static_cast<size_t>(std::min(bytes - done, kChunkBytes));
+    for (int64_t done = 0; done < bytes; done += kWriteBytes) {
+      const auto chunk = static_cast<size_t>(std::min(bytes - done, kWriteBytes));
       checksum.update(from + done, chunk);
       write_all(files_, fd_.get(), from + done, chunk, offset + done, path_);
       if (sync_) files_.start_writing_back(fd_.get(), offset + done, static_cast<int64_t>(chunk));

@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Options {
+struct CollectivesOptions {
   std::optional<int> nprocs;
   std::string backend = "auto";
   std::string compute_setup = "cpu";
@@ -34,7 +34,7 @@ struct Options {
 
 // One measured row. Bandwidths as nccl-tests define them: algorithm = bytes / time;
 // bus = algorithm times comm::bus_factor.
-struct Row {
+struct CollectivesRow {
   std::string operation;
   uint64_t bytes = 0;
   double latency_us = 0;  // median over the repeats
@@ -108,7 +108,7 @@ double time_us(const std::function<void()>& call, int calls) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / calls;
 }
 
-Row measure(const World& world, const Operation& operation, uint64_t bytes, int repeats) {
+CollectivesRow measure(const World& world, const Operation& operation, uint64_t bytes, int repeats) {
   const int64_t numel = static_cast<int64_t>(std::max<uint64_t>(1, bytes / sizeof(float)));
   const std::function<void()> call = operation.prepare(world, numel);
   const int calls = calls_of(bytes);
@@ -119,7 +119,7 @@ Row measure(const World& world, const Operation& operation, uint64_t bytes, int 
     times.push_back(time_us(call, calls));
   }
   std::sort(times.begin(), times.end());
-  Row row;
+  CollectivesRow row;
   row.operation = operation.name;
   row.bytes = bytes;
   row.latency_us = times[times.size() / 2];
@@ -130,22 +130,22 @@ Row measure(const World& world, const Operation& operation, uint64_t bytes, int 
   return row;
 }
 
-void print_table(const World& world, const std::vector<Row>& rows) {
+void print_table(const World& world, const std::vector<CollectivesRow>& rows) {
   fmt::print("{} ranks, backend {}\n{:<15}{:>12}{:>14}{:>22}{:>14}{:>14}\n", world.size(),
              world.communicator().backend(), "operation", "bytes", "median us", "min..max us", "algo GB/s",
              "bus GB/s");
-  for (const Row& row : rows) {
+  for (const CollectivesRow& row : rows) {
     fmt::print("{:<15}{:>12}{:>14.1f}{:>22}{:>14.3f}{:>14.3f}\n", row.operation, row.bytes, row.latency_us,
                fmt::format("{:.1f}..{:.1f}", row.lowest_us, row.highest_us), row.algorithm_gbps,
                row.bus_gbps);
   }
 }
 
-void print_json(const World& world, const std::vector<Row>& rows) {
+void print_json(const World& world, const std::vector<CollectivesRow>& rows) {
   nlohmann::json result = {{"ranks", world.size()},
                            {"backend", world.communicator().backend()},
                            {"rows", nlohmann::json::array()}};
-  for (const Row& row : rows) {
+  for (const CollectivesRow& row : rows) {
     result["rows"].push_back({{"operation", row.operation},
                               {"bytes", row.bytes},
                               {"latency_us", row.latency_us},
@@ -165,14 +165,14 @@ std::optional<int> default_nprocs() {
   return std::nullopt;
 }
 
-int run(const Options& options) {
+int bench_collectives(const CollectivesOptions& options) {
   for (const std::string& name : options.operations) find_operation(name);
   TrainConfig config;
   config.nprocs = options.nprocs ? options.nprocs : default_nprocs();
   config.backend = options.backend;
   config.compute_setup = options.compute_setup;
   return launch(config, [&](World& world) {
-    std::vector<Row> rows;
+    std::vector<CollectivesRow> rows;
     for (const std::string& name : options.operations) {
       for (const uint64_t bytes : options.sizes) {
         rows.push_back(measure(world, find_operation(name), bytes, options.repeats));
@@ -186,7 +186,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_bench_collectives(CLI::App& bench, int* status) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CollectivesOptions>();
   CLI::App* command = bench.add_subcommand("collectives", "time and bandwidth of collectives between ranks");
   command->add_option("-n,--nprocs", options->nprocs,
                       "processes to start; default: 2 where no launcher started some");
@@ -205,7 +205,7 @@ void add_bench_collectives(CLI::App& bench, int* status) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_flag("--json", options->json, "print JSON");
-  command->callback([options, status] { *status = run(*options); });
+  command->callback([options, status] { *status = bench_collectives(*options); });
 }
 
 }  // namespace lockstep::cli

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 using Type = ImageTransform::Type;
 using Layout = ImageTransform::Layout;
 
-struct Options {
+struct BenchDataOptions {
   std::vector<std::string> shapes = {"cifar", "imagenet"};
   std::string data;
   std::vector<int> threads;
@@ -68,7 +68,7 @@ struct Workload {
   std::shared_ptr<const ImageDataset> dataset;
 };
 
-struct Row {
+struct BenchDataRow {
   std::string workload;
   int threads = 0;
   double images_per_s = 0;  // median over the repeats
@@ -84,7 +84,7 @@ constexpr int64_t kSmallBatch = 256;
 constexpr int64_t kLargeBatch = 32;
 
 // CIFAR's augmentation for small pictures, ImageNet's for others.
-ImageTransform transform_for(ImageSize size, int channels, const Options& options) {
+ImageTransform transform_for(ImageSize size, int channels, const BenchDataOptions& options) {
   ImageTransform transform;
   if (std::max(size.height, size.width) <= kSmallSide) {
     transform.random_crop = std::min(size.height, size.width);
@@ -104,7 +104,7 @@ ImageTransform transform_for(ImageSize size, int channels, const Options& option
 }
 
 Workload make_workload(const std::string& name, std::shared_ptr<const ImageSource> source,
-                       const Options& options) {
+                       const BenchDataOptions& options) {
   std::vector<uint8_t> scratch;
   if (source->size() == 0) throw ConfigError("cli", fmt::format("there are no images in '{}'", name));
   const ImageView first = source->image(0, scratch);
@@ -118,7 +118,7 @@ Workload make_workload(const std::string& name, std::shared_ptr<const ImageSourc
           std::make_shared<const ImageDataset>(std::move(source), transform)};
 }
 
-std::vector<Workload> workloads_of(const Options& options) {
+std::vector<Workload> workloads_of(const BenchDataOptions& options) {
   if (!options.data.empty()) {
     return {make_workload(options.data, open_images(options.data, Split::kTrain), options)};
   }
@@ -157,7 +157,7 @@ double measure_once(Loader::Epoch& batches, double seconds) {
   return static_cast<double>(images) / passed.count();
 }
 
-Row measure(const Workload& workload, int threads, const Options& options) {
+BenchDataRow measure(const Workload& workload, int threads, const BenchDataOptions& options) {
   Loader loader(workload.dataset,
                 {.batch_size = workload.batch_size, .shuffle = true, .num_workers = threads});
   Loader::Epoch batches = loader.stream();
@@ -165,18 +165,18 @@ Row measure(const Workload& workload, int threads, const Options& options) {
   std::vector<double> speeds;
   for (int i = 0; i < options.repeats; ++i) speeds.push_back(measure_once(batches, options.seconds));
   std::sort(speeds.begin(), speeds.end());
-  Row row{workload.name, threads, speeds[speeds.size() / 2], speeds.front(), speeds.back()};
+  BenchDataRow row{workload.name, threads, speeds[speeds.size() / 2], speeds.front(), speeds.back()};
   auto image_bytes = static_cast<double>(bytes_of(options.type));
   for (const int64_t side : workload.dataset->image_shape()) image_bytes *= static_cast<double>(side);
   row.gigabytes_per_s = row.images_per_s * image_bytes / 1e9;
   return row;
 }
 
-void print_table(const std::vector<Workload>& workloads, const std::vector<Row>& rows) {
+void print_table(const std::vector<Workload>& workloads, const std::vector<BenchDataRow>& rows) {
   for (const Workload& workload : workloads) {
     fmt::print("{}: {}\n{:>8}{:>14}{:>24}{:>18}{:>12}\n", workload.name, workload.what, "threads", "images/s",
                "min..max", "images/s/thread", "GB/s");
-    for (const Row& row : rows) {
+    for (const BenchDataRow& row : rows) {
       if (row.workload != workload.name) continue;
       fmt::print("{:>8}{:>14.0f}{:>24}{:>18.0f}{:>12.2f}\n", row.threads, row.images_per_s,
                  fmt::format("{:.0f}..{:.0f}", row.lowest, row.highest), row.per_thread(),
@@ -185,9 +185,9 @@ void print_table(const std::vector<Workload>& workloads, const std::vector<Row>&
   }
 }
 
-void print_json(const std::vector<Row>& rows) {
+void print_json(const std::vector<BenchDataRow>& rows) {
   nlohmann::json result = {{"cores", own_cpus()}, {"rows", nlohmann::json::array()}};
-  for (const Row& row : rows) {
+  for (const BenchDataRow& row : rows) {
     result["rows"].push_back({{"images", row.workload},
                               {"threads", row.threads},
                               {"images_per_s", row.images_per_s},
@@ -199,11 +199,11 @@ void print_json(const std::vector<Row>& rows) {
   fmt::print("{}\n", result.dump(2));
 }
 
-void run(const Options& options) {
+void bench_data(const BenchDataOptions& options) {
   train::keep_freed_memory();  // as a training program does
   const std::vector<int> threads = options.threads.empty() ? default_threads() : options.threads;
   const std::vector<Workload> workloads = workloads_of(options);
-  std::vector<Row> rows;
+  std::vector<BenchDataRow> rows;
   for (const Workload& workload : workloads) {
     for (const int n : threads) rows.push_back(measure(workload, n, options));
   }
@@ -219,7 +219,7 @@ void add_bench_data(CLI::App& bench, int* status) {
                                              {"uint8", Type::kUInt8}};
   const std::map<std::string, Layout> layouts = {{"channels_first", Layout::kChannelsFirst},
                                                  {"channels_last", Layout::kChannelsLast}};
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchDataOptions>();
   CLI::App* command = bench.add_subcommand("data", "images a second from bytes to batches, by threads");
   command->add_option("--images", options->shapes, "made-up ones: cifar, imagenet")
       ->delimiter(',')
@@ -247,7 +247,7 @@ void add_bench_data(CLI::App& bench, int* status) {
       ->capture_default_str();
   command->add_flag("--json", options->json, "print JSON");
   command->callback([options, status] {
-    run(*options);
+    bench_data(*options);
     *status = 0;
   });
 }

@@ -37,7 +37,7 @@ std::vector<std::string> default_command() {
 }
 
 // Flags end at "--" or at the first word that is none; what follows is the program's.
-scaling::Study parse(int argc, const char* const* argv) {
+scaling::Study parse_study(int argc, const char* const* argv) {
   scaling::Study study{.ranks = {1, 2}, .cpus_per_rank = {1}, .command = {}, .output = {}};
   std::string output;
   CLI::App app("Runs the same training with several numbers of ranks and CPUs, and compares them.",
@@ -91,7 +91,7 @@ void say(const report::ScalingRow& row) {
 }  // namespace
 
 int run_bench_scaling(int argc, const char* const* argv) {
-  const scaling::Study study = parse(argc, argv);
+  const scaling::Study study = parse_study(argc, argv);
   const std::vector<int> cpus = scaling::spread_over_cores(cluster::affinity_cpus());
   std::optional<int> stopped_by;
   report::Scaling result;

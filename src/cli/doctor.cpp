@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Options {
+struct DoctorOptions {
   bool json = false;
   std::string backend = "auto";
   std::string compute_setup = "auto";
@@ -98,7 +98,7 @@ void print_text(const json& report) {
   fmt::print("{}", backend_text(report.at("backends")));
 }
 
-int run(const Options& options) {
+int examine(const DoctorOptions& options) {
   TrainConfig config;
   config.backend = options.backend;
   config.compute_setup = options.compute_setup;
@@ -124,7 +124,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_doctor(CLI::App& app, int* status) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DoctorOptions>();
   CLI::App* command =
       app.add_subcommand("doctor", "what this machine and this allocation can do, rank by rank");
   command->add_flag("--json", options->json, "print JSON");
@@ -132,7 +132,7 @@ void add_doctor(CLI::App& app, int* status) {
       ->capture_default_str();
   command->add_option("--compute-setup,--compute_setup", options->compute_setup, "cpu, gpu, auto")
       ->capture_default_str();
-  command->callback([options, status] { *status = run(*options); });
+  command->callback([options, status] { *status = examine(*options); });
 }
 
 }  // namespace lockstep::cli

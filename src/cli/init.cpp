@@ -19,13 +19,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct InitOptions {
   std::string folder;
   std::string name;
 };
 
-Options parse(int argc, const char* const* argv) {
-  Options options;
+InitOptions parse_init(int argc, const char* const* argv) {
+  InitOptions options;
   CLI::App app("Writes a CMake project that trains a model with Lockstep.", "lockstep init");
   app.add_option("folder", options.folder, "a folder that is new or empty")->required();
   app.add_option("--name", options.name, "of project and program; left out: the folder's name");
@@ -52,12 +52,12 @@ void check_name(const std::string& name) {
                                         name));
 }
 
-fs::path folder_of(const Options& options) {
+fs::path folder_of(const InitOptions& options) {
   if (options.folder.empty()) throw ConfigError("init", "the folder must not be empty text");
   return fs::absolute(options.folder).lexically_normal();
 }
 
-std::string name_of(const Options& options, const fs::path& folder) {
+std::string name_of(const InitOptions& options, const fs::path& folder) {
   const std::string name = !options.name.empty()   ? options.name
                            : folder.has_filename() ? folder.filename().string()
                                                    : folder.parent_path().filename().string();
@@ -96,7 +96,7 @@ void write_project(const fs::path& folder, const std::string& name) {
 }  // namespace
 
 int run_init(int argc, const char* const* argv) {
-  const Options options = parse(argc, argv);
+  const InitOptions options = parse_init(argc, argv);
   const fs::path folder = folder_of(options);
   const std::string name = name_of(options, folder);
   try {

@@ -18,7 +18,7 @@
 namespace lockstep::cli {
 namespace {
 
-struct Options {
+struct PlanOptions {
   plan::ModelChoice choice;
   std::vector<int> stages = {0, 1, 2, 3};
   std::string memory;
@@ -30,14 +30,14 @@ struct Options {
 };
 
 // Without the loss, which knows its targets.
-std::optional<int64_t> activations_of(const plan::PlannedModel& model, const Options& options) {
+std::optional<int64_t> activations_of(const plan::PlannedModel& model, const PlanOptions& options) {
   if (!options.activations || !model.runnable) return std::nullopt;
   const auto parameters = model.module->parameters();
   return train::measure_activations(*model.runnable, model.sample_shape, parameters.front().scalar_type())
       .of(model.batch_size);
 }
 
-int run(const Options& options) {
+int print_plan(const PlanOptions& options) {
   plan::Answer answer;
   if (!options.memory.empty()) answer.memory_bytes = plan::parse_bytes(options.memory);
   const plan::PlannedModel model = plan::planned_model(options.choice);
@@ -69,7 +69,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_plan(CLI::App& app, int* status) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanOptions>();
   CLI::App* command = app.add_subcommand("plan", "what training a model takes of each rank, stage by stage");
   command
       ->add_option("MODEL", options->choice.name,
@@ -103,7 +103,7 @@ void add_plan(CLI::App& app, int* status) {
   command->add_flag("--activation-checkpointing", options->activation_checkpointing,
                     "units compute their activations again in backward");
   command->add_flag("--json", options->json, "print JSON");
-  command->callback([options, status] { *status = run(*options); });
+  command->callback([options, status] { *status = print_plan(*options); });
 }
 
 }  // namespace lockstep::cli

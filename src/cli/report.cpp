@@ -15,14 +15,14 @@
 namespace lockstep::cli {
 namespace {
 
-struct Options {
+struct ReportOptions {
   std::vector<std::string> runs;
   std::string output;
   std::string svg;
 };
 
-Options parse(int argc, const char* const* argv) {
-  Options options;
+ReportOptions parse_report(int argc, const char* const* argv) {
+  ReportOptions options;
   CLI::App app("Writes one HTML page about a run, or about several side by side.", "lockstep report");
   app.footer("\nlockstep report runs/sine_* --output sine.html");
   app.add_option("run", options.runs, "folders of runs")->required();
@@ -46,7 +46,7 @@ Options parse(int argc, const char* const* argv) {
 }  // namespace
 
 int run_report(int argc, const char* const* argv) {
-  const Options options = parse(argc, argv);
+  const ReportOptions options = parse_report(argc, argv);
   const std::vector<std::filesystem::path> folders(options.runs.begin(), options.runs.end());
   report::write_report(folders, options.output);
   fmt::print("Report: {}\n", options.output);

@@ -23,7 +23,7 @@ namespace {
 using launcher::SbatchRequest;
 using launcher::SlurmStyle;
 
-struct Options {
+struct SlurmOptions {
   SbatchRequest request;
   std::string style = "torchrun";
   std::string version;
@@ -63,7 +63,7 @@ void add_resources(CLI::App& app, SbatchRequest& request) {
   add_text(app, "--array", request.array, "job array: 0-15, 1,3,5-9:2, 0-99%4");
 }
 
-void add_behaviour(CLI::App& app, Options& options) {
+void add_behaviour(CLI::App& app, SlurmOptions& options) {
   SbatchRequest& request = options.request;
   add_text(app, "--job-name", request.job_name, "name; left out: the program's");
   add_text(app, "--output", request.output, "log file; left out: NAME-JOB.out");
@@ -91,14 +91,14 @@ SlurmStyle style_of(const std::string& name) {
   return styles.at(name);
 }
 
-void check_modes(const Options& options) {
+void check_modes(const SlurmOptions& options) {
   if (options.wait && !options.submit) throw ConfigError("slurm", "--wait has no effect without --submit");
   if (options.test_only && options.submit) {
     throw ConfigError("slurm", "--test-only submits nothing: leave out it or --submit");
   }
 }
 
-void choose_version(Options& options, const base::Environment& environment) {
+void choose_version(SlurmOptions& options, const base::Environment& environment) {
   if (options.version.empty()) {
     options.request.version = launcher::installed_slurm_version(environment);
     return;
@@ -125,8 +125,8 @@ std::vector<std::string> parse_flags(CLI::App& app, std::vector<std::string> wor
 }
 
 // Flags end at "--" or at the first word that is none; what follows is the program's.
-Options parse(int argc, const char* const* argv) {
-  Options options;
+SlurmOptions parse_slurm(int argc, const char* const* argv) {
+  SlurmOptions options;
   CLI::App app("Prints a batch script that runs a program on a Slurm cluster, or submits it.",
                "lockstep slurm");
   app.footer("\nlockstep slurm --nodes 2 --gpus-per-node 4 --time 1:00:00 -- ./train --lr 0.1");
@@ -150,7 +150,7 @@ Options parse(int argc, const char* const* argv) {
 }  // namespace
 
 int run_slurm(int argc, const char* const* argv) {
-  Options options = parse(argc, argv);
+  SlurmOptions options = parse_slurm(argc, argv);
   check_modes(options);
   const base::Environment environment = base::Environment::of_process();
   choose_version(options, environment);

@@ -28,7 +28,7 @@ std::vector<std::vector<at::Tensor>> root_blocks(bool is_root, const at::Tensor&
   return {comm::wire_view(whole).chunk(size)};
 }
 
-int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
+int64_t num_bytes(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
 
 }  // namespace
 
@@ -42,7 +42,7 @@ Work Communicator::broadcast(const at::Tensor& tensor, int root, Timeout timeout
   if (tensor.numel() == 0) {
     return {};
   }
-  return impl_->start("broadcast", bytes_of(tensor), timeout, [&](c10d::Backend& backend, auto limit) {
+  return impl_->start("broadcast", num_bytes(tensor), timeout, [&](c10d::Backend& backend, auto limit) {
     std::vector<at::Tensor> tensors{comm::wire_view(tensor)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
@@ -58,7 +58,7 @@ Work Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout tim
   if (tensor.numel() == 0) {
     return {};
   }
-  return impl_->start("all_reduce", bytes_of(tensor), timeout, [&](c10d::Backend& backend, auto limit) {
+  return impl_->start("all_reduce", num_bytes(tensor), timeout, [&](c10d::Backend& backend, auto limit) {
     std::vector<at::Tensor> tensors{comm::wire_view(tensor)};
     c10d::AllreduceOptions options;
     options.reduceOp = to_c10d(op, size());
@@ -75,7 +75,7 @@ Work Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& in
   if (output.numel() == 0) {
     return {};
   }
-  return impl_->start("reduce_scatter", bytes_of(input), timeout, [&](c10d::Backend& backend, auto limit) {
+  return impl_->start("reduce_scatter", num_bytes(input), timeout, [&](c10d::Backend& backend, auto limit) {
     at::Tensor out = comm::wire_view(output);
     at::Tensor in = comm::wire_view(input);
     c10d::ReduceScatterOptions options;
@@ -90,7 +90,7 @@ Work Communicator::all_gather(const at::Tensor& output, const at::Tensor& input,
   if (input.numel() == 0) {
     return {};
   }
-  return impl_->start("all_gather", bytes_of(output), timeout, [&](c10d::Backend& backend, auto limit) {
+  return impl_->start("all_gather", num_bytes(output), timeout, [&](c10d::Backend& backend, auto limit) {
     at::Tensor out = comm::wire_view(output);
     at::Tensor in = comm::wire_view(input);
     c10d::AllgatherOptions options;
@@ -111,7 +111,7 @@ Work Communicator::gather(const at::Tensor& output, const at::Tensor& input, int
   if (input.numel() == 0) {
     return {};
   }
-  return impl_->start("gather", bytes_of(input) * size(), timeout, [&](c10d::Backend& backend, auto limit) {
+  return impl_->start("gather", num_bytes(input) * size(), timeout, [&](c10d::Backend& backend, auto limit) {
     auto outputs = root_blocks(is_root, output, size());
     std::vector<at::Tensor> inputs{comm::wire_view(input)};
     c10d::GatherOptions options;
@@ -133,14 +133,15 @@ Work Communicator::scatter(const at::Tensor& output, const at::Tensor& input, in
   if (output.numel() == 0) {
     return {};
   }
-  return impl_->start("scatter", bytes_of(output) * size(), timeout, [&](c10d::Backend& backend, auto limit) {
-    std::vector<at::Tensor> outputs{comm::wire_view(output)};
-    auto inputs = root_blocks(is_root, input, size());
-    c10d::ScatterOptions options;
-    options.rootRank = root;
-    options.timeout = limit;
-    return backend.scatter(outputs, inputs, options);
-  });
+  return impl_->start("scatter", num_bytes(output) * size(), timeout,
+                      [&](c10d::Backend& backend, auto limit) {
+                        std::vector<at::Tensor> outputs{comm::wire_view(output)};
+                        auto inputs = root_blocks(is_root, input, size());
+                        c10d::ScatterOptions options;
+                        options.rootRank = root;
+                        options.timeout = limit;
+                        return backend.scatter(outputs, inputs, options);
+                      });
 }
 
 Work Communicator::all_to_all(const at::Tensor& output, const at::Tensor& input, Timeout timeout) const {
@@ -148,7 +149,7 @@ Work Communicator::all_to_all(const at::Tensor& output, const at::Tensor& input,
   if (input.numel() == 0) {
     return {};
   }
-  return impl_->start("all_to_all", bytes_of(input), timeout, [&](c10d::Backend& backend, auto limit) {
+  return impl_->start("all_to_all", num_bytes(input), timeout, [&](c10d::Backend& backend, auto limit) {
     at::Tensor out = comm::wire_view(output);
     at::Tensor in = comm::wire_view(input);
     std::vector<int64_t> equal_splits;

@@ -15,20 +15,20 @@ namespace {
 constexpr int64_t kMaxDims = 8;
 
 // dtype, number of dimensions, dimensions.
-using Shape = std::array<int64_t, 2 + kMaxDims>;
+using DtypeAndShape = std::array<int64_t, 2 + kMaxDims>;
 
-Shape shape_of(const at::Tensor& tensor) {
-  Shape shape{static_cast<int64_t>(tensor.scalar_type()), tensor.dim()};
+DtypeAndShape shape_of(const at::Tensor& tensor) {
+  DtypeAndShape shape{static_cast<int64_t>(tensor.scalar_type()), tensor.dim()};
   std::copy(tensor.sizes().begin(), tensor.sizes().end(), shape.begin() + 2);
   return shape;
 }
 
-at::IntArrayRef sizes_in(const Shape& shape) {
+at::IntArrayRef sizes_in(const DtypeAndShape& shape) {
   return at::IntArrayRef(shape.data() + 2, static_cast<size_t>(shape[1]));
 }
 
 // Equal but for the first dimension.
-bool compatible(Shape a, Shape b) {
+bool compatible(DtypeAndShape a, DtypeAndShape b) {
   a[2] = b[2];
   return a == b;
 }
@@ -39,7 +39,7 @@ at::Tensor byte_tensor(const std::string& bytes) {
   return tensor;
 }
 
-std::string bytes_of(const at::Tensor& tensor) {
+std::string text_of(const at::Tensor& tensor) {
   const at::Tensor local = tensor.cpu();
   return std::string(reinterpret_cast<const char*>(local.const_data_ptr()),
                      static_cast<size_t>(local.numel()));
@@ -55,8 +55,8 @@ std::vector<at::Tensor> Communicator::all_gather_uneven(const at::Tensor& input,
         fmt::format("input must have 1 to {} dimensions: [{}]", kMaxDims, fmt::join(input.sizes(), ", ")));
   }
   at::NoGradGuard no_grad;
-  const Shape mine = shape_of(input);
-  std::vector<Shape> shapes(static_cast<size_t>(size()));
+  const DtypeAndShape mine = shape_of(input);
+  std::vector<DtypeAndShape> shapes(static_cast<size_t>(size()));
   const auto to_tensor = [](void* data, int64_t count) { return at::from_blob(data, {count}, at::kLong); };
   at::Tensor all = at::empty({size() * static_cast<int64_t>(mine.size())},
                              at::TensorOptions(at::kLong).device(input.device()));
@@ -99,13 +99,13 @@ std::string Communicator::broadcast_bytes(std::string bytes, int root, Timeout t
                           ? byte_tensor(bytes).to(device)
                           : at::empty({length.item<int64_t>()}, at::TensorOptions(at::kByte).device(device));
   broadcast(buffer, root, timeout).wait();
-  return rank() == root ? bytes : bytes_of(buffer);
+  return rank() == root ? bytes : text_of(buffer);
 }
 
 std::vector<std::string> Communicator::all_gather_bytes(const std::string& bytes, Timeout timeout) const {
   std::vector<std::string> result;
   for (const at::Tensor& tensor : all_gather_uneven(byte_tensor(bytes).to(impl_->device()), timeout)) {
-    result.push_back(bytes_of(tensor));
+    result.push_back(text_of(tensor));
   }
   return result;
 }

@@ -5,17 +5,14 @@ namespace {
 
 using C = DeepSpeedConfig;
 using Scheduler = C::Scheduler;
-using Type = Scheduler::Type;
-
-constexpr Range kNotNegative = {.least = 0};
-constexpr Range kAtLeastOne = {.least = 1};
+using SchedulerType = Scheduler::Type;
 
 void add_warmup_keys(Section<Scheduler>& params) {
-  const uint32_t rates = type_bit(Type::kWarmupLr) | type_bit(Type::kWarmupDecayLr);
-  const uint32_t cosine = type_bit(Type::kWarmupCosineLr);
+  const uint32_t rates = type_bit(SchedulerType::kWarmupLr) | type_bit(SchedulerType::kWarmupDecayLr);
+  const uint32_t cosine = type_bit(SchedulerType::kWarmupCosineLr);
   params
       .honour("total_num_steps", &Scheduler::total_num_steps, "steps of the whole training; needed",
-              {.range = kAtLeastOne, .types = type_bit(Type::kWarmupDecayLr) | cosine})
+              {.range = kAtLeastOne, .types = type_bit(SchedulerType::kWarmupDecayLr) | cosine})
       .honour("warmup_min_lr", &Scheduler::warmup_min_lr, "where the warm-up begins",
               {.range = kNotNegative, .types = rates})
       .honour("warmup_max_lr", &Scheduler::warmup_max_lr, "where it ends; null: the optimizer's rate",
@@ -30,7 +27,7 @@ void add_warmup_keys(Section<Scheduler>& params) {
 }
 
 void add_range_test_keys(Section<Scheduler>& params) {
-  const uint32_t types = type_bit(Type::kLrRangeTest);
+  const uint32_t types = type_bit(SchedulerType::kLrRangeTest);
   params
       .honour("lr_range_test_min_lr", &Scheduler::lr_range_test_min_lr, "where the test begins",
               {.range = {.least = 0, .above = true}, .types = types})
@@ -43,7 +40,7 @@ void add_range_test_keys(Section<Scheduler>& params) {
 }
 
 void add_cycle_keys(Section<Scheduler>& params) {
-  const uint32_t types = type_bit(Type::kOneCycle);
+  const uint32_t types = type_bit(SchedulerType::kOneCycle);
   const KeyRules not_negative = {.range = kNotNegative, .types = types};
   const KeyRules at_least_one = {.range = kAtLeastOne, .types = types};
   const KeyRules fraction = {.range = {.least = 0, .most = 1, .below = true}, .types = types};
@@ -79,7 +76,7 @@ void add_scheduler_keys(std::vector<Key>& keys) {
 }
 
 void set_type_defaults(Scheduler& scheduler) {
-  if (scheduler.type == Type::kWarmupDecayLr) scheduler.warmup_max_lr = 1e-3;
+  if (scheduler.type == SchedulerType::kWarmupDecayLr) scheduler.warmup_max_lr = 1e-3;
 }
 
 }  // namespace lockstep::deepspeed

@@ -6,8 +6,6 @@ namespace {
 using C = DeepSpeedConfig;
 using Zero = C::Zero;
 
-constexpr Range kNotNegative = {.least = 0};
-
 void add_offload_keys(std::vector<Key>& keys) {
   using Offload = C::OffloadOptimizer;
   Section<Offload>(

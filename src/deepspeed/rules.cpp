@@ -16,9 +16,9 @@ namespace {
 
 using C = DeepSpeedConfig;
 using deepspeed::fail_at;
-using Type = C::Optimizer::Type;
+using OptimizerType = C::Optimizer::Type;
 
-std::string name_of(Type type) { return deepspeed::write_value(type).get<std::string>(); }
+std::string name_of(OptimizerType type) { return deepspeed::write_value(type).get<std::string>(); }
 
 void check_precision(const C& c) {
   if (c.fp16.enabled && c.bf16.enabled) {
@@ -67,12 +67,12 @@ void check_gradient_scale(const C& c) {
 
 void check_optimizer(const C& c) {
   const C::Optimizer& o = c.optimizer;
-  const bool is_adam = o.type == Type::kAdam || o.type == Type::kAdamW;
+  const bool is_adam = o.type == OptimizerType::kAdam || o.type == OptimizerType::kAdamW;
   if (o.lr > static_cast<double>(std::numeric_limits<float>::max())) {
     fail_at(c, "optimizer.params.lr",
             fmt::format("the learning rate is more than a float32 can hold: {:g}", o.lr));
   }
-  if (o.type == Type::kAdamW && !o.adam_w_mode) {
+  if (o.type == OptimizerType::kAdamW && !o.adam_w_mode) {
     fail_at(c, "optimizer.params.adam_w_mode",
             "adam_w_mode false contradicts the type AdamW: use the type Adam");
   }
@@ -83,31 +83,31 @@ void check_optimizer(const C& c) {
     fail_at(c, "optimizer.params.bias_correction",
             "torch_adam always corrects the bias: set torch_adam to false");
   }
-  if (o.type == Type::kSgd && o.nesterov && (o.momentum <= 0 || o.dampening != 0)) {
+  if (o.type == OptimizerType::kSgd && o.nesterov && (o.momentum <= 0 || o.dampening != 0)) {
     fail_at(
         c, "optimizer.params.nesterov",
         fmt::format("nesterov needs momentum above 0 and dampening 0: {} and {}", o.momentum, o.dampening));
   }
-  if (o.type == Type::kLamb && o.min_coeff > o.max_coeff) {
+  if (o.type == OptimizerType::kLamb && o.min_coeff > o.max_coeff) {
     fail_at(c, "optimizer.params.min_coeff",
             fmt::format("min_coeff is above max_coeff: {} and {}", o.min_coeff, o.max_coeff));
   }
 }
 
 void check_sharded_optimizer(const C& c) {
-  const Type type = c.optimizer.type;
+  const OptimizerType type = c.optimizer.type;
   if (c.zero.stage == 0 || !c.optimizer.exists()) return;
-  if (type == Type::kLbfgs || type == Type::kLamb) {
+  if (type == OptimizerType::kLbfgs || type == OptimizerType::kLamb) {
     fail_at(c, "optimizer.type",
             fmt::format(
                 "{} cannot be sharded, and the ZeRO stage is {}: {}; use stage 0, or an optimizer that works "
                 "element by element",
                 name_of(type), c.zero.stage,
-                type == Type::kLamb ? "its trust ratio needs the norms of whole parameters"
-                                    : "its history is of all parameters at once"));
+                type == OptimizerType::kLamb ? "its trust ratio needs the norms of whole parameters"
+                                             : "its history is of all parameters at once"));
   }
-  const bool is_known =
-      type == Type::kAdam || type == Type::kAdamW || type == Type::kAdagrad || type == Type::kLion;
+  const bool is_known = type == OptimizerType::kAdam || type == OptimizerType::kAdamW ||
+                        type == OptimizerType::kAdagrad || type == OptimizerType::kLion;
   if (!is_known && !c.zero_allow_untested_optimizer) {
     fail_at(
         c, "zero_allow_untested_optimizer",

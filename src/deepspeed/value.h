@@ -24,6 +24,9 @@ struct Range {
   bool below = false;  // less than `most`
 };
 
+inline constexpr Range kNotNegative = {.least = 0};
+inline constexpr Range kAtLeastOne = {.least = 1};
+
 // One mechanism between the values of a document and the fields of the struct. What reads
 // throws std::invalid_argument with what the value should have been: "a whole number from
 // 0 to 3".

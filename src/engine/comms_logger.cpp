@@ -13,7 +13,7 @@
 namespace lockstep::engine {
 namespace {
 
-constexpr auto kComponent = "engine";
+constexpr auto kCommsComponent = "engine";
 
 // Without the tenth at either end.
 double trimmed_mean(std::vector<float> values) {
@@ -63,7 +63,7 @@ void CommsLogger::called(const comm::Call& call) {
   record.operation = call.operation;
   record.milliseconds.push_back(static_cast<float>(time));
   if (!options_.verbose || !speaks_) return;
-  base::log_info(kComponent, "comm op: {} | time (ms): {:.2f} | msg size: {} | {}", name, time,
+  base::log_info(kCommsComponent, "comm op: {} | time (ms): {:.2f} | msg size: {} | {}", name, time,
                  base::size_text(call.bytes), bandwidths(call.operation, call.bytes, time, ranks_));
 }
 
@@ -76,7 +76,7 @@ void CommsLogger::log_summary() const {
   if (!speaks_) return;
   for (const auto& [key, record] : records()) {
     const double mean = trimmed_mean(record.milliseconds);
-    base::log_info(kComponent,
+    base::log_info(kCommsComponent,
                    "comm op: {} | msg size: {} | count: {} | total (ms): {:.2f} | avg (ms): {:.3f} | {}",
                    key.first, base::size_text(key.second), record.milliseconds.size(),
                    total(record.milliseconds), mean, bandwidths(record.operation, key.second, mean, ranks_));
@@ -105,7 +105,7 @@ void CommsLogger::log_stragglers(const Communicator& group) const {
     std::vector<float> waits(shortest.size());
     std::transform(shortest.begin(), shortest.end(), record.milliseconds.begin(), waits.begin(),
                    [](float low, float time) { return time - low; });
-    base::log_info(kComponent,
+    base::log_info(kCommsComponent,
                    "comm op: {} | msg size: {} | count: {} | total comm (ms): {:.2f} | total straggler (ms): "
                    "{:.2f} | avg comm (ms): {:.3f} | avg straggler (ms): {:.3f}",
                    key.first, base::size_text(key.second), shortest.size(), total(shortest), total(waits),

@@ -86,7 +86,7 @@ void require_known(const C& config, const torch::optim::Optimizer* own) {
   if (own != nullptr) require_known_class(config, optimizer_class(*own));
 }
 
-std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module) {
+std::vector<at::Tensor> trained_tensors(const torch::nn::Module& module) {
   std::vector<at::Tensor> parameters;
   for (const auto& [name, parameter] : named_parameters(module)) {  // a tied one once
     if (parameter.requires_grad()) parameters.push_back(parameter);
@@ -95,7 +95,7 @@ std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module) {
 }
 
 c10::Device device_of(const torch::nn::Module& module) {
-  const std::vector<at::Tensor> parameters = trained_parameters(module);
+  const std::vector<at::Tensor> parameters = trained_tensors(module);
   if (parameters.empty()) throw ConfigError("engine", "the model has no parameter that takes a gradient");
   return parameters.front().device();
 }
@@ -143,7 +143,7 @@ EngineCore::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, C config_, Co
   if (!stays_on_host) module->to(device);
   if (optimizer == nullptr) {
     // While parameters are float32, as the masters will be: there are kernels for those.
-    made_optimizer = engine::make_optimizer(config.optimizer, trained_parameters(*module));
+    made_optimizer = engine::make_optimizer(config.optimizer, trained_tensors(*module));
     optimizer = made_optimizer.get();
   }
   if (config.dtype() != C::Dtype::kFp32)

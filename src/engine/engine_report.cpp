@@ -17,7 +17,7 @@
 namespace lockstep::engine {
 namespace {
 
-constexpr auto kComponent = "engine";
+constexpr auto kReportComponent = "engine";
 
 std::unique_ptr<Tracker> open_monitor(const char* kind, const DeepSpeedConfig::Monitor& monitor) {
   TrackerOptions options;
@@ -77,7 +77,7 @@ EngineReport::~EngineReport() {
     try {
       monitor->close(std::uncaught_exceptions() > 0 ? RunStatus::kFailed : RunStatus::kFinished);
     } catch (const std::exception& error) {
-      base::log_warning(kComponent, "a monitor could not be closed: {}", error.what());
+      base::log_warning(kReportComponent, "a monitor could not be closed: {}", error.what());
     }
   }
 }
@@ -85,9 +85,9 @@ EngineReport::~EngineReport() {
 void EngineReport::say_configuration(const DeepSpeedConfig::BatchTriple& batch) const {
   if (!is_main_) return;
   for (const DeepSpeedConfig::AutoValue& value : config_.auto_values) {
-    base::log_info(kComponent, "{}: \"auto\" is {}", value.key, resolved(value, config_, batch));
+    base::log_info(kReportComponent, "{}: \"auto\" is {}", value.key, resolved(value, config_, batch));
   }
-  if (config_.dump_state) base::log_info(kComponent, "configuration: {}", config_.to_json().dump(2));
+  if (config_.dump_state) base::log_info(kReportComponent, "configuration: {}", config_.to_json().dump(2));
 }
 
 EngineReport::Clock::time_point EngineReport::now() const {
@@ -103,7 +103,7 @@ void EngineReport::watch_collectives() {
 
 void EngineReport::log_comms_summary(bool show_straggler) const {
   if (!comms_) {
-    throw ConfigError(kComponent,
+    throw ConfigError(kReportComponent,
                       "collectives are not measured: set comms_logger.enabled in the configuration");
   }
   comms_->log_summary();
@@ -158,11 +158,11 @@ void EngineReport::print_progress(const StepFacts& facts) {
   std::string line = fmt::format("step={}, skipped={}, lr=[{}], norm={:.6g}", facts.step, facts.skipped,
                                  fmt::join(facts.rates, ", "), facts.norm());
   if (facts.loss_scale) line += fmt::format(", loss_scale={:g}", *facts.loss_scale);
-  base::log_info(kComponent, "{}", line);
+  base::log_info(kReportComponent, "{}", line);
   if (!config_.throughput_timer.enabled || !first_end_) return;
   if (config_.throughput_timer.synchronized) comm::wait_for_device(device_);
   const auto time = Clock::now();
-  base::log_info(kComponent, "global_step={}, RunningAvgSamplesPerSec={:.6g}, CurrSamplesPerSec={:.6g}",
+  base::log_info(kReportComponent, "global_step={}, RunningAvgSamplesPerSec={:.6g}, CurrSamplesPerSec={:.6g}",
                  facts.step, rate(facts.samples - first_samples_, time - *first_end_),
                  rate(facts.samples - last_samples_, time - last_line_));
   last_line_ = time;
@@ -174,7 +174,7 @@ void EngineReport::print_times(const StepFacts& facts) {
     const double backward = milliseconds(StepPhase::kBackward);
     const double reduce = milliseconds(StepPhase::kReduce);
     base::log_info(
-        kComponent,
+        kReportComponent,
         "time (ms) | fwd: {:.2f} | bwd: {:.2f} | bwd_inner: {:.2f} | bwd_allreduce: {:.2f} | step: {:.2f}",
         milliseconds(StepPhase::kForward), backward, backward - reduce, reduce,
         milliseconds(StepPhase::kStep));
@@ -183,7 +183,7 @@ void EngineReport::print_times(const StepFacts& facts) {
   if (const auto memory = facts.memory()) {
     const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
     base::log_info(
-        kComponent,
+        kReportComponent,
         "memory (MiB) | parameters: {:.2f} | gradients: {:.2f} | master: {:.2f} | optimizer: {:.2f} | "
         "buffers: {:.2f}",
         mib(memory->parameters), mib(memory->gradients), mib(memory->master), mib(memory->optimizer),

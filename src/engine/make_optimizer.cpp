@@ -13,7 +13,7 @@
 namespace lockstep::engine {
 namespace {
 
-using Config = DeepSpeedConfig::Optimizer;
+using OptimizerConfig = DeepSpeedConfig::Optimizer;
 using Parameters = std::vector<at::Tensor>;
 using OptimizerPtr = std::unique_ptr<torch::optim::Optimizer>;
 
@@ -24,7 +24,7 @@ bool has_cpu_kernels(const Parameters& parameters) {
 }
 
 template <typename Class, typename Options>
-OptimizerPtr make_torch_adam(const Config& config, const Parameters& parameters) {
+OptimizerPtr make_torch_adam(const OptimizerConfig& config, const Parameters& parameters) {
   return std::make_unique<Class>(parameters, Options(config.lr)
                                                  .betas({config.betas[0], config.betas[1]})
                                                  .eps(config.eps)
@@ -32,7 +32,7 @@ OptimizerPtr make_torch_adam(const Config& config, const Parameters& parameters)
                                                  .amsgrad(config.amsgrad));
 }
 
-OptimizerPtr make_adam(const Config& config, const Parameters& parameters) {
+OptimizerPtr make_adam(const OptimizerConfig& config, const Parameters& parameters) {
   // With torch_adam too: they have the bits of torch's fused kernel, in a third of the time of
   // torch::optim's classes.
   if (!config.amsgrad && has_cpu_kernels(parameters)) {
@@ -48,7 +48,7 @@ OptimizerPtr make_adam(const Config& config, const Parameters& parameters) {
                                          : make_torch_adam<Adam, AdamOptions>(config, parameters);
 }
 
-OptimizerPtr make_adagrad(const Config& config, const Parameters& parameters) {
+OptimizerPtr make_adagrad(const OptimizerConfig& config, const Parameters& parameters) {
   if (has_cpu_kernels(parameters)) {
     return make_cpu_adagrad(parameters, {.lr = config.lr,
                                          .eps = config.eps,
@@ -64,7 +64,7 @@ OptimizerPtr make_adagrad(const Config& config, const Parameters& parameters) {
                       .eps(config.eps));
 }
 
-OptimizerPtr make_lamb(const Config& config, const Parameters& parameters) {
+OptimizerPtr make_lamb(const OptimizerConfig& config, const Parameters& parameters) {
   return lockstep::make_lamb(parameters, {.lr = config.lr,
                                           .beta1 = config.betas[0],
                                           .beta2 = config.betas[1],
@@ -76,7 +76,7 @@ OptimizerPtr make_lamb(const Config& config, const Parameters& parameters) {
                                           .min_coeff = config.min_coeff});
 }
 
-OptimizerPtr make_sgd(const Config& config, const Parameters& parameters) {
+OptimizerPtr make_sgd(const OptimizerConfig& config, const Parameters& parameters) {
   return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(config.lr)
                                                              .momentum(config.momentum)
                                                              .dampening(config.dampening)
@@ -84,7 +84,7 @@ OptimizerPtr make_sgd(const Config& config, const Parameters& parameters) {
                                                              .nesterov(config.nesterov));
 }
 
-OptimizerPtr make_rmsprop(const Config& config, const Parameters& parameters) {
+OptimizerPtr make_rmsprop(const OptimizerConfig& config, const Parameters& parameters) {
   return std::make_unique<torch::optim::RMSprop>(parameters, torch::optim::RMSpropOptions(config.lr)
                                                                  .alpha(config.alpha)
                                                                  .eps(config.eps)
@@ -93,7 +93,7 @@ OptimizerPtr make_rmsprop(const Config& config, const Parameters& parameters) {
                                                                  .centered(config.centered));
 }
 
-OptimizerPtr make_lbfgs(const Config& config, const Parameters& parameters) {
+OptimizerPtr make_lbfgs(const OptimizerConfig& config, const Parameters& parameters) {
   torch::optim::LBFGSOptions options(config.lr);
   options.max_iter(config.max_iter)
       .max_eval(config.max_eval)
@@ -106,8 +106,8 @@ OptimizerPtr make_lbfgs(const Config& config, const Parameters& parameters) {
 
 }  // namespace
 
-OptimizerPtr make_optimizer(const Config& config, const Parameters& parameters) {
-  using Type = Config::Type;
+OptimizerPtr make_optimizer(const OptimizerConfig& config, const Parameters& parameters) {
+  using Type = OptimizerConfig::Type;
   switch (config.type) {
     case Type::kAdam:
     case Type::kAdamW: return make_adam(config, parameters);

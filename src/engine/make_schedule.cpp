@@ -5,13 +5,13 @@
 namespace lockstep::engine {
 namespace {
 
-using Config = DeepSpeedConfig::Scheduler;
+using SchedulerConfig = DeepSpeedConfig::Scheduler;
 
-WarmupType warmup_of(const Config& config) {
-  return config.warmup_type == Config::Warmup::kLog ? WarmupType::kLog : WarmupType::kLinear;
+WarmupType warmup_of(const SchedulerConfig& config) {
+  return config.warmup_type == SchedulerConfig::Warmup::kLog ? WarmupType::kLog : WarmupType::kLinear;
 }
 
-LearningRateSchedule make_one_cycle(const Config& config) {
+LearningRateSchedule make_one_cycle(const SchedulerConfig& config) {
   return deepspeed_one_cycle({.cycle_min_lr = config.cycle_min_lr,
                               .cycle_max_lr = config.cycle_max_lr,
                               .decay_lr_rate = config.decay_lr_rate,
@@ -28,8 +28,8 @@ LearningRateSchedule make_one_cycle(const Config& config) {
 
 }  // namespace
 
-std::optional<LearningRateSchedule> make_schedule(const Config& config) {
-  using Type = Config::Type;
+std::optional<LearningRateSchedule> make_schedule(const SchedulerConfig& config) {
+  using Type = SchedulerConfig::Type;
   switch (config.type) {
     case Type::kWarmupLr:
       return warmup_lr({.warmup_min_lr = config.warmup_min_lr,
@@ -59,6 +59,6 @@ std::optional<LearningRateSchedule> make_schedule(const Config& config) {
   return std::nullopt;
 }
 
-int64_t first_step(const Config& config) { return config.last_batch_iteration + 1; }
+int64_t first_step(const SchedulerConfig& config) { return config.last_batch_iteration + 1; }
 
 }  // namespace lockstep::engine

@@ -11,7 +11,7 @@
 namespace lockstep::engine {
 namespace {
 
-using Part = ModelProfile::Part;
+using ProfilePart = ModelProfile::Part;
 
 double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
@@ -31,7 +31,7 @@ void add_line(std::string& page, std::string_view what, const std::string& value
   fmt::format_to(std::back_inserter(page), "{:<70}  {}\n", fmt::format("{}:", what), value);
 }
 
-std::string summary(const ProfiledStep& step, const Part& model, double recompute) {
+std::string summary(const ProfiledStep& step, const ProfilePart& model, double recompute) {
   // A forward of a micro batch; the others are like it.
   const auto micro_batches = static_cast<double>(step.batch.accumulation_steps);
   const double flops = static_cast<double>(model.cost.flops) / micro_batches;
@@ -73,9 +73,9 @@ struct TypeTotal {
   double time_s = 0;
 };
 
-std::vector<TypeTotal> totals_at(const std::vector<Part>& parts, int depth, double micro_batches) {
+std::vector<TypeTotal> totals_at(const std::vector<ProfilePart>& parts, int depth, double micro_batches) {
   std::map<std::string, TypeTotal> totals;
-  for (const Part& part : parts) {
+  for (const ProfilePart& part : parts) {
     if (part.depth != depth) continue;
     TypeTotal& total = totals[part.type];
     total.type = part.type;
@@ -99,10 +99,11 @@ std::string top(std::vector<TypeTotal> totals, double TypeTotal::*by, int64_t co
   return fmt::format("{}", fmt::join(shown, ", "));
 }
 
-std::string top_modules(const std::vector<Part>& parts, const DeepSpeedConfig::FlopsProfiler& options,
+std::string top_modules(const std::vector<ProfilePart>& parts, const DeepSpeedConfig::FlopsProfiler& options,
                         double micro_batches) {
-  const auto deepest = std::max_element(parts.begin(), parts.end(),
-                                        [](const Part& a, const Part& b) { return a.depth < b.depth; });
+  const auto deepest =
+      std::max_element(parts.begin(), parts.end(),
+                       [](const ProfilePart& a, const ProfilePart& b) { return a.depth < b.depth; });
   const int64_t last =
       options.module_depth < 0 ? deepest->depth : std::min<int64_t>(options.module_depth, deepest->depth);
   std::string page;
@@ -118,12 +119,12 @@ std::string top_modules(const std::vector<Part>& parts, const DeepSpeedConfig::F
 }
 
 std::string tree(const ModelProfile& profile, double micro_batches) {
-  const Part& model = profile.model();
+  const ProfilePart& model = profile.model();
   const auto percent = [](double part, double whole) {
     return fmt::format("{:.2f}%", 100 * ratio(part, whole));
   };
   std::string page;
-  for (const Part& part : profile.parts()) {
+  for (const ProfilePart& part : profile.parts()) {
     const std::string last = part.name.substr(part.name.rfind('.') + 1);
     const auto macs = static_cast<double>(part.cost.macs);
     const double time_s = seconds(part.time);

@@ -6,10 +6,8 @@
 namespace lockstep::engine {
 namespace {
 
-using Config = DeepSpeedConfig;
-
-int64_t bucket_bytes(const Config& config, int64_t otherwise) {
-  const Config::Zero defaults;
+int64_t bucket_bytes(const DeepSpeedConfig& config, int64_t otherwise) {
+  const DeepSpeedConfig::Zero defaults;
   int64_t elements = std::numeric_limits<int64_t>::max();
   const auto limit = [&](int64_t wanted, int64_t usual) {
     if (wanted != usual) elements = std::min(elements, std::max<int64_t>(1, wanted));
@@ -23,47 +21,47 @@ int64_t bucket_bytes(const Config& config, int64_t otherwise) {
                                                                 : elements * width;
 }
 
-OffloadDevice device_of(Config::OffloadDevice device) {
+OffloadDevice device_of(DeepSpeedConfig::OffloadDevice device) {
   switch (device) {
-    case Config::OffloadDevice::kCpu: return OffloadDevice::kCpu;
-    case Config::OffloadDevice::kNvme: return OffloadDevice::kNvme;
-    case Config::OffloadDevice::kNone: break;
+    case DeepSpeedConfig::OffloadDevice::kCpu: return OffloadDevice::kCpu;
+    case DeepSpeedConfig::OffloadDevice::kNvme: return OffloadDevice::kNvme;
+    case DeepSpeedConfig::OffloadDevice::kNone: break;
   }
   return OffloadDevice::kNone;
 }
 
-void set_offload(const Config& config, ShardedOptions& options) {
-  const Config::OffloadOptimizer& optimizer = config.zero.offload_optimizer;
+void set_offload(const DeepSpeedConfig& config, ShardedOptions& options) {
+  const DeepSpeedConfig::OffloadOptimizer& optimizer = config.zero.offload_optimizer;
   options.offload_optimizer = {.device = device_of(optimizer.device),
                                .nvme_path = optimizer.nvme_path.value_or(""),
                                .pin_memory = optimizer.pin_memory,
                                .buffer_count = optimizer.buffer_count,
                                .pipeline_read = optimizer.pipeline_read,
                                .pipeline_write = optimizer.pipeline_write};
-  const Config::OffloadParam& parameters = config.zero.offload_param;
+  const DeepSpeedConfig::OffloadParam& parameters = config.zero.offload_param;
   options.offload_param = {.device = device_of(parameters.device), .pin_memory = parameters.pin_memory};
-  if (optimizer.device == Config::OffloadDevice::kNvme) {
+  if (optimizer.device == DeepSpeedConfig::OffloadDevice::kNvme) {
     options.aio = {.block_size = config.aio.block_size, .queue_depth = config.aio.queue_depth};
   }
 }
 
-bool may_leave_parameters_unused(const Config& config) {
+bool may_leave_parameters_unused(const DeepSpeedConfig& config) {
   if (!config.zero.ignore_unused_parameters) return false;
   return config.zero.stage < 3 || config.places.count("zero_optimization.ignore_unused_parameters") > 0;
 }
 
 }  // namespace
 
-c10::ScalarType scalar_type(Config::Dtype dtype) {
+c10::ScalarType scalar_type(DeepSpeedConfig::Dtype dtype) {
   switch (dtype) {
-    case Config::Dtype::kFp16: return c10::ScalarType::Half;
-    case Config::Dtype::kBf16: return c10::ScalarType::BFloat16;
-    case Config::Dtype::kFp32: break;
+    case DeepSpeedConfig::Dtype::kFp16: return c10::ScalarType::Half;
+    case DeepSpeedConfig::Dtype::kBf16: return c10::ScalarType::BFloat16;
+    case DeepSpeedConfig::Dtype::kFp32: break;
   }
   return c10::ScalarType::Float;
 }
 
-ShardedOptions sharded_options(const Config& config) {
+ShardedOptions sharded_options(const DeepSpeedConfig& config) {
   ShardedOptions options;
   options.stage = static_cast<int>(config.zero.stage);
   options.find_unused_parameters = may_leave_parameters_unused(config);
@@ -77,7 +75,7 @@ ShardedOptions sharded_options(const Config& config) {
   if (config.communication_data_type) {
     options.communication_dtype = scalar_type(*config.communication_data_type);
   }
-  options.sum_gradients = config.gradient_allreduce_op == Config::GradientOp::kSum;
+  options.sum_gradients = config.gradient_allreduce_op == DeepSpeedConfig::GradientOp::kSum;
   options.gradient_predivide_factor = config.gradient_predivide_factor;
   // DeepSpeed, too, divides before the sum wherever it scatters, whatever prescale_gradients says.
   options.divide_after_sum = config.zero.stage == 0 && !config.prescale_gradients && !options.sum_gradients;
@@ -86,13 +84,14 @@ ShardedOptions sharded_options(const Config& config) {
   return options;
 }
 
-std::optional<c10::ScalarType> autocast_dtype(const Config& config, c10::DeviceType device) {
+std::optional<c10::ScalarType> autocast_dtype(const DeepSpeedConfig& config, c10::DeviceType device) {
   if (!config.torch_autocast.enabled) return std::nullopt;
-  const auto usual = device == c10::DeviceType::CPU ? Config::Dtype::kBf16 : Config::Dtype::kFp16;
+  const auto usual =
+      device == c10::DeviceType::CPU ? DeepSpeedConfig::Dtype::kBf16 : DeepSpeedConfig::Dtype::kFp16;
   return scalar_type(config.torch_autocast.dtype.value_or(usual));
 }
 
-std::optional<GradScalerOptions> loss_scale_options(const Config& config, c10::DeviceType device) {
+std::optional<GradScalerOptions> loss_scale_options(const DeepSpeedConfig& config, c10::DeviceType device) {
   GradScalerOptions options;
   if (config.fp16.enabled) {
     options.dynamic = config.fp16.has_dynamic_scale();

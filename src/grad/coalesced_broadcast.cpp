@@ -10,7 +10,7 @@ namespace {
 
 // From this size on a broadcast's own time counts, not its start, and a copy would only
 // take memory.
-constexpr int64_t kChunkBytes = 1 << 20;
+constexpr int64_t kBroadcastBytes = 1 << 20;
 
 // Where a tensor of any dtype may begin: the widest element, of complex doubles, has so many.
 constexpr int64_t kAlignmentBytes = 16;
@@ -20,7 +20,7 @@ int64_t aligned_bytes(const at::Tensor& tensor) {
 }
 
 bool goes_by_itself(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && static_cast<int64_t>(tensor.nbytes()) >= kChunkBytes;
+  return tensor.is_contiguous() && static_cast<int64_t>(tensor.nbytes()) >= kBroadcastBytes;
 }
 
 void broadcast_chunk(const BucketLayout& chunk, const std::vector<at::Tensor>& tensors,
@@ -58,7 +58,7 @@ void broadcast_coalesced(const std::vector<at::Tensor>& tensors, const Communica
       items.push_back({aligned_bytes(tensor), at::kByte, tensor.device()});
     }
   }
-  for (const BucketLayout& chunk : plan_buckets(items, {kChunkBytes, kChunkBytes})) {
+  for (const BucketLayout& chunk : plan_buckets(items, {kBroadcastBytes, kBroadcastBytes})) {
     if (chunk.numel > 0) broadcast_chunk(chunk, together, communicator, root);
   }
 }

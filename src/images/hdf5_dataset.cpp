@@ -7,15 +7,15 @@
 namespace lockstep::images {
 namespace {
 
-constexpr size_t kMaxDimensions = 8;
+constexpr size_t kMaxHdf5Dimensions = 8;
 constexpr int64_t kMaxChunkBytes = int64_t{256} << 20;
 constexpr int kMaxLevel = 16;
 
 std::vector<int64_t> read_shape(ByteCursor cursor) {
   const uint8_t version = cursor.u8(), rank = cursor.u8();
   if (version != 1 && version != 2) cursor.fail("a shape of an unknown version");
-  if (rank < 1 || rank > kMaxDimensions)
-    cursor.fail(fmt::format("{} dimensions, not 1 to {}", rank, kMaxDimensions));
+  if (rank < 1 || rank > kMaxHdf5Dimensions)
+    cursor.fail(fmt::format("{} dimensions, not 1 to {}", rank, kMaxHdf5Dimensions));
   cursor.skip(version == 1 ? 6 : 2);
   std::vector<int64_t> shape;
   for (uint8_t i = 0; i < rank; ++i) {

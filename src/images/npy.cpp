@@ -15,7 +15,7 @@ namespace lockstep::images {
 namespace {
 
 constexpr uint64_t kMaxTextBytes = 65'536;
-constexpr size_t kMaxDimensions = 8;
+constexpr size_t kMaxNpyDimensions = 8;
 
 std::string_view without_spaces(std::string_view text) {
   const size_t begin = text.find_first_not_of(' ');
@@ -48,7 +48,7 @@ std::optional<std::vector<int64_t>> shape_of(std::string_view text) {
   while (!without_spaces(text).empty()) {
     const size_t comma = text.find(',');
     const auto size = base::parse_integer(without_spaces(text.substr(0, comma)));
-    if (!size || *size < 0 || shape.size() == kMaxDimensions) return std::nullopt;
+    if (!size || *size < 0 || shape.size() == kMaxNpyDimensions) return std::nullopt;
     shape.push_back(*size);
     text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
   }

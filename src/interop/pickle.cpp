@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little, "pickles and tensors a
 // A state dict of a hundred thousand tensors has two million.
 constexpr size_t kMaxValues = size_t{8} << 20;
 // Longer ones than programs have would only be copied around.
-constexpr size_t kMaxNameBytes = 200;
+constexpr size_t kMaxQuotedNameBytes = 200;
 
 // The instructions of Python's pickle module that torch.save uses.
 enum Opcode : unsigned char {
@@ -201,13 +201,13 @@ class Machine {
     const std::string full = fmt::format("{}.{}", module, name);
     const std::optional<Global> global = find_global(full);
     if (!global && unknown_ == UnknownNames::kKeep) {
-      return push(Global{.meaning = Global::Meaning::kOpaque, .name = full.substr(0, kMaxNameBytes)});
+      return push(Global{.meaning = Global::Meaning::kOpaque, .name = full.substr(0, kMaxQuotedNameBytes)});
     }
     if (!global) {
       fail(fmt::format(
           "it holds an object that only its own Python code can read: '{}'. Save the weights alone: "
           "torch.save(model.state_dict(), \"weights.pt\")",
-          full.substr(0, kMaxNameBytes)));
+          full.substr(0, kMaxQuotedNameBytes)));
     }
     push(*global);
   }

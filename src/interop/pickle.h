@@ -7,6 +7,11 @@
 
 namespace lockstep::interop {
 
+// Archives of torch.save are zip files that begin with this.
+inline constexpr std::string_view kZipMagic = "PK";
+// Pickles are small beside the tensors; a larger one is no state dict.
+inline constexpr size_t kMaxPickleBytes = size_t{256} << 20;
+
 // The bytes are no pickle of a state dict. Whoever knows the file's name makes a
 // ConfigError of it: the text goes on after "cannot read 'weights.pt': ".
 class PickleError : public std::runtime_error {

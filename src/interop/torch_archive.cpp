@@ -16,8 +16,6 @@ namespace {
 
 using caffe2::serialize::PyTorchStreamReader;
 
-constexpr std::string_view kZipMagic = "PK";
-constexpr size_t kMaxPickleBytes = size_t{256} << 20;
 // A record's own header: the way of compression is a number of two bytes at 8.
 constexpr size_t kHeaderBytes = 10;
 

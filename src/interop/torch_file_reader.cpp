@@ -18,11 +18,8 @@ namespace {
 
 using caffe2::serialize::PyTorchStreamReader;
 
-constexpr std::string_view kZipMagic = "PK";
 // A pickle of the number 0x1950a86a20f9469cfc6c: PyTorch before 1.6.
 constexpr std::string_view kLegacyMagic{"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.", 15};
-// Pickles are small beside the tensors; a larger one is no state dict.
-constexpr size_t kMaxPickleBytes = size_t{256} << 20;
 
 std::string record(PyTorchStreamReader& archive, const std::string& name, size_t limit) {
   const size_t bytes = archive.getRecordSize(name);

@@ -6,7 +6,7 @@
 namespace lockstep::models {
 namespace {
 
-constexpr auto kWhat = "Princeton's CNN";
+constexpr auto kPrincetonCnn = "Princeton's CNN";
 
 }  // namespace
 
@@ -19,7 +19,7 @@ PrincetonCnn::PrincetonCnn(const PrincetonCnnOptions& options)
       fc2_(register_module("fc2", torch::nn::Linear(128, 10))) {}
 
 at::Tensor PrincetonCnn::forward(const at::Tensor& images) {
-  check_images({kWhat, 1, 28, 28}, images);
+  check_images({kPrincetonCnn, 1, 28, 28}, images);
   at::Tensor x = torch::relu(conv1_->forward(images));
   x = torch::relu(conv2_->forward(x));
   x = dropout1_->forward(torch::max_pool2d(x, 2));
@@ -28,8 +28,8 @@ at::Tensor PrincetonCnn::forward(const at::Tensor& images) {
 }
 
 Model princeton_cnn(const PrincetonCnnOptions& options) {
-  require_probability(kWhat, "conv_dropout", options.conv_dropout);
-  require_probability(kWhat, "fc_dropout", options.fc_dropout);
+  require_probability(kPrincetonCnn, "conv_dropout", options.conv_dropout);
+  require_probability(kPrincetonCnn, "fc_dropout", options.fc_dropout);
   return std::make_shared<PrincetonCnn>(options);
 }
 

@@ -10,7 +10,7 @@
 namespace lockstep::models {
 namespace {
 
-constexpr auto kWhat = "the vision transformer";
+constexpr auto kVisionTransformer = "the vision transformer";
 
 torch::nn::LayerNorm make_norm(int64_t size) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({size}).eps(1e-6));
@@ -32,15 +32,15 @@ void truncated_normal(at::Tensor tensor, double standard_deviation) {
 }
 
 void check(const VisionTransformerOptions& options) {
-  require_positive(kWhat, "image_size", options.image_size);
-  require_positive(kWhat, "patch_size", options.patch_size);
-  require_positive(kWhat, "layers", options.layers);
-  require_positive(kWhat, "heads", options.heads);
-  require_positive(kWhat, "hidden_size", options.hidden_size);
-  require_positive(kWhat, "mlp_size", options.mlp_size);
-  require_positive(kWhat, "classes", options.classes);
-  require_probability(kWhat, "dropout", options.dropout);
-  require_probability(kWhat, "attention_dropout", options.attention_dropout);
+  require_positive(kVisionTransformer, "image_size", options.image_size);
+  require_positive(kVisionTransformer, "patch_size", options.patch_size);
+  require_positive(kVisionTransformer, "layers", options.layers);
+  require_positive(kVisionTransformer, "heads", options.heads);
+  require_positive(kVisionTransformer, "hidden_size", options.hidden_size);
+  require_positive(kVisionTransformer, "mlp_size", options.mlp_size);
+  require_positive(kVisionTransformer, "classes", options.classes);
+  require_probability(kVisionTransformer, "dropout", options.dropout);
+  require_probability(kVisionTransformer, "attention_dropout", options.attention_dropout);
   if (options.image_size % options.patch_size != 0) {
     throw ConfigError("models", fmt::format("the image size must be a multiple of the patch size: {} and {}",
                                             options.image_size, options.patch_size));
@@ -120,7 +120,7 @@ VisionTransformer::VisionTransformer(const VisionTransformerOptions& options)
 }
 
 at::Tensor VisionTransformer::forward(const at::Tensor& images) {
-  check_images({kWhat, 3, image_size_, image_size_}, images);
+  check_images({kVisionTransformer, 3, image_size_, image_size_}, images);
   const at::Tensor patches = conv_proj_->forward(images).flatten(2).permute({0, 2, 1});
   const at::Tensor token = class_token_.expand({images.size(0), -1, -1});
   return head_->forward(encoder_->forward(torch::cat({token, patches}, 1)).select(1, 0));

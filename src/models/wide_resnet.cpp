@@ -8,7 +8,7 @@
 namespace lockstep::models {
 namespace {
 
-constexpr auto kWhat = "the Wide ResNet";
+constexpr auto kWideResNet = "the Wide ResNet";
 constexpr int64_t kStemWidth = 16;
 constexpr int64_t kLastPool = 7;  // on the 8x8 of a 32x32 image it leaves out a row and a column
 
@@ -56,7 +56,7 @@ WideResNet::WideResNet(const WideResNetOptions& options)
 }
 
 at::Tensor WideResNet::forward(const at::Tensor& images) {
-  check_images({kWhat, channels_, 4 * kLastPool, 4 * 2 * kLastPool - 1}, images);
+  check_images({kWideResNet, channels_, 4 * kLastPool, 4 * 2 * kLastPool - 1}, images);
   at::Tensor x = input_block_->forward(images);
   for (size_t i = 0; i < blocks_.size(); ++i) {
     if (i == 2 || i == 4) x = torch::max_pool2d(x, 2);
@@ -66,10 +66,10 @@ at::Tensor WideResNet::forward(const at::Tensor& images) {
 }
 
 Model wide_resnet(const WideResNetOptions& options) {
-  require_positive(kWhat, "classes", options.classes);
-  require_positive(kWhat, "channels", options.channels);
-  require_positive(kWhat, "widen_factor", options.widen_factor);
-  require_probability(kWhat, "dropout", options.dropout);
+  require_positive(kWideResNet, "classes", options.classes);
+  require_positive(kWideResNet, "channels", options.channels);
+  require_positive(kWideResNet, "widen_factor", options.widen_factor);
+  require_probability(kWideResNet, "dropout", options.dropout);
   return std::make_shared<WideResNet>(options);
 }
 

@@ -8,6 +8,9 @@
 
 namespace lockstep::optim {
 
+// What the errors of a schedule's options call it.
+inline std::string schedule_name(std::string_view kind) { return fmt::format("the schedule '{}'", kind); }
+
 // ConfigError that names the option of `what`, the rule it breaks and its value.
 template <typename T>
 void require(bool holds, std::string_view what, std::string_view option, std::string_view rule,

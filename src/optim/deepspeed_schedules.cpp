@@ -19,21 +19,16 @@ namespace {
 constexpr double kSecondBeta = 0.99;
 
 template <typename Options>
-std::string name_of(const Options& options) {
-  return fmt::format("the schedule '{}'", kind_name(options));
-}
-
-template <typename Options>
 void check_warm_up(const Options& options) {
-  require_at_least(1, name_of(options), "warmup_num_steps", options.warmup_num_steps);
+  require_at_least(1, schedule_name(kind_name(options)), "warmup_num_steps", options.warmup_num_steps);
 }
 
 template <typename Options>
 void check_total(const Options& options) {
-  require_at_least(1, name_of(options), "total_num_steps", options.total_num_steps);
+  require_at_least(1, schedule_name(kind_name(options)), "total_num_steps", options.total_num_steps);
   if (options.total_num_steps < options.warmup_num_steps) {
     base::log_warning("optim", "{} ends before its warm-up does: total_num_steps {}, warmup_num_steps {}",
-                      name_of(options), options.total_num_steps, options.warmup_num_steps);
+                      schedule_name(kind_name(options)), options.total_num_steps, options.warmup_num_steps);
   }
 }
 
@@ -77,33 +72,37 @@ double cycle_scale(const DeepSpeedOneCycle& options, const Cycle& cycle, double 
 }  // namespace
 
 void check_options(const WarmupLr& options) {
-  require_not_negative(name_of(options), "warmup_min_lr", options.warmup_min_lr);
-  if (options.warmup_max_lr) require_not_negative(name_of(options), "warmup_max_lr", *options.warmup_max_lr);
+  require_not_negative(schedule_name(kind_name(options)), "warmup_min_lr", options.warmup_min_lr);
+  if (options.warmup_max_lr)
+    require_not_negative(schedule_name(kind_name(options)), "warmup_max_lr", *options.warmup_max_lr);
   check_warm_up(options);
 }
 
 void check_options(const WarmupDecayLr& options) {
-  require_not_negative(name_of(options), "warmup_min_lr", options.warmup_min_lr);
-  require_not_negative(name_of(options), "warmup_max_lr", options.warmup_max_lr);
+  require_not_negative(schedule_name(kind_name(options)), "warmup_min_lr", options.warmup_min_lr);
+  require_not_negative(schedule_name(kind_name(options)), "warmup_max_lr", options.warmup_max_lr);
   check_warm_up(options);
   check_total(options);
 }
 
 void check_options(const WarmupCosineLr& options) {
-  require_fraction(name_of(options), "warmup_min_ratio", options.warmup_min_ratio);
-  require_fraction(name_of(options), "cos_min_ratio", options.cos_min_ratio);
+  require_fraction(schedule_name(kind_name(options)), "warmup_min_ratio", options.warmup_min_ratio);
+  require_fraction(schedule_name(kind_name(options)), "cos_min_ratio", options.cos_min_ratio);
   check_warm_up(options);
   check_total(options);
 }
 
 void check_options(const LrRangeTest& options) {
-  require_not_negative(name_of(options), "lr_range_test_min_lr", options.lr_range_test_min_lr);
-  require_at_least(1, name_of(options), "lr_range_test_step_size", options.lr_range_test_step_size);
-  require_not_negative(name_of(options), "lr_range_test_step_rate", options.lr_range_test_step_rate);
+  require_not_negative(schedule_name(kind_name(options)), "lr_range_test_min_lr",
+                       options.lr_range_test_min_lr);
+  require_at_least(1, schedule_name(kind_name(options)), "lr_range_test_step_size",
+                   options.lr_range_test_step_size);
+  require_not_negative(schedule_name(kind_name(options)), "lr_range_test_step_rate",
+                       options.lr_range_test_step_rate);
 }
 
 void check_options(const DeepSpeedOneCycle& options) {
-  const std::string name = name_of(options);
+  const std::string name = schedule_name(kind_name(options));
   require(options.cycle_min_lr.has_value(), name, "cycle_min_lr", "given", "it is not there");
   require(options.cycle_max_lr.has_value(), name, "cycle_max_lr", "given", "it is not there");
   require_not_negative(name, "cycle_min_lr", *options.cycle_min_lr);

@@ -44,7 +44,7 @@ class DeviceRate {
 };
 
 // What the kernels take: lists of equal length.
-struct Lists {
+struct FusedLists {
   std::vector<at::Tensor> parameters, gradients, first, second, third, steps;
 };
 
@@ -93,7 +93,7 @@ class FusedSgd : public Base {
     for (size_t i = 0; i < rates_.size(); ++i) {
       const OptimizerParamGroup& group = optimizer_.param_groups()[i];
       const auto& options = options_of<SGDOptions>(group);
-      Lists lists;
+      FusedLists lists;
       for (const at::Tensor& parameter : group.params()) {
         if (!parameter.grad().defined()) continue;
         lists.parameters.push_back(parameter);
@@ -139,7 +139,7 @@ class FusedAdam : public Base {
     for (size_t i = 0; i < rates_.size(); ++i) {
       const OptimizerParamGroup& group = optimizer_.param_groups()[i];
       const auto& options = options_of<Options>(group);
-      const Lists lists = lists_of(group, options.amsgrad());
+      const FusedLists lists = lists_of(group, options.amsgrad());
       if (lists.parameters.empty()) continue;
       at::_foreach_add_(lists.steps, 1);
       run_kernel(lists, rates_[i].tensor(), options, given(found_inf));
@@ -175,7 +175,7 @@ class FusedAdam : public Base {
   }
 
  private:
-  static void run_kernel(const Lists& lists, const at::Tensor& rate, const Options& options,
+  static void run_kernel(const FusedLists& lists, const at::Tensor& rate, const Options& options,
                          const std::optional<at::Tensor>& found_inf) {
     const auto [beta1, beta2] = options.betas();
     const auto run = [&, b1 = beta1, b2 = beta2](auto kernel) {
@@ -190,8 +190,8 @@ class FusedAdam : public Base {
     }
   }
 
-  Lists lists_of(const OptimizerParamGroup& group, bool amsgrad) {
-    Lists lists;
+  FusedLists lists_of(const OptimizerParamGroup& group, bool amsgrad) {
+    FusedLists lists;
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
       auto& state = state_of<State>(parameter);

@@ -48,7 +48,7 @@ void LambParamState::serialize(OutputArchive& archive) const {
 namespace {
 
 // What one step of a group works on, tensor by tensor in the same order.
-struct Lists {
+struct LambLists {
   std::vector<at::Tensor> parameters, gradients, averages, squares;
   std::vector<at::Scalar> negative_steps;
 };
@@ -66,7 +66,7 @@ LambRule rule_of(const LambGroupOptions& options) {
   return rule;
 }
 
-std::vector<at::Tensor> updates_of(const LambRule& rule, const Lists& lists) {
+std::vector<at::Tensor> updates_of(const LambRule& rule, const LambLists& lists) {
   std::vector<at::Tensor> denominators;
   if (rule.eps_inside_sqrt) {
     denominators = at::_foreach_add(lists.squares, rule.eps);
@@ -81,7 +81,7 @@ std::vector<at::Tensor> updates_of(const LambRule& rule, const Lists& lists) {
 }
 
 // What each update is multiplied by, as scalars on the device: nothing waits for it.
-std::vector<at::Tensor> multipliers_of(const LambRule& rule, const Lists& lists,
+std::vector<at::Tensor> multipliers_of(const LambRule& rule, const LambLists& lists,
                                        const std::vector<at::Tensor>& updates) {
   const at::Tensor weights = at::stack(at::_foreach_norm(lists.parameters));
   const at::Tensor sizes = at::stack(at::_foreach_norm(updates));
@@ -96,7 +96,7 @@ std::vector<at::Tensor> multipliers_of(const LambRule& rule, const Lists& lists,
 
 void Lamb::step_group(OptimizerParamGroup& group) {
   LambRule rule = rule_of(static_cast<const LambGroupOptions&>(group.options()));
-  Lists lists;
+  LambLists lists;
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
     LambParamState& state = state_of(parameter, [&](LambParamState& fresh) {

@@ -79,7 +79,7 @@ void read_value(const json& value, std::optional<T>& field) {
 template <typename Options>
 Options options_from(const json& source, std::string_view extra = "") {
   Options options;
-  const auto what = fmt::format("the schedule '{}'", optim::kind_name(options));
+  const auto what = optim::schedule_name(optim::kind_name(options));
   size_t known = 0;
   std::string names;
   optim::for_each_field(options, [&](const char* name, auto& field) {

@@ -13,7 +13,7 @@ using torch::optim::AdamParamState;
 using torch::optim::OptimizerParamGroup;
 
 // What one step of a group works on, tensor by tensor in the same order.
-struct Lists {
+struct AdamLists {
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> averages;
@@ -31,7 +31,7 @@ std::unique_ptr<AdamParamState> make_state(const at::Tensor& parameter, bool ams
   return state;
 }
 
-void append(Lists& lists, const at::Tensor& parameter, AdamParamState& state,
+void append(AdamLists& lists, const at::Tensor& parameter, AdamParamState& state,
             const torch::optim::AdamOptions& options) {
   state.step(state.step() + 1);
   const auto [beta1, beta2] = options.betas();
@@ -49,7 +49,7 @@ void append(Lists& lists, const at::Tensor& parameter, AdamParamState& state,
 
 void PythonAdam::step_group(OptimizerParamGroup& group) {
   const auto& options = static_cast<const torch::optim::AdamOptions&>(group.options());
-  Lists lists;
+  AdamLists lists;
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
     auto& slot = state_[parameter.unsafeGetTensorImpl()];

@@ -11,13 +11,6 @@
 namespace lockstep::optim {
 namespace {
 
-std::string schedule_name(std::string_view kind) { return fmt::format("the schedule '{}'", kind); }
-
-template <typename Options>
-std::string name_of(const Options& options) {
-  return schedule_name(kind_name(options));
-}
-
 double cosine(double top, double bottom, double done, double length) {
   return bottom + (top - bottom) * (1 + std::cos(std::numbers::pi * done / length)) / 2;
 }
@@ -50,61 +43,62 @@ OneCyclePlace place_in(const OneCycle& options, int64_t step) {
 }  // namespace
 
 void check_options(const StepDecay& options) {
-  require_at_least(1, name_of(options), "every", options.every);
-  require_positive(name_of(options), "gamma", options.gamma);
+  require_at_least(1, schedule_name(kind_name(options)), "every", options.every);
+  require_positive(schedule_name(kind_name(options)), "gamma", options.gamma);
 }
 
 void check_options(const MultiStepDecay& options) {
-  require(!options.milestones.empty(), name_of(options), "milestones", "one step or more", "[]");
+  require(!options.milestones.empty(), schedule_name(kind_name(options)), "milestones", "one step or more",
+          "[]");
   for (int64_t milestone : options.milestones) {
-    require_at_least(0, name_of(options), "milestones", milestone);
+    require_at_least(0, schedule_name(kind_name(options)), "milestones", milestone);
   }
-  require_positive(name_of(options), "gamma", options.gamma);
+  require_positive(schedule_name(kind_name(options)), "gamma", options.gamma);
 }
 
 void check_options(const ExponentialDecay& options) {
-  require_positive(name_of(options), "gamma", options.gamma);
+  require_positive(schedule_name(kind_name(options)), "gamma", options.gamma);
 }
 
 void check_options(const PolynomialDecay& options) {
-  require_at_least(1, name_of(options), "total_steps", options.total_steps);
-  require_not_negative(name_of(options), "power", options.power);
+  require_at_least(1, schedule_name(kind_name(options)), "total_steps", options.total_steps);
+  require_not_negative(schedule_name(kind_name(options)), "power", options.power);
 }
 
 void check_options(const CyclicRate& options) {
-  if (options.base_lr) require_not_negative(name_of(options), "base_lr", *options.base_lr);
-  require_not_negative(name_of(options), "max_lr", options.max_lr);
-  require(!options.base_lr || options.max_lr >= *options.base_lr, name_of(options), "max_lr",
+  if (options.base_lr) require_not_negative(schedule_name(kind_name(options)), "base_lr", *options.base_lr);
+  require_not_negative(schedule_name(kind_name(options)), "max_lr", options.max_lr);
+  require(!options.base_lr || options.max_lr >= *options.base_lr, schedule_name(kind_name(options)), "max_lr",
           "at least base_lr", options.max_lr);
-  require_at_least(1, name_of(options), "step_size", options.step_size);
+  require_at_least(1, schedule_name(kind_name(options)), "step_size", options.step_size);
 }
 
 void check_options(const CosineAnnealing& options) {
-  require_at_least(1, name_of(options), "t_max", options.t_max);
-  require_not_negative(name_of(options), "min_lr", options.min_lr);
+  require_at_least(1, schedule_name(kind_name(options)), "t_max", options.t_max);
+  require_not_negative(schedule_name(kind_name(options)), "min_lr", options.min_lr);
 }
 
 void check_options(const CosineRestarts& options) {
-  require_at_least(1, name_of(options), "t_0", options.t_0);
-  require_at_least(1, name_of(options), "t_mult", options.t_mult);
-  require_not_negative(name_of(options), "min_lr", options.min_lr);
+  require_at_least(1, schedule_name(kind_name(options)), "t_0", options.t_0);
+  require_at_least(1, schedule_name(kind_name(options)), "t_mult", options.t_mult);
+  require_not_negative(schedule_name(kind_name(options)), "min_lr", options.min_lr);
 }
 
 void check_options(const OneCycle& options) {
-  require_at_least(1, name_of(options), "total_steps", options.total_steps);
-  if (options.max_lr) require_positive(name_of(options), "max_lr", *options.max_lr);
-  require_fraction(name_of(options), "pct_start", options.pct_start);
-  require(!options.three_phase || options.pct_start <= 0.5, name_of(options), "pct_start",
+  require_at_least(1, schedule_name(kind_name(options)), "total_steps", options.total_steps);
+  if (options.max_lr) require_positive(schedule_name(kind_name(options)), "max_lr", *options.max_lr);
+  require_fraction(schedule_name(kind_name(options)), "pct_start", options.pct_start);
+  require(!options.three_phase || options.pct_start <= 0.5, schedule_name(kind_name(options)), "pct_start",
           "at most 0.5 with three phases", options.pct_start);
-  require_fraction(name_of(options), "base_momentum", options.base_momentum);
-  require_fraction(name_of(options), "max_momentum", options.max_momentum);
-  require_positive(name_of(options), "div_factor", options.div_factor);
-  require_positive(name_of(options), "final_div_factor", options.final_div_factor);
+  require_fraction(schedule_name(kind_name(options)), "base_momentum", options.base_momentum);
+  require_fraction(schedule_name(kind_name(options)), "max_momentum", options.max_momentum);
+  require_positive(schedule_name(kind_name(options)), "div_factor", options.div_factor);
+  require_positive(schedule_name(kind_name(options)), "final_div_factor", options.final_div_factor);
 }
 
 void check_options(const WarmUp& options) {
-  require_at_least(1, name_of(options), "steps", options.steps);
-  require_fraction(name_of(options), "start_factor", options.start_factor);
+  require_at_least(1, schedule_name(kind_name(options)), "steps", options.steps);
+  require_fraction(schedule_name(kind_name(options)), "start_factor", options.start_factor);
 }
 
 double rate_at(const StepDecay& options, int64_t step, double base_lr) {

@@ -26,7 +26,7 @@
 namespace lockstep::recipes {
 namespace {
 
-struct Options {
+struct CifarOptions {
   TrainConfig train;
   ImageDataOptions images;
   int64_t batch_size = 512;
@@ -39,7 +39,7 @@ struct Options {
   std::string channels_last = "auto";
   int64_t test_batch_size = 500;
 
-  Options() {
+  CifarOptions() {
     train.max_iter = 5;
     train.val_every = 1;
     train.val_at_start = false;
@@ -134,14 +134,14 @@ ImageTransform transform_of(bool train, bool channels_last) {
   return transform;
 }
 
-std::shared_ptr<torch::optim::SGD> make_optimizer(const Model& model, const Options& options) {
+std::shared_ptr<torch::optim::SGD> make_optimizer(const Model& model, const CifarOptions& options) {
   return std::make_shared<torch::optim::SGD>(model.module()->parameters(),
                                              torch::optim::SGDOptions(options.base_lr)
                                                  .momentum(options.momentum)
                                                  .weight_decay(options.weight_decay));
 }
 
-int64_t rank_batch_size(const Options& options, const World& world) {
+int64_t rank_batch_size(const CifarOptions& options, const World& world) {
   const int64_t parts = world.size() * options.train.accumulate_steps;
   if (!options.train.deepspeed_config.empty()) return std::max<int64_t>(1, options.batch_size / parts);
   if (options.batch_size % parts == 0) return options.batch_size / parts;
@@ -154,20 +154,20 @@ int64_t rank_batch_size(const Options& options, const World& world) {
 }
 
 // Also where the file has no batch: the flag is over all ranks, and the file's is of one.
-void refuse_governed(const Options& options) {
-  if (options.train.deepspeed_config.empty() || options.batch_size == Options().batch_size) return;
+void refuse_governed(const CifarOptions& options) {
+  if (options.train.deepspeed_config.empty() || options.batch_size == CifarOptions().batch_size) return;
   throw ConfigError("train",
                     "--batch-size does not go with --deepspeed_config, whose file says it: leave it out");
 }
 
-void announce(const World& world, const Options& options, const JobShape& shape) {
+void announce(const World& world, const CifarOptions& options, const JobShape& shape) {
   if (!world.is_main()) return;
   fmt::print("{}\n", training_started_lines(shape));
   if (options.patience == 0) fmt::print("Early stopping is off: patience is 0.\n");
   std::fflush(stdout);
 }
 
-void train(World& world, const Options& options) {
+void train_cifar100(World& world, const CifarOptions& options) {
   const bool on_gpu = world.device().is_cuda();
   const bool channels_last = is_yes(options.channels_last, on_gpu);
   const ImageDataOptions& images = options.images;
@@ -216,7 +216,7 @@ void train(World& world, const Options& options) {
 }  // namespace
 
 std::string cifar100_defaults() {
-  const Options options;
+  const CifarOptions options;
   return fmt::format(
       "--epochs {} --batch-size {} (over all ranks) --base-lr {} --target-accuracy {} --patience {}",
       options.train.max_iter, options.batch_size, options.base_lr, options.target_accuracy, options.patience);
@@ -224,7 +224,7 @@ std::string cifar100_defaults() {
 
 RecipeModel cifar100_model(const std::string& size) {
   require_no_size("cifar100", size);
-  const Options options;
+  const CifarOptions options;
   const Model model = models::wide_resnet();
   return {.model = model,
           .optimizer = make_optimizer(model, options),
@@ -234,11 +234,11 @@ RecipeModel cifar100_model(const std::string& size) {
 }
 
 int run_cifar100(int argc, const char* const* argv) {
-  Options options;
+  CifarOptions options;
   train::parse_options("Sigma2's Wide ResNet on CIFAR-100.", options.own(), options.train, argc, argv,
                        {"batch_size", "global_batch_size", "precision"});
   refuse_governed(options);
-  return launch(options.train, [&](World& world) { train(world, options); });
+  return launch(options.train, [&](World& world) { train_cifar100(world, options); });
 }
 
 }  // namespace lockstep::recipes

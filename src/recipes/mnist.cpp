@@ -23,7 +23,7 @@
 namespace lockstep::recipes {
 namespace {
 
-struct Options {
+struct MnistOptions {
   TrainConfig train;
   ImageDataOptions images;
   int64_t test_batch_size = 1000;
@@ -35,7 +35,7 @@ struct Options {
   int64_t log_interval = 10;
   bool save_model = false;
 
-  Options() {
+  MnistOptions() {
     train.max_iter = 14;
     train.batch_size = 64;
     train.seed = 1;
@@ -72,7 +72,7 @@ constexpr Variant kFashionMnist{"fashion-mnist", "fashion_mnist_cnn.pt", 0.2860F
 
 class MnistTrainer : public Trainer {
  public:
-  MnistTrainer(World& world, Model model, torch::optim::Optimizer& optimizer, const Options& options,
+  MnistTrainer(World& world, Model model, torch::optim::Optimizer& optimizer, const MnistOptions& options,
                const Loader& train, const Loader& test)
       : Trainer(world, std::move(model), optimizer, options.train, nll_with_accuracy),
         log_interval_(options.log_interval),
@@ -114,7 +114,7 @@ void save_model(Trainer& trainer, const Variant& variant) {
   trainer.print(fmt::format("Weights: {}", variant.weights_file));
 }
 
-void train(World& world, const Options& options, const Variant& variant) {
+void train_mnist(World& world, const MnistOptions& options, const Variant& variant) {
   const ImageTransform transform{.mean = {variant.mean}, .stddev = {variant.stddev}};
   const ImageDataOptions& images = options.images;
   ImageSet train_set;
@@ -137,7 +137,7 @@ void train(World& world, const Options& options, const Variant& variant) {
 }
 
 int run(const Variant& variant, int argc, const char* const* argv) {
-  Options options;
+  MnistOptions options;
   options.train.run_name = variant.name;
   train::parse_options(fmt::format("Princeton's network on {}.", variant.name), options.own(), options.train,
                        argc, argv, {"global_batch_size"});
@@ -147,13 +147,13 @@ int run(const Variant& variant, int argc, const char* const* argv) {
   options.train.callbacks = {
       gpu_log.start, gpu_log.stop,
       std::make_shared<ScheduleLearningRate>(step_decay({.every = 1, .gamma = options.gamma}))};
-  return launch(options.train, [&](World& world) { train(world, options, variant); });
+  return launch(options.train, [&](World& world) { train_mnist(world, options, variant); });
 }
 
 }  // namespace
 
 std::string mnist_defaults() {
-  const Options options;
+  const MnistOptions options;
   return fmt::format("--epochs {} --batch-size {} (a rank) --lr {:.1f} --gamma {} --seed {}",
                      options.train.max_iter, *options.train.batch_size, options.lr, options.gamma,
                      options.train.seed);
@@ -161,7 +161,7 @@ std::string mnist_defaults() {
 
 RecipeModel mnist_model(const std::string& size) {
   require_no_size("mnist", size);
-  const Options options;
+  const MnistOptions options;
   const Model model = models::princeton_cnn();
   return {.model = model,
           .optimizer = make_adadelta(model.module()->parameters(), {.lr = options.lr}),

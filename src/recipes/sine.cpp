@@ -29,7 +29,7 @@ torch::nn::Sequential make_model() {
   return torch::nn::Sequential(torch::nn::Linear(1, 16), torch::nn::ReLU(), torch::nn::Linear(16, 1));
 }
 
-void train(World& world, const TrainConfig& config, double lr) {
+void train_sine(World& world, const TrainConfig& config, double lr) {
   const auto x = torch::linspace(0, 1, kSamples).reshape({-1, 1});
   const auto y = torch::sin(2 * M_PI * x);
   torch::nn::Sequential model = make_model();
@@ -65,7 +65,7 @@ int run_sine(int argc, const char* const* argv) {
   own.add("lr", lr, "learning rate of SGD")
       .add("data", data, "the samples are computed", {.choices = {"synthetic"}, .has_variable = false});
   train::parse_options("Fits sin(2 pi x) with a network of one hidden layer.", own, config, argc, argv);
-  return launch(config, [&](World& world) { train(world, config, lr); });
+  return launch(config, [&](World& world) { train_sine(world, config, lr); });
 }
 
 }  // namespace lockstep::recipes

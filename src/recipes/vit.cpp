@@ -32,7 +32,7 @@ namespace {
 constexpr int64_t kResized = 256;
 constexpr int64_t kCropped = 224;
 
-struct Options {
+struct VitOptions {
   TrainConfig train;
   ImageDataOptions images;
   std::string model = "base";
@@ -44,7 +44,7 @@ struct Options {
   bool save_model = true;
   bool activation_checkpointing = false;
 
-  Options() {
+  VitOptions() {
     train.max_iter = 10;
     train.batch_size = 32;
     train.val_every = 1;
@@ -88,7 +88,7 @@ class VitTrainer : public Trainer {
   const int64_t validation_samples_;
 };
 
-Model make_model(const Options& options) {
+Model make_model(const VitOptions& options) {
   auto shape = models::VisionTransformerOptions::preset(options.model);
   shape.image_size = options.image_size;
   shape.classes = options.classes;
@@ -98,7 +98,7 @@ Model make_model(const Options& options) {
   return model;
 }
 
-ImageTransform transform_of(const Options& options) {
+ImageTransform transform_of(const VitOptions& options) {
   ImageTransform transform{.mean = {0.485F, 0.456F, 0.406F}, .stddev = {0.229F, 0.224F, 0.225F}};
   transform.resize = static_cast<int>(options.image_size * kResized / kCropped);
   transform.center_crop = static_cast<int>(options.image_size);
@@ -106,14 +106,14 @@ ImageTransform transform_of(const Options& options) {
 }
 
 // Named as the page names it.
-void save_model(Trainer& trainer, const Options& options) {
+void save_model(Trainer& trainer, const VitOptions& options) {
   const std::string size = options.model == "base" ? "b" : options.model == "small" ? "s" : "ti";
   const auto file = std::filesystem::path(trainer.run_folder()) / fmt::format("vit_{}_16_imagenet.pth", size);
   trainer.save_weights(file.string());
   trainer.print(fmt::format("Weights: {}", file.string()));
 }
 
-void train(World& world, const Options& options) {
+void train_vit(World& world, const VitOptions& options) {
   ImageSet images;
   train::on_every_rank(world, [&] {
     images = find_images("tiny-imagenet", options.images, Split::kTrain);
@@ -145,13 +145,13 @@ void train(World& world, const Options& options) {
 }  // namespace
 
 std::string vit_defaults() {
-  const Options options;
+  const VitOptions options;
   return fmt::format("--model {} --epochs {} --batch-size {} (a rank) --lr {}", options.model,
                      options.train.max_iter, *options.train.batch_size, options.lr);
 }
 
 RecipeModel vit_model(const std::string& size) {
-  Options options;
+  VitOptions options;
   if (!size.empty()) options.model = size;
   const Model model = make_model(options);
   return {.model = model,
@@ -162,7 +162,7 @@ RecipeModel vit_model(const std::string& size) {
 }
 
 int run_vit(int argc, const char* const* argv) {
-  Options options;
+  VitOptions options;
   train::parse_options("LUMI's vision transformer on an HDF5 file with 'images' and 'labels'.", options.own(),
                        options.train, argc, argv, {"global_batch_size"});
   if (options.activation_checkpointing && options.train.cuda_graph) {
@@ -170,7 +170,7 @@ int run_vit(int argc, const char* const* argv) {
                       "cuda_graph cannot record activation_checkpointing, which reads random states on the "
                       "host: set one");
   }
-  return launch(options.train, [&](World& world) { train(world, options); });
+  return launch(options.train, [&](World& world) { train_vit(world, options); });
 }
 
 }  // namespace lockstep::recipes

@@ -34,8 +34,8 @@ ZeroPlan::Bucket described(const LayoutBucket& bucket, const std::vector<shard::
   return result;
 }
 
-void add_bucket(ShardedModel::Memory& memory, const LayoutBucket& bucket, const ShardedOptions& options,
-                int ranks, const shard::StateBytes& state_bytes, bool masters) {
+void count_bucket(ShardedModel::Memory& memory, const LayoutBucket& bucket, const ShardedOptions& options,
+                  int ranks, const shard::StateBytes& state_bytes, bool masters) {
   const int stage = options.stage;
   const bool offloads_state = options.offload_optimizer.device != OffloadDevice::kNone;
   const bool is_nvme = options.offload_optimizer.device == OffloadDevice::kNvme;
@@ -89,7 +89,7 @@ ZeroPlan shard::plan_states(torch::nn::Module& module, torch::optim::Optimizer& 
   const ModelLayout layout = shard::lay_out(places, options, sharing);
   shard::StateBytes state_bytes(optimizer);
   for (const LayoutBucket& bucket : layout.buckets) {
-    add_bucket(plan.memory, bucket, options, sharing, state_bytes, masters);
+    count_bucket(plan.memory, bucket, options, sharing, state_bytes, masters);
     plan.buckets.push_back(described(bucket, parameters, sharing));
   }
   plan.memory.buffers = shard::plan_buffers(layout, places, map.parents(), options);

@@ -42,7 +42,7 @@ struct Table {
 
 // What a run that goes on at resume_step keeps of a file. nullopt: not a file of ours.
 // A last line without an end was being written when the run died.
-std::optional<Table> keep_before(std::string_view content, int64_t resume_step) {
+std::optional<Table> table_before(std::string_view content, int64_t resume_step) {
   size_t end = content.find('\n');
   if (end == std::string_view::npos) return std::nullopt;
   Table table;
@@ -95,7 +95,7 @@ class CsvTracker final : public Tracker {
   std::optional<Table> table_to_resume(int64_t resume_step) const {
     const std::string content = read_file(path_);
     if (content.empty()) return std::nullopt;
-    std::optional<Table> table = keep_before(content, resume_step);
+    std::optional<Table> table = table_before(content, resume_step);
     if (!table) {
       base::log_warning("track", "not a file that the tracker csv has written, it is set aside: '{}'",
                         path_.string());

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/atomic_file.h"
+#include "track/clock.h"
 #include "track/json_value.h"
 #include "track/output_file.h"
 
@@ -19,10 +20,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 4> kOwnKeys = {"step", "time", "histogram", "text"};
-
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // Whether a run that goes on at resume_step keeps this line. A line that is no object
 // of ours is the user's: it stays.
@@ -34,7 +31,7 @@ bool is_before(std::string_view line, int64_t resume_step) {
 
 // The whole lines before resume_step. A last line without an end was being written
 // when the run died.
-std::string keep_before(std::string_view content, int64_t resume_step) {
+std::string lines_before(std::string_view content, int64_t resume_step) {
   std::string kept;
   size_t end = 0;
   for (size_t begin = 0; (end = content.find('\n', begin)) != std::string_view::npos; begin = end + 1) {
@@ -49,7 +46,7 @@ OutputFile open_file(const TrackerOptions& options) {
   const std::filesystem::path path = options.folder / "metrics.jsonl";
   if (options.resume_step) {
     const std::string content = read_file(path);
-    const std::string kept = keep_before(content, *options.resume_step);
+    const std::string kept = lines_before(content, *options.resume_step);
     if (kept != content) base::publish_file(path, kept);
   } else {
     set_aside(path);

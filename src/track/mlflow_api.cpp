@@ -13,6 +13,7 @@
 #include "base/atomic_file.h"
 #include "base/check.h"
 #include "base/process.h"
+#include "track/clock.h"
 #include "track/json_value.h"
 
 namespace lockstep::track {
@@ -23,12 +24,6 @@ using nlohmann::ordered_json;
 constexpr size_t kMaxKeyBytes = 250;
 constexpr size_t kMaxParameterBytes = 6000;
 constexpr std::string_view kProxyScheme = "mlflow-artifacts:/";
-
-int64_t milliseconds_since_1970() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // At most so many bytes, and no part of a character.
 std::string_view cut(std::string_view text, size_t max_bytes) {

@@ -11,17 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "track/clock.h"
 #include "track/mlflow_sender.h"
 #include "track/png.h"
 
 namespace lockstep::track {
 namespace {
-
-int64_t milliseconds_since_1970() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // As MLflow's Python client writes a value.
 std::string parameter_text(const HyperparameterValue& value) {

@@ -12,16 +12,13 @@
 #include <vector>
 
 #include "base/log.h"
+#include "track/clock.h"
 #include "track/crc32c.h"
 #include "track/output_file.h"
 #include "track/tensorboard_events.h"
 
 namespace lockstep::track {
 namespace {
-
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 template <typename T>
 void append_little_endian(std::string& bytes, T value) {

@@ -33,7 +33,7 @@ int leave(const std::string& message, int status) {
   return status;
 }
 
-int report(const std::string& message, int status) {
+int print_and_leave(const std::string& message, int status) {
   const std::string line = base::log_prefix() + message + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
   return leave(message, status);
@@ -50,21 +50,21 @@ int run_main(const std::function<int()>& body) noexcept {
   } catch (const train::SaidElsewhere& error) {
     return leave(error.what(), kExitUsage);
   } catch (const ConfigError& error) {
-    return report(error.what(), kExitUsage);
+    return print_and_leave(error.what(), kExitUsage);
   } catch (const Preempted& preempted) {
     // All ranks leave, one of them says so. No error file: nothing has failed.
     base::log_info("launch", "{}", preempted.what());
     return kExitPreempted;
   } catch (const CommError& error) {
-    return report(error.what(), kExitCommunication);
+    return print_and_leave(error.what(), kExitCommunication);
   } catch (const InternalError& error) {
-    return report(error.what(), kExitInternal);
+    return print_and_leave(error.what(), kExitInternal);
   } catch (const c10::Error& error) {
-    return report(fmt::format("[libtorch] {}", error.what_without_backtrace()), kExitFailure);
+    return print_and_leave(fmt::format("[libtorch] {}", error.what_without_backtrace()), kExitFailure);
   } catch (const std::exception& error) {
-    return report(fmt::format("[program] {}", error.what()), kExitFailure);
+    return print_and_leave(fmt::format("[program] {}", error.what()), kExitFailure);
   } catch (...) {
-    return report("[program] an exception that is no std::exception", kExitFailure);
+    return print_and_leave("[program] an exception that is no std::exception", kExitFailure);
   }
 }
 

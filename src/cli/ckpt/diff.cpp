@@ -19,7 +19,7 @@ namespace {
 
 using Tensors = std::map<std::string, at::Tensor>;
 
-struct Row {
+struct DifferenceRow {
   std::string name;
   std::string what;  // in words; empty: the values differ, or nothing does
   std::optional<interop::TensorDifference> values;
@@ -40,8 +40,9 @@ std::string describe(const at::Tensor& tensor) {
   return fmt::format("{} {}", dtype_text(tensor.scalar_type()), shape_text(tensor.sizes().vec()));
 }
 
-Row compare(const std::string& name, const at::Tensor& a, const at::Tensor& b, const DiffOptions& options) {
-  Row row{.name = name};
+DifferenceRow compare(const std::string& name, const at::Tensor& a, const at::Tensor& b,
+                      const DiffOptions& options) {
+  DifferenceRow row{.name = name};
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) {
     row.what = fmt::format("{} in a, {} in b", describe(a), describe(b));
     row.differs = true;
@@ -52,8 +53,8 @@ Row compare(const std::string& name, const at::Tensor& a, const at::Tensor& b, c
   return row;
 }
 
-std::vector<Row> compare_all(const Tensors& a, const Tensors& b, const DiffOptions& options) {
-  std::vector<Row> rows;
+std::vector<DifferenceRow> compare_all(const Tensors& a, const Tensors& b, const DiffOptions& options) {
+  std::vector<DifferenceRow> rows;
   for (const auto& [name, tensor] : a) {
     const auto other = b.find(name);
     if (other == b.end()) {
@@ -70,9 +71,9 @@ std::vector<Row> compare_all(const Tensors& a, const Tensors& b, const DiffOptio
 }
 
 // Every tensor that is not equal, also where the tolerance lets it pass.
-void print_table(const std::vector<Row>& rows, size_t different) {
+void print_table(const std::vector<DifferenceRow>& rows, size_t different) {
   std::vector<std::vector<std::string>> cells = {{"tensor", "max abs", "max rel", "elements", ""}};
-  for (const Row& row : rows) {
+  for (const DifferenceRow& row : rows) {
     if (!row.differs && row.values && row.values->elements == 0) continue;
     std::vector<std::string> line = {row.name, "-", "-", "-", row.what};
     if (row.values) {
@@ -92,9 +93,9 @@ nlohmann::json number(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
 }
 
-void print_json(const std::vector<Row>& rows, size_t different) {
+void print_json(const std::vector<DifferenceRow>& rows, size_t different) {
   nlohmann::json result = {{"different", different}, {"tensors", nlohmann::json::array()}};
-  for (const Row& row : rows) {
+  for (const DifferenceRow& row : rows) {
     nlohmann::json item = {{"name", row.name}, {"differs", row.differs}};
     if (!row.what.empty()) item["what"] = row.what;
     if (row.values) {
@@ -110,9 +111,10 @@ void print_json(const std::vector<Row>& rows, size_t different) {
 }  // namespace
 
 int diff(const DiffOptions& options) {
-  const std::vector<Row> rows = compare_all(read(options.a, options), read(options.b, options), options);
+  const std::vector<DifferenceRow> rows =
+      compare_all(read(options.a, options), read(options.b, options), options);
   const auto different = static_cast<size_t>(
-      std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.differs; }));
+      std::count_if(rows.begin(), rows.end(), [](const DifferenceRow& row) { return row.differs; }));
   options.json ? print_json(rows, different) : print_table(rows, different);
   return different == 0 ? kExitSuccess : kExitFailure;
 }

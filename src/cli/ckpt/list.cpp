@@ -17,25 +17,25 @@ namespace {
 
 using checkpoint::Entry;
 
-struct Row {
+struct CheckpointRow {
   Entry entry;
   std::optional<checkpoint::Manifest> manifest;  // of a valid one
   bool latest = false;
   bool best = false;
 };
 
-std::vector<Row> rows_of(const std::filesystem::path& folder, const std::string& best) {
-  std::vector<Row> rows;
+std::vector<CheckpointRow> rows_of(const std::filesystem::path& folder, const std::string& best) {
+  std::vector<CheckpointRow> rows;
   std::optional<size_t> best_row;
   for (const Entry& entry : checkpoint::list(folder)) {
-    Row row{entry, std::nullopt, false, false};
+    CheckpointRow row{entry, std::nullopt, false, false};
     try {
       if (entry.valid()) row.manifest = checkpoint::Reader(entry.path).manifest();
     } catch (const Error& error) {  // a run that removes it meanwhile
       row.entry.problem = error.what();
     }
-    row.latest =
-        row.entry.valid() && std::none_of(rows.begin(), rows.end(), [](const Row& r) { return r.latest; });
+    row.latest = row.entry.valid() &&
+                 std::none_of(rows.begin(), rows.end(), [](const CheckpointRow& r) { return r.latest; });
     rows.push_back(std::move(row));
     // Newest first, and the newer of two equals is the better one.
     const std::optional<double>& metric = rows.back().entry.metric;
@@ -47,16 +47,16 @@ std::vector<Row> rows_of(const std::filesystem::path& folder, const std::string&
   return rows;
 }
 
-std::string marks(const Row& row) {
+std::string marks(const CheckpointRow& row) {
   std::string text = row.latest ? "latest" : "";
   if (row.best) text += text.empty() ? "best" : ", best";
   return row.entry.valid() ? text : "broken: " + row.entry.problem;
 }
 
-void print_table(const std::vector<Row>& rows) {
+void print_table(const std::vector<CheckpointRow>& rows) {
   std::vector<std::vector<std::string>> cells = {
       {"step", "epoch", "time", "size", "tensors", "ranks", "metric", ""}};
-  for (const Row& row : rows) {
+  for (const CheckpointRow& row : rows) {
     const auto& manifest = row.manifest;
     const auto number = [&](auto value) { return manifest ? std::to_string(value(*manifest)) : "-"; };
     cells.push_back({std::to_string(row.entry.step), number([](const auto& m) { return m.epoch; }),
@@ -69,9 +69,9 @@ void print_table(const std::vector<Row>& rows) {
   fmt::print("{}", table_text(cells, {true, true, false, true, true, true, true, false}));
 }
 
-void print_json(const std::vector<Row>& rows) {
+void print_json(const std::vector<CheckpointRow>& rows) {
   nlohmann::json result = nlohmann::json::array();
-  for (const Row& row : rows) {
+  for (const CheckpointRow& row : rows) {
     nlohmann::json item = {{"step", row.entry.step},
                            {"path", row.entry.path.string()},
                            {"valid", row.entry.valid()},
@@ -98,7 +98,7 @@ int list(const ListOptions& options) {
     throw ConfigError("ckpt", fmt::format("there is no folder '{}'", options.folder));
   }
   const std::filesystem::path folder = interop::checkpoints_folder(options.folder);
-  const std::vector<Row> rows = rows_of(folder, options.best);
+  const std::vector<CheckpointRow> rows = rows_of(folder, options.best);
   if (rows.empty() && !options.json) {
     throw ConfigError("ckpt", fmt::format("there are no checkpoints in '{}'", folder.string()));
   }

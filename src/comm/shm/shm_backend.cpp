@@ -16,6 +16,7 @@ namespace {
 
 using namespace shm;  // NOLINT: this file is the outside of that namespace
 using c10d::OpType;
+using shm::Call;  // not comm::Call, what an observer is told
 using Milliseconds = std::chrono::milliseconds;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<Tensors>;

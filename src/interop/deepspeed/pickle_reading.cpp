@@ -11,7 +11,7 @@
 namespace lockstep::interop {
 namespace {
 
-constexpr size_t kMaxDimensions = 64;
+constexpr size_t kMaxShape = 64;
 constexpr int kMaxDepth = 16;
 constexpr size_t kMaxPlainValues = 100'000;
 constexpr size_t kMaxPlainText = 65'536;
@@ -118,7 +118,7 @@ std::vector<int64_t> shape_of(ValueRef value, std::string_view what) {
   int64_t elements = 1;
   for (ValueRef item : items_of(value, what)) {
     shape.push_back(integer_of(item, what));
-    if (shape.back() < 0 || shape.size() > kMaxDimensions ||
+    if (shape.back() < 0 || shape.size() > kMaxShape ||
         __builtin_mul_overflow(elements, std::max<int64_t>(shape.back(), 1), &elements)) {
       throw PickleError(fmt::format("its '{}' is no shape", what));
     }

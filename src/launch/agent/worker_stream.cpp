@@ -22,7 +22,7 @@ namespace lockstep::launcher {
 namespace {
 
 // A line longer than this is shown in pieces.
-constexpr size_t kMaxLine = 1 << 16;
+constexpr size_t kMaxLineBytes = 1 << 16;
 constexpr std::chrono::milliseconds kCongestionPause{20};
 // More than a pipe holds; a daemon that never stops writing is not waited for.
 constexpr int kMaxDrainReads = 256;
@@ -89,7 +89,7 @@ void WorkerStream::take(std::string_view bytes) {
     partial_line_ += bytes.substr(0, end);
     if (end == std::string_view::npos) {
       bytes = {};
-      if (partial_line_.size() < kMaxLine) break;
+      if (partial_line_.size() < kMaxLineBytes) break;
     } else {
       bytes.remove_prefix(end + 1);
     }

@@ -11,7 +11,7 @@ std::string nodes_flag(int min, int max) {
   return min == max ? std::to_string(min) : fmt::format("{}:{}", min, max);
 }
 
-std::string seconds(std::chrono::milliseconds time) {
+std::string seconds_text(std::chrono::milliseconds time) {
   return fmt::format("{}", std::chrono::duration<double>(time).count());
 }
 
@@ -30,7 +30,7 @@ std::string difference_of(const wire::Join& join, const RendezvousOptions& optio
     return differ("--max-restarts", std::to_string(join.max_restarts), std::to_string(options.max_restarts));
   }
   if (join.stall_timeout != options.stall_timeout) {
-    return differ("--stall-timeout", seconds(join.stall_timeout), seconds(options.stall_timeout));
+    return differ("--stall-timeout", seconds_text(join.stall_timeout), seconds_text(options.stall_timeout));
   }
   return "";
 }

@@ -21,8 +21,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kFirstPause{20};
-constexpr milliseconds kLongestPause{1000};
+constexpr milliseconds kFirstConnectPause{20};
+constexpr milliseconds kLongestConnectPause{1000};
 // For one address; the kernel itself would wait for two minutes.
 constexpr milliseconds kConnectTimeout{3000};
 
@@ -175,7 +175,7 @@ void Connector::note(const std::string& place, const std::string& reason) {
 }
 
 void Connector::pause() {
-  pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
+  pause_ = std::clamp(pause_ * 2, kFirstConnectPause, kLongestConnectPause);
   // The name is looked up again: it may be new to the system.
   timer_ = loop_.after(pause_, [this] { look_up(); });
 }

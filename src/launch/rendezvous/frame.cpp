@@ -8,7 +8,7 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr std::array<char, 4> kMagic{'L', 'S', 'R', static_cast<char>(kWireVersion)};
+constexpr std::array<char, 4> kFrameMagic{'L', 'S', 'R', static_cast<char>(kWireVersion)};
 
 uint32_t read_length(std::string_view bytes) {
   uint32_t length = 0;
@@ -17,12 +17,12 @@ uint32_t read_length(std::string_view bytes) {
 }
 
 void check_magic(std::string_view bytes) {
-  const size_t known = std::min(bytes.size(), kMagic.size());
+  const size_t known = std::min(bytes.size(), kFrameMagic.size());
   if (bytes.substr(0, std::min<size_t>(known, 3)) !=
-      std::string_view(kMagic.data(), std::min<size_t>(known, 3))) {
+      std::string_view(kFrameMagic.data(), std::min<size_t>(known, 3))) {
     throw ProtocolError("the peer does not speak Lockstep's rendezvous protocol");
   }
-  if (known == 4 && bytes[3] != kMagic[3]) {
+  if (known == 4 && bytes[3] != kFrameMagic[3]) {
     throw ProtocolError(
         fmt::format("the peer speaks version {} of the rendezvous protocol, this is version {}",
                     static_cast<uint8_t>(bytes[3]), kWireVersion));
@@ -32,7 +32,7 @@ void check_magic(std::string_view bytes) {
 }  // namespace
 
 std::string encode_frame(std::string_view body) {
-  std::string frame(kMagic.begin(), kMagic.end());
+  std::string frame(kFrameMagic.begin(), kFrameMagic.end());
   frame.reserve(kFrameHeaderBytes + body.size());
   for (int shift = 24; shift >= 0; shift -= 8) frame += static_cast<char>(body.size() >> shift & 0xff);
   frame += body;

@@ -10,7 +10,7 @@ namespace lockstep::launcher {
 namespace {
 
 // "LSP" version, member, sequence, proof.
-constexpr std::string_view kMagic{"LSP\x01", 4};
+constexpr std::string_view kPulseMagic{"LSP\x01", 4};
 constexpr size_t kStatement = 4 + 8 + 8;
 constexpr size_t kBytes = kStatement + sizeof(Proof);
 
@@ -36,7 +36,7 @@ base::UniqueFd open_datagrams(int family) {
 }  // namespace
 
 std::string encode_pulse(const Pulse& pulse, const PulseKey& key) {
-  std::string bytes(kMagic);
+  std::string bytes(kPulseMagic);
   append(bytes, pulse.member);
   append(bytes, static_cast<uint64_t>(pulse.sequence));
   const Proof proof = key.token.prove(key.side, key.coordinator, key.member, bytes);
@@ -44,7 +44,7 @@ std::string encode_pulse(const Pulse& pulse, const PulseKey& key) {
 }
 
 std::optional<Pulse> read_pulse(std::string_view datagram) {
-  if (datagram.size() != kBytes || !datagram.starts_with(kMagic)) return std::nullopt;
+  if (datagram.size() != kBytes || !datagram.starts_with(kPulseMagic)) return std::nullopt;
   const uint64_t sequence = number_at(datagram, 12);
   if (sequence > static_cast<uint64_t>(INT64_MAX)) return std::nullopt;
   return Pulse{number_at(datagram, 4), static_cast<int64_t>(sequence)};

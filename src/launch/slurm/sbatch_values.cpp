@@ -16,8 +16,8 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr int kMaxCount = 1 << 20;
-constexpr size_t kMaxLine = 4096;      // sbatch's own buffer holds 8192 bytes
-constexpr int64_t kMaxTask = 4000000;  // Slurm's largest array index
+constexpr size_t kMaxValueBytes = 4096;  // sbatch's own buffer holds 8192 bytes
+constexpr int64_t kMaxTask = 4000000;    // Slurm's largest array index
 constexpr int64_t kMaxSignalTime = 65535;
 
 [[noreturn]] void fail(std::string_view flag, std::string_view rule, std::string_view value) {
@@ -71,7 +71,8 @@ bool is_signal_name(std::string_view name) {
 
 bool is_line(std::string_view value) {
   const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
-  return !value.empty() && value.size() <= kMaxLine && std::none_of(value.begin(), value.end(), is_control);
+  return !value.empty() && value.size() <= kMaxValueBytes &&
+         std::none_of(value.begin(), value.end(), is_control);
 }
 
 int parse_count(std::string_view flag, const std::string& value) {
@@ -84,7 +85,8 @@ void check_count(std::string_view flag, int value) { parse_count(flag, std::to_s
 
 void check_line(std::string_view flag, const std::string& value) {
   if (!is_line(value))
-    fail(flag, fmt::format("must be one line of 1 to {} bytes without control characters", kMaxLine), value);
+    fail(flag, fmt::format("must be one line of 1 to {} bytes without control characters", kMaxValueBytes),
+         value);
 }
 
 void check_name(std::string_view flag, const std::string& value) {

@@ -31,7 +31,7 @@ using std::chrono::seconds;
 // less the longer the job takes.
 constexpr milliseconds kLogInterval{200};
 constexpr milliseconds kShortestPause{400};
-constexpr milliseconds kLongestPause{5000};
+constexpr milliseconds kLongestPollPause{5000};
 // A busy controller may not answer for a while; it is asked this many times in a row.
 constexpr int kMaxFailedQueries = 30;
 
@@ -210,7 +210,7 @@ int follow_job(const std::string& job_id, const base::Environment& environment) 
       logs.copy(/*all=*/false);
       std::this_thread::sleep_for(kLogInterval);
     }
-    pause = std::min(pause * 3 / 2, kLongestPause);
+    pause = std::min(pause * 3 / 2, kLongestPollPause);
   }
 }
 
