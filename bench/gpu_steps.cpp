@@ -2,9 +2,7 @@
 // validation, the batch already there, with the fastest algorithm of each convolution. Prints
 // one JSON line.
 //
-//   build/bin/bench/gpu_steps BATCH_SIZE fp32|bf16|fp16 graph|eager|data|validation
-//
-// data: as graph, with other images in every batch, which the GPU crops and flips.
+//   build/bin/bench/gpu_steps BATCH_SIZE fp32|bf16|fp16 graph|eager|validation
 
 #include <lockstep/lockstep.h>
 #include <lockstep/models.h>
@@ -49,18 +47,6 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The recipe's images and what it does to them.
-Loader image_loader(int64_t batch_size, c10::Device device) {
-  ImageTransform transform{.mean = {0.5071F, 0.4867F, 0.4408F}, .stddev = {0.2675F, 0.2565F, 0.2761F}};
-  transform.random_crop = 32;
-  transform.padding = 4;
-  transform.flip_probability = 0.5;
-  transform.layout = ImageTransform::Layout::kChannelsLast;
-  const ImageSet images = find_image_set("cifar100", "synthetic", Split::kTrain);
-  return Loader(DeviceImageDataset(*images, transform, device),
-                {.batch_size = batch_size, .shuffle = true, .drop_last = true, .endless = true});
-}
-
 double validated_images_per_s(Trainer& trainer, const World& world, int64_t batch_size) {
   const auto seconds_of = [&](int64_t batches) {
     const double start = now_s();
@@ -90,8 +76,7 @@ double images_per_s(World& world, const TrainConfig& defaults, int64_t batch_siz
       })};
   Trainer trainer(world, model, optimizer, config, cross_entropy);
   if (how == "validation") return validated_images_per_s(trainer, world, batch_size);
-  const Loader same(SameBatch(batch_size, 1, world.device()), {.batch_size = batch_size, .endless = true});
-  trainer.fit(how == "data" ? image_loader(batch_size, world.device()) : same);
+  trainer.fit(Loader(SameBatch(batch_size, 1, world.device()), {.batch_size = batch_size, .endless = true}));
   return static_cast<double>(kSteps * batch_size) / (end - start);
 }
 
@@ -99,7 +84,7 @@ double images_per_s(World& world, const TrainConfig& defaults, int64_t batch_siz
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::fprintf(stderr, "usage: gpu_steps BATCH_SIZE fp32|bf16|fp16 graph|eager|data|validation\n");
+    std::fprintf(stderr, "usage: gpu_steps BATCH_SIZE fp32|bf16|fp16 graph|eager|validation\n");
     return 2;
   }
   TrainConfig config;
@@ -109,7 +94,7 @@ int main(int argc, char** argv) {
   config.max_batches = kWarmUp + kSteps + 1;
   config.precision = argv[2];
   const std::string how = argv[3];
-  config.cuda_graph = how == "graph" || how == "data";
+  config.cuda_graph = how == "graph";
   config.cudnn_benchmark = true;
   config.tracking_tool = "none";
   config.verbose = false;

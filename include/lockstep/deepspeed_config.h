@@ -1,12 +1,12 @@
 #pragma once
 
+#include <lockstep/json.h>
 #include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -280,7 +280,7 @@ struct DeepSpeedConfig {
   BatchTriple resolve_batch(int64_t world_size, std::optional<int64_t> loader_batch_size = {}) const;
 
   // Every key that is honoured, with its value, as the file would have it.
-  nlohmann::ordered_json to_json() const;
+  Json to_json() const;
 };
 
 }  // namespace lockstep

@@ -1,8 +1,8 @@
 #pragma once
 
+#include <lockstep/json.h>
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <vector>
 
@@ -101,8 +101,8 @@ class GradScaler {
 
   // "scale", "growth_factor", "backoff_factor", "growth_interval" and "_growth_tracker"
   // as in Python, and the counts of skipped steps; "deepspeed": what its rules remember.
-  nlohmann::json state() const;
-  void load_state(const nlohmann::json& state);
+  Json state() const;
+  void load_state(const Json& state);
 
  private:
   struct Impl;

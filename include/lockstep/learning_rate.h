@@ -1,8 +1,8 @@
 #pragma once
 
+#include <lockstep/json.h>
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -35,8 +35,8 @@ class LearningRateSchedule {
 
   // {"kind": "step", "every": 30, "gamma": 0.1}: the names are those of the structs
   // below, what is left out has its default. An unknown kind or name is a ConfigError.
-  nlohmann::json to_json() const;
-  static LearningRateSchedule from_json(const nlohmann::json& json);
+  Json to_json() const;
+  static LearningRateSchedule from_json(const Json& json);
 
  private:
   std::shared_ptr<const Impl> impl_;
@@ -150,8 +150,8 @@ class ScheduledLearningRate {
 
   // Step and base rates. The schedule itself is configuration: a run may go on with
   // another one. load_state sets the rates too. ConfigError: another number of groups.
-  nlohmann::json state() const;
-  void load_state(const nlohmann::json& state);
+  Json state() const;
+  void load_state(const Json& state);
 
  private:
   torch::optim::Optimizer& optimizer_;

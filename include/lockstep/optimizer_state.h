@@ -2,7 +2,7 @@
 
 #include <lockstep/named_tensors.h>
 
-#include <nlohmann/json_fwd.hpp>
+#include <lockstep/json.h>
 #include <string>
 
 namespace torch::optim {

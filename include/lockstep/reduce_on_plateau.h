@@ -1,7 +1,7 @@
 #pragma once
 
+#include <lockstep/json.h>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -48,8 +48,8 @@ class ReduceOnPlateau {
   int64_t misses() const { return misses_; }
   const ReduceOnPlateauOptions& options() const { return options_; }
 
-  nlohmann::json state() const;
-  void load_state(const nlohmann::json& state);
+  Json state() const;
+  void load_state(const Json& state);
 
  private:
   bool is_better(double metric) const;

@@ -3,15 +3,11 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
-#include <set>
-
 namespace lockstep::base {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxQuotedBytes = 200;
-
-using nlohmann::json;
 
 // Names from a hostile file go into messages: short, and without control characters.
 std::string quoted(std::string_view text) {
@@ -29,32 +25,22 @@ std::string quoted(std::string_view text) {
 
 }  // namespace
 
-json parse_json(std::string_view text, const std::filesystem::path& path, FileFault fault) {
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > kMaxDepth) fail_file(fault, path, fmt::format("JSON nested more than {} deep", kMaxDepth));
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      fail_file(fault, path, fmt::format("a name is there twice: {}", parsed.get<std::string>()));
-    }
-    return true;
-  };
+Json parse_json(std::string_view text, const std::filesystem::path& path, FileFault fault) {
   try {
-    return json::parse(text, check);
-  } catch (const json::exception& error) {
+    return Json::parse(text, {.max_depth = kMaxDepth, .unique_names = true});
+  } catch (const JsonError& error) {
     fail_file(fault, path, fmt::format("no JSON: {}", error.what()));
   }
 }
 
-JsonObject::JsonObject(const json& value, const std::filesystem::path& path, std::string place,
+JsonObject::JsonObject(const Json& value, const std::filesystem::path& path, std::string place,
                        FileFault fault)
     : value_(value), path_(path), place_(std::move(place)), fault_(fault) {
   if (!value_.is_object()) fail_file(fault_, path_, fmt::format("{}: not an object", place_));
 }
 
 int64_t JsonObject::integer(const char* key, int64_t least) const {
-  const json& value = member(key);
+  const Json& value = member(key);
   if (!value.is_number_integer()) fail(key, "not an integer");
   if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) fail(key, "too large");
   const auto result = value.get<int64_t>();
@@ -73,11 +59,11 @@ std::string JsonObject::text(const char* key) const {
 }
 
 std::vector<int64_t> JsonObject::integers(const char* key, size_t most) const {
-  const json& values = array(key);
+  const Json& values = array(key);
   if (values.size() > most) fail(key, fmt::format("{} entries where {} is the most", values.size(), most));
   std::vector<int64_t> result;
   result.reserve(values.size());
-  for (const json& value : values) {
+  for (const Json& value : values) {
     // A number beyond int64_t comes out negative.
     if (!value.is_number_integer() || value.get<int64_t>() < 0) fail(key, "an entry is not a count");
     result.push_back(value.get<int64_t>());
@@ -85,12 +71,12 @@ std::vector<int64_t> JsonObject::integers(const char* key, size_t most) const {
   return result;
 }
 
-const json& JsonObject::array(const char* key) const {
+const Json& JsonObject::array(const char* key) const {
   if (!member(key).is_array()) fail(key, "not an array");
   return member(key);
 }
 
-const json& JsonObject::object(const char* key) const {
+const Json& JsonObject::object(const char* key) const {
   if (!member(key).is_object()) fail(key, "not an object");
   return member(key);
 }
@@ -103,9 +89,9 @@ void JsonObject::fail(std::string_view key, std::string_view reason) const {
   fail_file(fault_, path_, fmt::format("{}: {}", place(key), reason));
 }
 
-const json& JsonObject::member(const char* key) const {
-  const auto found = value_.find(key);
-  if (found == value_.end()) fail(key, "missing");
+const Json& JsonObject::member(const char* key) const {
+  const Json* const found = value_.find(key);
+  if (found == nullptr) fail(key, "missing");
   return *found;
 }
 

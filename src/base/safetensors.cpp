@@ -2,22 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <tuple>
 #include <utility>
 
 namespace lockstep::base {
 namespace {
 
-using nlohmann::json;
-
 constexpr std::pair<std::string_view, int64_t> kDtypes[] = {
     {"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"I64", 8},  {"I32", 4},
     {"I16", 2}, {"I8", 1},  {"U8", 1},  {"U16", 2},  {"U32", 4},     {"U64", 8},     {"BOOL", 1}, {"C64", 8},
 };
 
-SafetensorsEntry parse_tensor(const std::string& name, const json& value, const std::filesystem::path& path,
+SafetensorsEntry parse_tensor(const std::string& name, const Json& value, const std::filesystem::path& path,
                               FileFault fault) {
   const JsonObject object(value, path, name, fault);
   SafetensorsEntry tensor;
@@ -75,7 +73,7 @@ int64_t safetensors_text_bytes(std::string_view first_bytes, int64_t file_bytes,
 
 SafetensorsText parse_safetensors(std::string_view text, int64_t file_bytes,
                                   const std::filesystem::path& path, FileFault fault) {
-  const json root_json = parse_json(text, path, fault);
+  const Json root_json = parse_json(text, path, fault);
   const JsonObject root(root_json, path, "", fault);
   SafetensorsText header;
   header.bytes = kSafetensorsLengthBytes + static_cast<int64_t>(text.size());

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <lockstep/json.h>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,13 +16,13 @@ namespace lockstep::checkpoint {
 // "'file' is broken: reason".
 [[noreturn]] void fail_broken(const std::filesystem::path& path, const std::string& reason);
 
-inline nlohmann::json parse_json(std::string_view text, const std::filesystem::path& path) {
+inline Json parse_json(std::string_view text, const std::filesystem::path& path) {
   return base::parse_json(text, path, fail_broken);
 }
 
 class JsonObject : public base::JsonObject {
  public:
-  JsonObject(const nlohmann::json& value, const std::filesystem::path& path, std::string place)
+  JsonObject(const Json& value, const std::filesystem::path& path, std::string place)
       : base::JsonObject(value, path, std::move(place), fail_broken) {}
 
   std::string checksum(const char* key) const;

@@ -13,8 +13,6 @@
 namespace lockstep::checkpoint {
 namespace {
 
-using nlohmann::json;
-
 constexpr char kFormat[] = "lockstep-checkpoint";
 // The text begins with the checksum of what follows it: `{"checksum":"<32 digits>",`.
 constexpr std::string_view kOpening = "{\"checksum\":\"";
@@ -22,7 +20,7 @@ constexpr std::string_view kClosing = "\",";
 constexpr size_t kPrefixBytes = kOpening.size() + kChecksumDigits + kClosing.size();
 
 // JSON has no infinity and no NaN; written as null they would come back as something else.
-void check_finite(const json& value, const std::string& place) {
+void check_finite(const Json& value, const std::string& place) {
   if (value.is_number_float() && !std::isfinite(value.get<double>())) {
     throw ConfigError("checkpoint", fmt::format("{} is {}, which JSON cannot hold: leave it out, or save it "
                                                 "as a string or in a tensor",
@@ -33,8 +31,8 @@ void check_finite(const json& value, const std::string& place) {
   }
 }
 
-json files_to_json(const std::vector<FileEntry>& files) {
-  json result = json::array();
+Json files_to_json(const std::vector<FileEntry>& files) {
+  Json result = Json::array();
   for (const FileEntry& file : files) result.push_back(to_json(file));
   return result;
 }
@@ -61,7 +59,7 @@ bool is_file_name(std::string_view name) {
 
 std::vector<FileEntry> parse_files(const JsonObject& object, const std::filesystem::path& path) {
   std::vector<FileEntry> files;
-  for (const json& value : object.array("files")) {
+  for (const Json& value : object.array("files")) {
     files.push_back(file_from_json(value, path, fmt::format("files[{}]", files.size())));
     const std::string& name = files.back().name;
     if (std::count_if(files.begin(), files.end(), [&](const FileEntry& f) { return f.name == name; }) != 1) {
@@ -126,12 +124,12 @@ int64_t TensorEntry::numel() const {
   return result;
 }
 
-json to_json(const FileEntry& file) {
+Json to_json(const FileEntry& file) {
   return {{"name", file.name}, {"bytes", file.bytes}, {"header_checksum", file.header_checksum}};
 }
 
-json to_json(const TensorEntry& tensor) {
-  json pieces = json::array();
+Json to_json(const TensorEntry& tensor) {
+  Json pieces = Json::array();
   for (const Piece& piece : tensor.pieces) {
     pieces.push_back({{"file", piece.file},
                       {"offset", piece.offset},
@@ -143,7 +141,7 @@ json to_json(const TensorEntry& tensor) {
       {"dtype", dtype_name(tensor.dtype).value()}, {"shape", tensor.shape}, {"pieces", std::move(pieces)}};
 }
 
-FileEntry file_from_json(const json& value, const std::filesystem::path& path, const std::string& place) {
+FileEntry file_from_json(const Json& value, const std::filesystem::path& path, const std::string& place) {
   const JsonObject object(value, path, place);
   FileEntry file{.name = object.text("name"),
                  .bytes = object.integer("bytes"),
@@ -152,7 +150,7 @@ FileEntry file_from_json(const json& value, const std::filesystem::path& path, c
   return file;
 }
 
-TensorEntry tensor_from_json(const json& value, const std::filesystem::path& path, const std::string& place) {
+TensorEntry tensor_from_json(const Json& value, const std::filesystem::path& path, const std::string& place) {
   const JsonObject object(value, path, place);
   TensorEntry tensor;
   const std::string dtype = object.text("dtype");
@@ -161,7 +159,7 @@ TensorEntry tensor_from_json(const json& value, const std::filesystem::path& pat
   tensor.shape = object.integers("shape", kMaxDimensions);
   if (!shape_bytes(tensor.shape, static_cast<int64_t>(c10::elementSize(tensor.dtype))))
     object.fail("shape", "too large");
-  for (const json& member : object.array("pieces")) {
+  for (const Json& member : object.array("pieces")) {
     const JsonObject piece(member, path, fmt::format("{}.pieces[{}]", place, tensor.pieces.size()));
     const int64_t count = piece.integer("count");
     if (count > tensor.numel()) piece.fail("count", "more elements than the tensor has");
@@ -184,9 +182,9 @@ int64_t Manifest::total_bytes() const {
 
 std::string Manifest::to_text() const {
   check_finite(metadata, "metadata");
-  json tensors_json = json::object();
+  Json tensors_json = Json::object();
   for (const auto& [name, tensor] : tensors) tensors_json[name] = to_json(tensor);
-  json root = {{"format", kFormat},
+  Json root = {{"format", kFormat},
                {"version", kFormatVersion},
                {"sequence", sequence},
                {"step", step},
@@ -202,7 +200,7 @@ std::string Manifest::to_text() const {
   try {
     const std::string rest = root.dump(1).substr(1);
     return fmt::format("{}{}{}{}\n", kOpening, checksum_of(rest + "\n"), kClosing, rest);
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw ConfigError("checkpoint",
                       fmt::format("a name or the metadata cannot be written as JSON: {}", error.what()));
   }
@@ -210,7 +208,7 @@ std::string Manifest::to_text() const {
 
 Manifest Manifest::parse(std::string_view text, const std::filesystem::path& path) {
   check_text(text, path);
-  const json root_json = parse_json(text, path);
+  const Json root_json = parse_json(text, path);
   const JsonObject root(root_json, path, "");
   if (root.text("format") != kFormat) root.fail("format", "not a checkpoint of Lockstep");
   if (root.integer("version") != kFormatVersion) {

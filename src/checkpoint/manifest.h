@@ -2,10 +2,10 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <lockstep/json.h>
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -56,7 +56,7 @@ struct Manifest {
   std::string libtorch;
   std::vector<FileEntry> files;
   std::map<std::string, TensorEntry> tensors;
-  nlohmann::json metadata = nlohmann::json::object();
+  Json metadata = Json::object();
 
   int64_t total_bytes() const;
 
@@ -70,11 +70,9 @@ struct Manifest {
 
 // Parts of the manifest by themselves. Reading throws CheckpointError with the path and
 // the place in the file.
-nlohmann::json to_json(const FileEntry& file);
-nlohmann::json to_json(const TensorEntry& tensor);
-FileEntry file_from_json(const nlohmann::json& value, const std::filesystem::path& path,
-                         const std::string& place);
-TensorEntry tensor_from_json(const nlohmann::json& value, const std::filesystem::path& path,
-                             const std::string& place);
+Json to_json(const FileEntry& file);
+Json to_json(const TensorEntry& tensor);
+FileEntry file_from_json(const Json& value, const std::filesystem::path& path, const std::string& place);
+TensorEntry tensor_from_json(const Json& value, const std::filesystem::path& path, const std::string& place);
 
 }  // namespace lockstep::checkpoint

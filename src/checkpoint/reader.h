@@ -35,7 +35,7 @@ class Reader {
 
   const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  const nlohmann::json& metadata() const { return manifest_.metadata; }
+  const Json& metadata() const { return manifest_.metadata; }
   int64_t step() const { return manifest_.step; }
   std::vector<std::string> names() const;
   bool has(const std::string& name) const;

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 
 #include "base/safetensors.h"
 #include "checkpoint/dtype.h"
@@ -12,14 +12,12 @@
 namespace lockstep::checkpoint {
 namespace {
 
-using nlohmann::json;
-
 constexpr size_t kAlignment = 8;
 
 }  // namespace
 
 std::string encode_header(const SafetensorsHeader& header) {
-  json root = json::object();
+  Json root = Json::object();
   if (!header.metadata.empty()) root[kMetadataKey] = header.metadata;
   for (const StoredTensor& tensor : header.tensors) {
     root[tensor.name] = {{"dtype", dtype_name(tensor.dtype).value()},
@@ -29,7 +27,7 @@ std::string encode_header(const SafetensorsHeader& header) {
   std::string text;
   try {
     text = root.dump();
-  } catch (const json::exception& error) {
+  } catch (const JsonError& error) {
     throw ConfigError("checkpoint", fmt::format("the name of a tensor is not UTF-8: {}", error.what()));
   }
   text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');

@@ -152,13 +152,13 @@ Piece write_piece(ShardFile& file, const TensorPiece& piece, int64_t offset) {
 
 }  // namespace
 
-nlohmann::json ShardIndex::to_json() const {
-  nlohmann::json tensors_json = nlohmann::json::object();
+Json ShardIndex::to_json() const {
+  Json tensors_json = Json::object();
   for (const auto& [name, tensor] : tensors) tensors_json[name] = checkpoint::to_json(tensor);
   return {{"file", checkpoint::to_json(file)}, {"tensors", std::move(tensors_json)}};
 }
 
-ShardIndex ShardIndex::from_json(const nlohmann::json& json) {
+ShardIndex ShardIndex::from_json(const Json& json) {
   const std::filesystem::path path = "shard index";
   const JsonObject object(json, path, "");
   ShardIndex index;

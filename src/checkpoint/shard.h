@@ -1,8 +1,8 @@
 #pragma once
 
+#include <lockstep/json.h>
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -19,8 +19,8 @@ struct ShardIndex {
   // name -> dtype, whole shape and the pieces in this file; Piece::file is 0.
   std::map<std::string, TensorEntry> tensors;
 
-  nlohmann::json to_json() const;
-  static ShardIndex from_json(const nlohmann::json& json);
+  Json to_json() const;
+  static ShardIndex from_json(const Json& json);
 };
 
 struct ShardOptions {

@@ -2,8 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <lockstep/json.h>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,7 +37,7 @@ struct Snapshot {
   // The number by which the best checkpoints are kept, where there is one.
   std::optional<double> metric;
   // The trainer's own: configuration, scheduler, scaler, sampler position, callbacks.
-  nlohmann::json metadata = nlohmann::json::object();
+  Json metadata = Json::object();
   std::vector<TensorPiece> pieces = {};
 };
 

@@ -6,10 +6,10 @@
 #include <lockstep/world.h>
 #include <torch/torch.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/environment.h"
@@ -142,9 +142,8 @@ void print_table(const World& world, const std::vector<CollectivesRow>& rows) {
 }
 
 void print_json(const World& world, const std::vector<CollectivesRow>& rows) {
-  nlohmann::json result = {{"ranks", world.size()},
-                           {"backend", world.communicator().backend()},
-                           {"rows", nlohmann::json::array()}};
+  Json result = {
+      {"ranks", world.size()}, {"backend", world.communicator().backend()}, {"rows", Json::array()}};
   for (const CollectivesRow& row : rows) {
     result["rows"].push_back({{"operation", row.operation},
                               {"bytes", row.bytes},

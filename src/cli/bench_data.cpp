@@ -6,10 +6,10 @@
 #include <lockstep/image_files.h>
 #include <lockstep/loader.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 
@@ -186,7 +186,7 @@ void print_table(const std::vector<Workload>& workloads, const std::vector<Bench
 }
 
 void print_json(const std::vector<BenchDataRow>& rows) {
-  nlohmann::json result = {{"cores", own_cpus()}, {"rows", nlohmann::json::array()}};
+  Json result = {{"cores", own_cpus()}, {"rows", Json::array()}};
   for (const BenchDataRow& row : rows) {
     result["rows"].push_back({{"images", row.workload},
                               {"threads", row.threads},

@@ -101,8 +101,8 @@ int run_bench_scaling(int argc, const char* const* argv) {
   result.rows = run_study(study, cpus, say, &stopped_by);
   fmt::print("\n{}\n", report::scaling_table(result));
   // An argument of the program may be any bytes.
-  const std::string json =
-      report::scaling_json(result).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  const std::string json = report::scaling_json(result).dump(
+      Json::Print{.indent = 2, .order = Json::Order::kAsAdded, .replace_invalid = true});
   base::publish_file(study.output / "scaling.json", json + "\n");
   report::write_scaling_report(result, study.output / "report.html");
   for (const report::Chart& chart : report::scaling_charts(result)) {

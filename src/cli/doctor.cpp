@@ -6,7 +6,7 @@
 #include <lockstep/world.h>
 #include <torch/torch.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 
 #include "base/environment.h"
 #include "cli/machine_facts.h"
@@ -18,15 +18,13 @@
 namespace lockstep::cli {
 namespace {
 
-using nlohmann::json;
-
 struct DoctorOptions {
   bool json = false;
   std::string backend = "auto";
   std::string compute_setup = "auto";
 };
 
-json map_facts(const RankMap& map) {
+Json map_facts(const RankMap& map) {
   return {{"launcher", to_string(map.launcher)},
           {"rank", map.rank},
           {"world_size", map.world_size},
@@ -39,7 +37,7 @@ json map_facts(const RankMap& map) {
 }
 
 // Every rank adds its number in a place of its own.
-json self_test(const World& world) {
+Json self_test(const World& world) {
   const auto options = torch::TensorOptions().dtype(torch::kFloat64).device(world.device());
   const at::Tensor tensor = torch::zeros({world.size()}, options);
   tensor[world.rank()] = world.rank() + 1;
@@ -49,17 +47,17 @@ json self_test(const World& world) {
 }
 
 // What the ranks of this node lack in the allocation, with the flag to change.
-json allocation_facts(const World& world) {
+Json allocation_facts(const World& world) {
   const base::Environment environment = base::Environment::of_process();
   cluster::AllocationFacts facts = cluster::facts_of_process(environment, world.map().local_world_size,
                                                              cluster::count_visible_gpus(environment));
   facts.wants_gpu |= world.device().is_cuda();
   const std::vector<std::string> problems = cluster::check_allocation(world.map(), environment, facts);
-  return problems.empty() ? json("fits") : json(problems);
+  return problems.empty() ? Json("fits") : Json(problems);
 }
 
-json rank_facts(const World& world) {
-  json facts = {{"machine", machine_facts()},
+Json rank_facts(const World& world) {
+  Json facts = {{"machine", machine_facts()},
                 {"map", map_facts(world.map())},
                 {"device", world.device().str()},
                 {"allocation", allocation_facts(world)}};
@@ -67,7 +65,7 @@ json rank_facts(const World& world) {
   return facts;
 }
 
-std::string indented(const json& value, int depth) {
+std::string indented(const Json& value, int depth) {
   const std::string indent(static_cast<size_t>(depth) * 2, ' ');
   std::string text;
   for (const auto& [key, item] : value.items()) {
@@ -81,7 +79,7 @@ std::string indented(const json& value, int depth) {
   return text;
 }
 
-std::string backend_text(const json& backends) {
+std::string backend_text(const Json& backends) {
   std::string text = "backends:\n";
   for (const auto& [name, facts] : backends.items()) {
     text += fmt::format("  {:<6} {:<4} {}\n", name, facts.at("usable").get<bool>() ? "yes" : "no",
@@ -90,9 +88,9 @@ std::string backend_text(const json& backends) {
   return text;
 }
 
-void print_text(const json& report) {
-  const json& ranks = report.at("ranks");
-  for (const json& rank : ranks) {
+void print_text(const Json& report) {
+  const Json& ranks = report.at("ranks");
+  for (const Json& rank : ranks) {
     fmt::print("rank {} of {}\n{}", rank.at("map").at("rank").get<int>(), ranks.size(), indented(rank, 1));
   }
   fmt::print("{}", backend_text(report.at("backends")));
@@ -106,9 +104,9 @@ int examine(const DoctorOptions& options) {
   const int status = launch(config, [&](World& world) {
     const std::vector<std::string> ranks = world.communicator().all_gather_bytes(rank_facts(world).dump());
     if (!world.is_main()) return;
-    json report = {{"ranks", json::array()}, {"backends", backend_facts()}};
+    Json report = {{"ranks", Json::array()}, {"backends", backend_facts()}};
     for (const std::string& facts : ranks) {
-      report["ranks"].push_back(json::parse(facts));
+      report["ranks"].push_back(Json::parse(facts));
       healthy = healthy && report["ranks"].back().at("self_test").at("ok").get<bool>();
     }
     if (options.json) {

@@ -17,13 +17,11 @@
 namespace lockstep::cli {
 namespace {
 
-using nlohmann::json;
-
-json version_facts() {
+Json version_facts() {
   return {{"lockstep", kVersion}, {"libtorch", TORCH_VERSION}, {"compiler", __VERSION__}};
 }
 
-json system_facts() {
+Json system_facts() {
   utsname name{};
   ::uname(&name);
   struct sysinfo info {};
@@ -34,24 +32,24 @@ json system_facts() {
           {"memory", fmt::format("{:.1f} GiB", gib)}};
 }
 
-json cpu_facts() {
+Json cpu_facts() {
   const std::vector<int> mask = cluster::affinity_cpus();
   const std::optional<double> quota = cluster::cpu_quota();
   return {{"online", ::get_nprocs()},
           {"affinity", mask},
-          {"cgroup quota", quota ? json(*quota) : json("none")},
+          {"cgroup quota", quota ? Json(*quota) : Json("none")},
           {"usable", cluster::usable_cpus(mask.size(), quota)},
           {"libtorch threads", at::get_num_threads()}};
 }
 
-json gpu_facts() {
+Json gpu_facts() {
   try {
-    json devices = json::object();
+    Json devices = Json::object();
     int index = 0;
     for (const comm::CudaDevice& device : comm::list_cuda_devices()) {
       devices[fmt::format("cuda:{}", index++)] = fmt::format("{} {}", device.name, device.uuid);
     }
-    return devices.empty() ? json("none: the CUDA library loads and finds no device") : devices;
+    return devices.empty() ? Json("none: the CUDA library loads and finds no device") : devices;
   } catch (const std::exception& error) {
     return fmt::format("none: {}", error.what());
   }
@@ -92,21 +90,21 @@ std::string try_alone(const std::string& backend) {
   }
 }
 
-json verdict(const std::string& problem, const char* shown) {
+Json verdict(const std::string& problem, const char* shown) {
   return {{"usable", problem.empty()}, {"reason", problem.empty() ? shown : problem}};
 }
 
 }  // namespace
 
-json machine_facts() {
+Json machine_facts() {
   return {{"versions", version_facts()},
           {"system", system_facts()},
           {"cpus", cpu_facts()},
           {"gpus", gpu_facts()}};
 }
 
-json backend_facts() {
-  json facts = json::object();
+Json backend_facts() {
+  Json facts = Json::object();
   for (const char* backend : {"shm", "gloo", "fake"}) {
     facts[backend] = verdict(try_pair(backend), "all-reduce between two ranks is right");
   }

@@ -6,8 +6,8 @@
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "comm/communicator_impl.h"
@@ -30,7 +30,7 @@ std::vector<int> missing_ranks(c10d::Store& store, const std::string& meeting, i
 // Says who did not come, nobody where all did, unless somebody has said it: ranks look at
 // different moments, and all go by what the first of them saw.
 void settle(c10d::Store& store, const std::string& outcome, const std::vector<int>& missing) {
-  store.compareSet(outcome, std::string(), nlohmann::json(missing).dump());
+  store.compareSet(outcome, std::string(), Json(missing).dump());
 }
 
 std::string refusal(const std::string& purpose, const std::vector<int>& missing, int own_rank,
@@ -65,7 +65,8 @@ void Communicator::Impl::wait_for_all(const std::string& purpose, const std::str
     }
     std::this_thread::sleep_for(kPollInterval);
   }
-  const auto missing = nlohmann::json::parse(store.get(outcome)).get<std::vector<int>>();
+  const std::vector<uint8_t> bytes = store.get(outcome);
+  const auto missing = Json::parse(std::string(bytes.begin(), bytes.end())).get<std::vector<int>>();
   if (!missing.empty()) throw ConfigError("comm", refusal(purpose, missing, rank(), patience));
 }
 

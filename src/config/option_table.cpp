@@ -56,12 +56,12 @@ void check_choices(const std::string& name, const std::string& text, const Optio
 }
 
 // JSON has no word for what is not finite.
-std::string text_of(const nlohmann::json& value) {
+std::string text_of(const Json& value) {
   const bool is_finite = !value.is_number_float() || std::isfinite(value.get<double>());
   return is_finite ? value.dump() : fmt::format("{}", value.get<double>());
 }
 
-void check_rules(const std::string& name, const nlohmann::json& value, const OptionRules& rules) {
+void check_rules(const std::string& name, const Json& value, const OptionRules& rules) {
   if (value.is_null()) return;
   if (!rules.choices.empty()) check_choices(name, value.get<std::string>(), rules);
   if (rules.maximum && value.is_number() && !(value.get<double>() <= *rules.maximum)) {
@@ -183,7 +183,7 @@ const OptionTable::Entry* OptionTable::find(const std::string& name) const {
   return nullptr;
 }
 
-void OptionTable::assign(const nlohmann::json& values, const std::string& source) {
+void OptionTable::assign(const Json& values, const std::string& source) {
   std::map<const Entry*, std::string> set_by;
   for (const auto& [key, value] : values.items()) {
     const Entry* entry = find(key);
@@ -248,8 +248,8 @@ void OptionTable::validate() const {
   for (const Entry& entry : entries_) check_rules(entry.name, entry.value(), entry.rules);
 }
 
-nlohmann::json OptionTable::to_json() const {
-  nlohmann::json result = nlohmann::json::object();
+Json OptionTable::to_json() const {
+  Json result = Json::object();
   for (const Entry& entry : entries_) result[entry.name] = entry.value();
   return result;
 }

@@ -1,9 +1,9 @@
 #pragma once
 
+#include <lockstep/json.h>
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -53,8 +53,8 @@ class OptionTable {
     };
     entry.is_bool = std::is_same_v<T, bool>;
     entry.takes_all = std::is_same_v<T, FreeValues>;
-    entry.value = [&field]() -> nlohmann::json { return value_of(field); };
-    entry.assign = [&field](const nlohmann::json& value) { assign_value(field, value); };
+    entry.value = [&field]() -> Json { return value_of(field); };
+    entry.assign = [&field](const Json& value) { assign_value(field, value); };
     entry.rules = std::move(rules);
     entries_.push_back(std::move(entry));
     return *this;
@@ -79,12 +79,12 @@ class OptionTable {
                                          const std::vector<std::string>& arguments);
   // Sets fields by name. ConfigError names `source`, the key, the value and what is
   // allowed; the fields before it are set by then.
-  void assign(const nlohmann::json& values, const std::string& source);
+  void assign(const Json& values, const std::string& source);
   // After a parse: whether a flag or a variable set this option.
   bool given(const std::string& name) const { return given_.count(name) > 0; }
   // ConfigError names the first option whose value breaks its rules.
   void validate() const;
-  nlohmann::json to_json() const;
+  Json to_json() const;
   // The names of all options, in the order of the table.
   std::vector<std::string> names() const;
 
@@ -95,8 +95,8 @@ class OptionTable {
     std::function<CLI::Option*(CLI::App&, const std::string& names)> declare;
     bool is_bool = false;
     bool takes_all = false;  // given twice: both count, not the last one
-    std::function<nlohmann::json()> value;
-    std::function<void(const nlohmann::json&)> assign;  // throws std::exception: what was expected
+    std::function<Json()> value;
+    std::function<void(const Json&)> assign;  // throws std::exception: what was expected
     OptionRules rules;
   };
 

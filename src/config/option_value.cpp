@@ -20,11 +20,11 @@ std::optional<Number> whole_number(const std::string& text) {
 
 }  // namespace
 
-nlohmann::json to_json(const FreeValue& value) {
-  return std::visit([](const auto& inner) { return nlohmann::json(inner); }, value);
+Json to_json(const FreeValue& value) {
+  return std::visit([](const auto& inner) { return Json(inner); }, value);
 }
 
-FreeValue free_value_of(const nlohmann::json& value) {
+FreeValue free_value_of(const Json& value) {
   if (value.is_boolean()) return value.get<bool>();
   if (value.is_number_integer()) return value.get<int64_t>();
   if (value.is_number()) return value.get<double>();
@@ -40,17 +40,17 @@ FreeValue parse_free_value(const std::string& text) {
   return text;
 }
 
-void assign_text(std::string& field, const nlohmann::json& value) {
+void assign_text(std::string& field, const Json& value) {
   if (!value.is_string()) expected("a text");
   field = value.get<std::string>();
 }
 
-void assign_bool(bool& field, const nlohmann::json& value) {
+void assign_bool(bool& field, const Json& value) {
   if (!value.is_boolean()) expected("true or false");
   field = value.get<bool>();
 }
 
-void assign_integer(int64_t& field, const nlohmann::json& value, int64_t least, int64_t most) {
+void assign_integer(int64_t& field, const Json& value, int64_t least, int64_t most) {
   if (!value.is_number_integer()) expected("a whole number");
   const auto number = value.get<int64_t>();
   if (number < least || number > most) {
@@ -59,19 +59,19 @@ void assign_integer(int64_t& field, const nlohmann::json& value, int64_t least, 
   field = number;
 }
 
-void assign_unsigned(uint64_t& field, const nlohmann::json& value) {
+void assign_unsigned(uint64_t& field, const Json& value) {
   if (!value.is_number_integer() || (!value.is_number_unsigned() && value.get<int64_t>() < 0)) {
     expected("a whole number that is not negative");
   }
   field = value.get<uint64_t>();
 }
 
-void assign_real(double& field, const nlohmann::json& value) {
+void assign_real(double& field, const Json& value) {
   if (!value.is_number()) expected("a number");
   field = value.get<double>();
 }
 
-void assign_free_values(FreeValues& field, const nlohmann::json& value) {
+void assign_free_values(FreeValues& field, const Json& value) {
   if (!value.is_object()) expected("a table of values");
   FreeValues values;
   for (const auto& [name, inner] : value.items()) values[name] = free_value_of(inner);

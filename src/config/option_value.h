@@ -1,10 +1,10 @@
 #pragma once
 
+#include <lockstep/json.h>
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -19,18 +19,18 @@ using FreeValues = std::map<std::string, FreeValue>;
 
 // One mechanism between the fields of a struct and JSON, whatever the field's type.
 
-nlohmann::json to_json(const FreeValue& value);
-FreeValue free_value_of(const nlohmann::json& value);
+Json to_json(const FreeValue& value);
+FreeValue free_value_of(const Json& value);
 // "true", "3", "0.5" or any other text as what it looks like.
 FreeValue parse_free_value(const std::string& text);
 
 // Throws std::invalid_argument with what the value should have been.
-void assign_text(std::string& field, const nlohmann::json& value);
-void assign_bool(bool& field, const nlohmann::json& value);
-void assign_integer(int64_t& field, const nlohmann::json& value, int64_t least, int64_t most);
-void assign_unsigned(uint64_t& field, const nlohmann::json& value);
-void assign_real(double& field, const nlohmann::json& value);
-void assign_free_values(FreeValues& field, const nlohmann::json& value);
+void assign_text(std::string& field, const Json& value);
+void assign_bool(bool& field, const Json& value);
+void assign_integer(int64_t& field, const Json& value, int64_t least, int64_t most);
+void assign_unsigned(uint64_t& field, const Json& value);
+void assign_real(double& field, const Json& value);
+void assign_free_values(FreeValues& field, const Json& value);
 
 // A repeatable option NAME=VALUE.
 CLI::Option* add_free_values(CLI::App& app, const std::string& names, FreeValues& field);
@@ -50,11 +50,11 @@ struct ValueType<std::optional<T>> {
 };
 
 template <typename T>
-nlohmann::json value_of(const T& field) {
+Json value_of(const T& field) {
   if constexpr (is_optional<T>) {
-    return field ? nlohmann::json(*field) : nlohmann::json(nullptr);
+    return field ? Json(*field) : Json(nullptr);
   } else if constexpr (std::is_same_v<T, FreeValues>) {
-    nlohmann::json result = nlohmann::json::object();
+    Json result = Json::object();
     for (const auto& [name, value] : field) result[name] = to_json(value);
     return result;
   } else {
@@ -92,7 +92,7 @@ CLI::Option* add_value(CLI::App& app, const std::string& names, T& field) {
 }
 
 template <typename T>
-void assign_value(T& field, const nlohmann::json& value) {
+void assign_value(T& field, const Json& value) {
   if constexpr (is_optional<T>) {
     typename T::value_type inner{};
     assign_value(inner, value);

@@ -10,15 +10,15 @@
 namespace lockstep::config {
 namespace {
 
-nlohmann::json convert(const toml::node& node) {
-  nlohmann::json result;
+Json convert(const toml::node& node) {
+  Json result;
   node.visit([&result](const auto& value) {
     using Node = std::decay_t<decltype(value)>;
     if constexpr (std::is_same_v<Node, toml::table>) {
-      result = nlohmann::json::object();
+      result = Json::object();
       for (const auto& [key, inner] : value) result[std::string(key.str())] = convert(inner);
     } else if constexpr (std::is_same_v<Node, toml::array>) {
-      result = nlohmann::json::array();
+      result = Json::array();
       for (const auto& inner : value) result.push_back(convert(inner));
     } else if constexpr (toml::is_string<Node> || toml::is_boolean<Node> || toml::is_number<Node>) {
       result = value.get();
@@ -33,7 +33,7 @@ nlohmann::json convert(const toml::node& node) {
 
 }  // namespace
 
-nlohmann::json read_toml_file(const std::filesystem::path& path) {
+Json read_toml_file(const std::filesystem::path& path) {
   std::ifstream file(path);
   if (!file || std::filesystem::is_directory(path)) {
     throw ConfigError("config", fmt::format("cannot read the configuration file '{}'", path.string()));

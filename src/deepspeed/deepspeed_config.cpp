@@ -1,6 +1,6 @@
 #include <lockstep/deepspeed_config.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 
 #include "config/hjson_source.h"
 #include "deepspeed/key.h"
@@ -49,11 +49,11 @@ DeepSpeedConfig DeepSpeedConfig::from_argument(const std::string& path_or_base64
   return from_text(source.text, source.name);
 }
 
-nlohmann::ordered_json DeepSpeedConfig::to_json() const {
-  nlohmann::ordered_json result = nlohmann::ordered_json::object();
+Json DeepSpeedConfig::to_json() const {
+  Json result = Json::object();
   for (const deepspeed::Key& key : deepspeed::all_keys()) {
     if (!is_printed(key, *this)) continue;
-    nlohmann::ordered_json* place = &result;
+    Json* place = &result;
     for (size_t begin = 0, dot = 0; dot != std::string::npos; begin = dot + 1) {
       dot = key.path.find('.', begin);
       place = &(*place)[key.path.substr(begin, dot - begin)];

@@ -2,9 +2,9 @@
 
 #include <lockstep/deepspeed_config.h>
 
+#include <lockstep/json.h>
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,7 +33,7 @@ struct Key {
   // kHonoured. Reading throws std::invalid_argument with what was expected.
   std::function<void(DeepSpeedConfig&, const config::HjsonNode&)> read = {};
   // None for the old name of another key.
-  std::function<nlohmann::ordered_json(const DeepSpeedConfig&)> write = {};
+  std::function<Json(const DeepSpeedConfig&)> write = {};
 
   std::string name() const { return path.substr(path.rfind('.') + 1); }
   std::string section() const {

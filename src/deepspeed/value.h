@@ -2,9 +2,9 @@
 
 #include <lockstep/deepspeed_config.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -101,9 +101,9 @@ T read_value(const config::HjsonNode& node, const Range& range) {
 }
 
 template <typename T>
-nlohmann::ordered_json write_value(const T& value) {
+Json write_value(const T& value) {
   if constexpr (is_optional<T>) {
-    return value ? write_value(*value) : nlohmann::ordered_json(nullptr);
+    return value ? write_value(*value) : Json(nullptr);
   } else if constexpr (std::is_enum_v<T>) {
     for (const auto& [name, named] : names_of(value)) {
       if (named == value) return std::string(name);

@@ -85,13 +85,13 @@ void CommsLogger::log_summary() const {
 
 void CommsLogger::log_stragglers(const Communicator& group) const {
   const Records own = records();
-  nlohmann::json mine = nlohmann::json::array();
+  Json mine = Json::array();
   for (const auto& [key, record] : own) mine.push_back({key.first, key.second, record.milliseconds});
   std::map<std::pair<std::string, int64_t>, std::vector<float>> least;
-  for (const nlohmann::json& outcome : outcomes_of_all_ranks(group, [&] { return mine; })) {
-    for (const nlohmann::json& row : outcome.at("result")) {
+  for (const Json& outcome : outcomes_of_all_ranks(group, [&] { return mine; })) {
+    for (const Json& row : outcome.at("result")) {
       const auto times = row.at(2).get<std::vector<float>>();
-      const auto [at, is_first] = least.try_emplace({row.at(0), row.at(1)}, times);
+      const auto [at, is_first] = least.try_emplace({row.at(0).text(), row.at(1).get<int64_t>()}, times);
       if (is_first) continue;
       // Ranks that called it differently often have only the first calls in common.
       at->second.resize(std::min(at->second.size(), times.size()));

@@ -7,7 +7,7 @@
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 
 #include "base/log.h"
 #include "checkpoint/catalog.h"
@@ -27,9 +27,9 @@ using TagValidation = DeepSpeedConfig::Checkpoint::TagValidation;
 
 // Runs `work` on rank 0 and gives its answer to all; what it throws is a ConfigError on all.
 std::string on_main_rank(const Communicator& group, const engine::RankWork& work) {
-  const nlohmann::json outcome = engine::outcome_of_main_rank(group, work);
+  const Json outcome = engine::outcome_of_main_rank(group, work);
   if (outcome.contains("error")) throw ConfigError("engine", outcome.at("error").get<std::string>());
-  return outcome.at("result");
+  return outcome.at("result").text();
 }
 
 fs::path tag_folder(const fs::path& folder, const std::string& tag) {
@@ -54,27 +54,27 @@ void compare_tags(const DeepSpeedConfig& config, const Communicator& group, cons
   if (group.rank() == 0) base::log_warning("engine", "{}; rank 0's is taken", sentence);
 }
 
-nlohmann::json parse_client_state(const std::string& text) {
+Json parse_client_state(const std::string& text) {
   try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
+    return Json::parse(text);
+  } catch (const JsonError& error) {
     throw ConfigError("engine", fmt::format("client_state is no JSON: {}", error.what()));
   }
 }
 
 }  // namespace
 
-nlohmann::json EngineCore::Impl::state() const {
-  nlohmann::json state = {{"micro_steps", micro_steps},
-                          {"global_steps", global_steps},
-                          {"global_samples", global_samples},
-                          {"config", config.to_json()}};
+Json EngineCore::Impl::state() const {
+  Json state = {{"micro_steps", micro_steps},
+                {"global_steps", global_steps},
+                {"global_samples", global_samples},
+                {"config", config.to_json()}};
   if (scaler) state["scaler"] = scaler->state();
   if (schedule) state["schedule"] = schedule->state();
   return state;
 }
 
-void EngineCore::Impl::load_state(const nlohmann::json& state, int64_t step, bool with_schedule) {
+void EngineCore::Impl::load_state(const Json& state, int64_t step, bool with_schedule) {
   if (scaler && state.contains("scaler")) scaler->load_state(state.at("scaler"));
   if (schedule && with_schedule && state.contains("schedule")) {
     schedule->load_state(state.at("schedule"));
@@ -97,7 +97,7 @@ fs::path EngineCore::save_checkpoint(const fs::path& folder, const SaveCheckpoin
                     impl.backwards));
   }
   const fs::path place = tag_folder(folder, options.tag);
-  const nlohmann::json client_state = parse_client_state(options.client_state);
+  const Json client_state = parse_client_state(options.client_state);
   impl.communicator.meet("save_checkpoint()", options.patience);
   compare_tags(impl.config, impl.communicator, options.tag);
 
@@ -130,9 +130,9 @@ std::optional<LoadedCheckpoint> EngineCore::load_checkpoint(const fs::path& fold
   });
   if (path.empty()) return std::nullopt;
   const checkpoint::Reader reader(path);
-  const nlohmann::json& metadata = reader.metadata();
-  const nlohmann::json state = metadata.value(engine::kSection, nlohmann::json::object());
-  const LoadedCheckpoint loaded{path, state.value("client_state", nlohmann::json()).dump()};
+  const Json& metadata = reader.metadata();
+  const Json state = metadata.value(engine::kSection, Json::object());
+  const LoadedCheckpoint loaded{path, state.value("client_state", Json()).dump()};
   impl.replica->zero_grad();
   impl.backwards = 0;
   impl.replica->restore_weights(reader);

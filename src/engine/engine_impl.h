@@ -4,7 +4,7 @@
 #include <lockstep/grad_scaler.h>
 #include <lockstep/learning_rate.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 
 #include "engine/engine_report.h"
 #include "engine/replica.h"
@@ -29,8 +29,8 @@ struct EngineCore::Impl {
   // state and the loss scale stay.
   void restart();
   // Counters, loss scale and schedule, for a checkpoint; `step` is that of one that has none.
-  nlohmann::json state() const;
-  void load_state(const nlohmann::json& state, int64_t step, bool with_schedule);
+  Json state() const;
+  void load_state(const Json& state, int64_t step, bool with_schedule);
 
   const DeepSpeedConfig config;
   const Communicator communicator;

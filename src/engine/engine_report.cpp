@@ -4,9 +4,9 @@
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
 
+#include <lockstep/json.h>
 #include <exception>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "base/size_text.h"
@@ -87,7 +87,9 @@ void EngineReport::say_configuration(const DeepSpeedConfig::BatchTriple& batch) 
   for (const DeepSpeedConfig::AutoValue& value : config_.auto_values) {
     base::log_info(kReportComponent, "{}: \"auto\" is {}", value.key, resolved(value, config_, batch));
   }
-  if (config_.dump_state) base::log_info(kReportComponent, "configuration: {}", config_.to_json().dump(2));
+  if (config_.dump_state)
+    base::log_info(kReportComponent, "configuration: {}",
+                   config_.to_json().dump({.indent = 2, .order = Json::Order::kAsAdded}));
 }
 
 EngineReport::Clock::time_point EngineReport::now() const {

@@ -6,26 +6,26 @@ namespace lockstep::engine {
 namespace {
 
 std::string outcome_text(const RankWork& work) {
-  nlohmann::json outcome;
+  Json outcome;
   try {
     outcome["result"] = work();
   } catch (const std::exception& error) {
     outcome["error"] = error.what();
   }
   // Errors may hold bytes that are no UTF-8.
-  return outcome.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return outcome.dump(Json::Print{.replace_invalid = true});
 }
 
 }  // namespace
 
-nlohmann::json outcome_of_main_rank(const Communicator& group, const RankWork& work) {
-  return nlohmann::json::parse(group.broadcast_bytes(group.rank() == 0 ? outcome_text(work) : std::string()));
+Json outcome_of_main_rank(const Communicator& group, const RankWork& work) {
+  return Json::parse(group.broadcast_bytes(group.rank() == 0 ? outcome_text(work) : std::string()));
 }
 
-std::vector<nlohmann::json> outcomes_of_all_ranks(const Communicator& group, const RankWork& work) {
-  std::vector<nlohmann::json> outcomes;
+std::vector<Json> outcomes_of_all_ranks(const Communicator& group, const RankWork& work) {
+  std::vector<Json> outcomes;
   for (const std::string& text : group.all_gather_bytes(outcome_text(work))) {
-    outcomes.push_back(nlohmann::json::parse(text));
+    outcomes.push_back(Json::parse(text));
   }
   return outcomes;
 }

@@ -12,18 +12,18 @@ namespace {
 
 using checkpoint::CheckpointError;
 
-nlohmann::json result_of(const nlohmann::json& outcome, size_t rank) {
+Json result_of(const Json& outcome, size_t rank) {
   if (!outcome.contains("error")) return outcome.at("result");
   throw CheckpointError(fmt::format("rank {}: {}", rank, outcome.at("error").get<std::string>()));
 }
 
-nlohmann::json from_main_rank(const Communicator& group, const RankWork& work) {
+Json from_main_rank(const Communicator& group, const RankWork& work) {
   return result_of(outcome_of_main_rank(group, work), 0);
 }
 
-std::vector<nlohmann::json> from_all_ranks(const Communicator& group, const RankWork& work) {
-  std::vector<nlohmann::json> results;
-  for (const nlohmann::json& outcome : outcomes_of_all_ranks(group, work)) {
+std::vector<Json> from_all_ranks(const Communicator& group, const RankWork& work) {
+  std::vector<Json> results;
+  for (const Json& outcome : outcomes_of_all_ranks(group, work)) {
     results.push_back(result_of(outcome, results.size()));
   }
   return results;
@@ -33,15 +33,14 @@ std::vector<nlohmann::json> from_all_ranks(const Communicator& group, const Rank
 
 checkpoint::Entry save_together(const Communicator& group, checkpoint::Store* store,
                                 const checkpoint::Snapshot& snapshot, checkpoint::FileSystem& files) {
-  const auto sizes =
-      from_all_ranks(group, [&] { return nlohmann::json(checkpoint::shard_bytes(snapshot.pieces)); });
+  const auto sizes = from_all_ranks(group, [&] { return Json(checkpoint::shard_bytes(snapshot.pieces)); });
   const int64_t bytes =
       std::accumulate(sizes.begin(), sizes.end(), int64_t{0},
                       [](int64_t sum, const auto& size) { return sum + size.template get<int64_t>(); });
   std::optional<checkpoint::Draft> draft;
   const std::filesystem::path folder = from_main_rank(group, [&] {
                                          draft.emplace(store->begin(snapshot.step, bytes));
-                                         return nlohmann::json(draft->folder().string());
+                                         return Json(draft->folder().string());
                                        }).get<std::string>();
   const auto indices = from_all_ranks(group, [&] {
     return checkpoint::write_shard(files, folder, group.rank(), group.size(), snapshot.pieces).to_json();
@@ -49,9 +48,9 @@ checkpoint::Entry save_together(const Communicator& group, checkpoint::Store* st
   checkpoint::Entry entry;
   from_main_rank(group, [&] {
     std::vector<checkpoint::ShardIndex> shards;
-    for (const nlohmann::json& index : indices) shards.push_back(checkpoint::ShardIndex::from_json(index));
+    for (const Json& index : indices) shards.push_back(checkpoint::ShardIndex::from_json(index));
     entry = store->publish(std::move(*draft), shards, snapshot);
-    return nlohmann::json(nullptr);
+    return Json(nullptr);
   });
   return entry;
 }

@@ -98,7 +98,7 @@ void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const Sharde
   for (const Part& part : optimizer.parts) {
     snapshot.pieces.push_back(piece_of(name_under("optimizer", part.name), part));
   }
-  snapshot.metadata["optimizer"] = nlohmann::json::parse(optimizer.values);
+  snapshot.metadata["optimizer"] = Json::parse(optimizer.values);
 }
 
 void restore_weight_parts(const Reader& reader, const torch::nn::Module& module, ShardedModel& sharded) {

@@ -24,7 +24,7 @@ void add_optimizer(Snapshot& snapshot, const torch::nn::Module& module,
                    const torch::optim::Optimizer& optimizer) {
   const OptimizerState state = optimizer_state(optimizer, named_parameters(module));
   add_section(snapshot, "optimizer", state.tensors);
-  snapshot.metadata["optimizer"] = nlohmann::json::parse(state.values);
+  snapshot.metadata["optimizer"] = Json::parse(state.values);
 }
 
 void restore_weights(const Reader& reader, const torch::nn::Module& module) {

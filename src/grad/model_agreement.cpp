@@ -4,10 +4,10 @@
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 
 namespace lockstep::grad {
 
@@ -16,14 +16,14 @@ namespace {
 constexpr size_t kMaxDifferencesShown = 5;
 
 std::string encode(const std::vector<ModelFact>& facts) {
-  nlohmann::json list = nlohmann::json::array();
+  Json list = Json::array();
   for (const ModelFact& fact : facts) list.push_back({fact.subject, fact.value});
   return list.dump();
 }
 
 std::vector<ModelFact> decode(const std::string& text) {
   std::vector<ModelFact> facts;
-  for (const auto& pair : nlohmann::json::parse(text)) facts.push_back({pair.at(0), pair.at(1)});
+  for (const auto& pair : Json::parse(text)) facts.push_back({pair.at(0).text(), pair.at(1).text()});
   return facts;
 }
 

@@ -1,7 +1,7 @@
 #include "launch/error_file.h"
 
+#include <lockstep/json.h>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
 #include "base/number.h"
@@ -9,31 +9,22 @@
 namespace lockstep::launcher {
 namespace {
 
-using nlohmann::json;
-
 constexpr size_t kMaxBytes = 1 << 20;
 
-std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
 // A number, or a number as text: both are about.
-int64_t time_of(const json& object) {
-  const auto found = object.find("timestamp");
-  if (found == object.end()) return 0;
+int64_t time_of(const Json& object) {
+  const Json* const found = object.find("timestamp");
+  if (found == nullptr) return 0;
   if (found->is_number_integer()) return found->get<int64_t>();
   if (found->is_string()) return base::parse_integer(found->get<std::string>()).value_or(0);
   return 0;
 }
 
-// What is nested deeper than anybody means is left out: to print it takes a stack as deep.
-json read_json(const std::string& text) {
-  constexpr int kMaxDepth = 32;
-  const auto keep = [](int depth, json::parse_event_t, json&) { return depth <= kMaxDepth; };
-  return json::parse(text, keep, /*allow_exceptions=*/false);
-}
-
-std::optional<WorkerError> parse(const json& content) {
+std::optional<WorkerError> parse(const Json& content) {
   if (!content.is_object() || !content.contains("message")) return std::nullopt;
-  const json& message = content["message"];
+  const Json& message = content["message"];
   WorkerError error;
   if (!message.is_object()) {
     error.message = text_of(message);
@@ -41,9 +32,9 @@ std::optional<WorkerError> parse(const json& content) {
     return error;
   }
   if (message.contains("message")) error.message = text_of(message["message"]);
-  const auto extra = message.find("extraInfo");
-  if (extra != message.end() && extra->is_object()) {
-    if (extra->contains("py_callstack")) error.callstack = text_of((*extra)["py_callstack"]);
+  const Json* const extra = message.find("extraInfo");
+  if (extra != nullptr && extra->is_object()) {
+    if (const Json* const callstack = extra->find("py_callstack")) error.callstack = text_of(*callstack);
     error.timestamp_s = time_of(*extra);
   }
   return error;
@@ -57,30 +48,30 @@ std::optional<WorkerError> read_error_file(const std::string& path) {
   std::string bytes(kMaxBytes, '\0');
   file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   bytes.resize(static_cast<size_t>(file.gcount()));
-  const json content = read_json(bytes);
-  if (content.is_discarded()) return std::nullopt;
-  std::optional<WorkerError> error = parse(content);
+  const std::optional<Json> content = Json::try_parse(bytes);
+  if (!content) return std::nullopt;
+  std::optional<WorkerError> error = parse(*content);
   if (error) error->text = std::move(bytes);
   return error;
 }
 
 void write_error_file(const std::string& path, const WorkerError& error) {
-  const json content = {{"message",
+  const Json content = {{"message",
                          {{"message", error.message},
                           {"extraInfo",
                            {{"py_callstack", error.callstack.empty() ? error.message : error.callstack},
                             {"timestamp", std::to_string(error.timestamp_s)}}}}}};
-  base::publish_file(path, content.dump(-1, ' ', false, json::error_handler_t::replace));
+  base::publish_file(path, content.dump(Json::Print{.replace_invalid = true}));
 }
 
 void pass_error_file_on(const std::string& path, const std::string& text, int exit_code) {
-  json content = read_json(text);
+  Json content = Json::try_parse(text).value_or(nullptr);
   if (!content.is_object() || !content.contains("message") || !content["message"].is_object()) {
     base::publish_file(path, text);
     return;
   }
   content["message"]["errorCode"] = exit_code;
-  base::publish_file(path, content.dump(-1, ' ', false, json::error_handler_t::replace));
+  base::publish_file(path, content.dump(Json::Print{.replace_invalid = true}));
 }
 
 }  // namespace lockstep::launcher

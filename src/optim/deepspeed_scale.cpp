@@ -1,7 +1,7 @@
 #include "optim/deepspeed_scale.h"
 
+#include <lockstep/json.h>
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "optim/argument.h"
 #include "optim/saved_state.h"
@@ -50,14 +50,14 @@ void DeepSpeedLossScale::update(bool overflow) {
   ++iteration_;
 }
 
-nlohmann::json DeepSpeedLossScale::state() const {
+Json DeepSpeedLossScale::state() const {
   return {{"cur_scale", scale_},
           {"cur_iter", iteration_},
           {"last_overflow_iter", last_overflow_},
           {"cur_hysteresis", hysteresis_}};
 }
 
-void DeepSpeedLossScale::load_state(const nlohmann::json& state) {
+void DeepSpeedLossScale::load_state(const Json& state) {
   double scale = 0;
   int64_t iteration = 0;
   int64_t last_overflow = 0;

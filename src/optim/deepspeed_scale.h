@@ -2,7 +2,7 @@
 
 #include <lockstep/grad_scaler.h>
 
-#include <nlohmann/json_fwd.hpp>
+#include <lockstep/json.h>
 
 namespace lockstep::optim {
 
@@ -21,8 +21,8 @@ class DeepSpeedLossScale {
   int64_t finite_steps() const { return iteration_ - last_overflow_ - 1; }  // since the last overflow
 
   // "cur_scale", "cur_iter", "last_overflow_iter" and "cur_hysteresis", as there.
-  nlohmann::json state() const;
-  void load_state(const nlohmann::json& state);
+  Json state() const;
+  void load_state(const Json& state);
 
  private:
   DeepSpeedScaleOptions options_;

@@ -4,7 +4,7 @@
 #include <lockstep/grad_scaler.h>
 #include <torch/torch.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 #include <optional>
 
 #include "base/log.h"
@@ -242,19 +242,19 @@ int64_t GradScaler::consecutive_skips() const {
 }
 const GradScalerOptions& GradScaler::options() const { return impl_->options; }
 
-nlohmann::json GradScaler::state() const {
-  nlohmann::json state{{"scale", current_scale()},
-                       {"growth_factor", impl_->options.growth_factor},
-                       {"backoff_factor", impl_->options.backoff_factor},
-                       {"growth_interval", impl_->options.growth_interval},
-                       {"_growth_tracker", growth_tracker()},
-                       {"skipped_steps", skipped_steps()},
-                       {"consecutive_skips", consecutive_skips()}};
+Json GradScaler::state() const {
+  Json state{{"scale", current_scale()},
+             {"growth_factor", impl_->options.growth_factor},
+             {"backoff_factor", impl_->options.backoff_factor},
+             {"growth_interval", impl_->options.growth_interval},
+             {"_growth_tracker", growth_tracker()},
+             {"skipped_steps", skipped_steps()},
+             {"consecutive_skips", consecutive_skips()}};
   if (impl_->deepspeed) state["deepspeed"] = impl_->deepspeed->state();
   return state;
 }
 
-void GradScaler::load_state(const nlohmann::json& state) {
+void GradScaler::load_state(const Json& state) {
   GradScalerOptions options = impl_->options;
   double scale = 0;
   int64_t tracker = 0;

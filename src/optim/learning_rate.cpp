@@ -1,9 +1,9 @@
 #include <lockstep/deepspeed_schedules.h>
 #include <lockstep/learning_rate.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 
 #include "optim/argument.h"
 #include "optim/deepspeed_kinds.h"
@@ -17,57 +17,58 @@ class LearningRateSchedule::Impl {
   virtual double at(int64_t step, double base_lr) const = 0;
   virtual std::optional<double> momentum_at(int64_t) const { return std::nullopt; }
   virtual std::optional<std::pair<double, double>> betas_at(int64_t) const { return std::nullopt; }
-  virtual nlohmann::json to_json() const = 0;
+  virtual Json to_json() const = 0;
 };
-
-// By the names that JSON has for them.
-NLOHMANN_JSON_SERIALIZE_ENUM(OneCycle::Anneal,
-                             {{OneCycle::Anneal::kCosine, "cosine"}, {OneCycle::Anneal::kLinear, "linear"}})
-NLOHMANN_JSON_SERIALIZE_ENUM(WarmupType, {{WarmupType::kLog, "log"}, {WarmupType::kLinear, "linear"}})
 
 namespace {
 
-using nlohmann::json;
 using optim::ConstantRate;
 
+Json value_json(OneCycle::Anneal anneal) { return anneal == OneCycle::Anneal::kCosine ? "cosine" : "linear"; }
+Json value_json(WarmupType type) { return type == WarmupType::kLog ? "log" : "linear"; }
 template <typename T>
-json value_json(const T& value) {
+Json value_json(const T& value) {
   return value;
 }
 template <typename T>
-json value_json(const std::optional<T>& value) {
-  return value ? json(*value) : json(nullptr);
+Json value_json(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
 }
 
 template <typename Options>
-json options_json(const Options& options) {
-  json result{{"kind", optim::kind_name(options)}};
+Json options_json(const Options& options) {
+  Json result{{"kind", optim::kind_name(options)}};
   optim::for_each_field(options,
                         [&](const char* name, const auto& value) { result[name] = value_json(value); });
   return result;
 }
 
-// nlohmann's own conversion takes an unknown name for the first value.
-bool is_valid(const json& value, const OneCycle::Anneal&) { return value == "cosine" || value == "linear"; }
-bool is_valid(const json& value, const WarmupType&) { return value == "log" || value == "linear"; }
-bool is_valid(const json& value, const bool&) { return value.is_boolean(); }
-bool is_valid(const json& value, const int64_t&) { return value.is_number_integer(); }
-bool is_valid(const json& value, const double&) { return value.is_number(); }
-bool is_valid(const json& value, const std::vector<int64_t>&) {
+bool is_valid(const Json& value, const OneCycle::Anneal&) { return value == "cosine" || value == "linear"; }
+bool is_valid(const Json& value, const WarmupType&) { return value == "log" || value == "linear"; }
+bool is_valid(const Json& value, const bool&) { return value.is_boolean(); }
+bool is_valid(const Json& value, const int64_t&) { return value.is_number_integer(); }
+bool is_valid(const Json& value, const double&) { return value.is_number(); }
+bool is_valid(const Json& value, const std::vector<int64_t>&) {
   return value.is_array() &&
-         std::all_of(value.begin(), value.end(), [](const json& item) { return item.is_number_integer(); });
+         std::all_of(value.begin(), value.end(), [](const Json& item) { return item.is_number_integer(); });
 }
 template <typename T>
-bool is_valid(const json& value, const std::optional<T>&) {
+bool is_valid(const Json& value, const std::optional<T>&) {
   return value.is_null() || is_valid(value, T());
 }
 
+void read_value(const Json& value, OneCycle::Anneal& anneal) {
+  anneal = value == "cosine" ? OneCycle::Anneal::kCosine : OneCycle::Anneal::kLinear;
+}
+void read_value(const Json& value, WarmupType& type) {
+  type = value == "log" ? WarmupType::kLog : WarmupType::kLinear;
+}
 template <typename T>
-void read_value(const json& value, T& field) {
+void read_value(const Json& value, T& field) {
   value.get_to(field);
 }
 template <typename T>
-void read_value(const json& value, std::optional<T>& field) {
+void read_value(const Json& value, std::optional<T>& field) {
   if (value.is_null()) {
     field.reset();
   } else {
@@ -77,7 +78,7 @@ void read_value(const json& value, std::optional<T>& field) {
 
 // `extra`: a name that is no field but allowed.
 template <typename Options>
-Options options_from(const json& source, std::string_view extra = "") {
+Options options_from(const Json& source, std::string_view extra = "") {
   Options options;
   const auto what = optim::schedule_name(optim::kind_name(options));
   size_t known = 0;
@@ -92,7 +93,7 @@ Options options_from(const json& source, std::string_view extra = "") {
     }
     read_value(source[name], field);
   });
-  if (known + 1 + (extra.empty() ? 0 : source.count(extra)) != source.size()) {
+  if (known + 1 + (!extra.empty() && source.contains(extra) ? 1 : 0) != source.size()) {
     throw ConfigError(
         "optim", fmt::format("{} has an option that is unknown; it knows{}: {}", what, names, source.dump()));
   }
@@ -117,7 +118,7 @@ class Schedule final : public LearningRateSchedule::Impl {
     }
     return std::nullopt;
   }
-  json to_json() const override { return options_json(options_); }
+  Json to_json() const override { return options_json(options_); }
 
  private:
   Options options_;
@@ -140,8 +141,8 @@ class WarmUpSchedule final : public LearningRateSchedule::Impl {
   std::optional<std::pair<double, double>> betas_at(int64_t step) const override {
     return then_.betas_at(std::max<int64_t>(0, step - options_.steps));
   }
-  json to_json() const override {
-    json result = options_json(options_);
+  Json to_json() const override {
+    Json result = options_json(options_);
     result["then"] = then_.to_json();
     return result;
   }
@@ -158,7 +159,7 @@ LearningRateSchedule make(const Options& options) {
 
 // The schedule of the kind with this name; nullopt: none has it.
 template <typename... Options>
-std::optional<LearningRateSchedule> make_kind(const std::string& kind, const json& source) {
+std::optional<LearningRateSchedule> make_kind(const std::string& kind, const Json& source) {
   std::optional<LearningRateSchedule> result;
   const auto try_kind = [&](const auto& options) {
     if (kind == optim::kind_name(options)) {
@@ -190,9 +191,9 @@ std::optional<std::pair<double, double>> LearningRateSchedule::betas_at(int64_t 
   return impl_->betas_at(step);
 }
 
-json LearningRateSchedule::to_json() const { return impl_->to_json(); }
+Json LearningRateSchedule::to_json() const { return impl_->to_json(); }
 
-LearningRateSchedule LearningRateSchedule::from_json(const json& source) {
+LearningRateSchedule LearningRateSchedule::from_json(const Json& source) {
   if (!source.is_object() || !source.contains("kind") || !source["kind"].is_string()) {
     throw ConfigError("optim", "a learning rate schedule is an object with a 'kind': " + source.dump());
   }

@@ -18,7 +18,6 @@
 namespace lockstep {
 namespace {
 
-using nlohmann::json;
 using torch::optim::Optimizer;
 
 constexpr auto kArchiveName = "/archive";
@@ -76,15 +75,15 @@ std::vector<Slot> slots_of(const Optimizer& optimizer, const Names& names) {
 }
 
 template <typename Options>
-json save_options(const torch::optim::OptimizerOptions& options) {
-  json values = json::object();
+Json save_options(const torch::optim::OptimizerOptions& options) {
+  Json values = Json::object();
   optim::for_each_option(static_cast<const Options&>(options),
                          [&](const char* name, const auto& value) { values[name] = optim::to_value(value); });
   return values;
 }
 
 template <typename Options>
-Options read_options(const torch::optim::OptimizerOptions& current, const json& values) {
+Options read_options(const torch::optim::OptimizerOptions& current, const Json& values) {
   Options options = static_cast<const Options&>(current);
   optim::for_each_option(options,
                          [&](const char* name, auto& value) { optim::from_value(values.at(name), value); });
@@ -94,9 +93,9 @@ Options read_options(const torch::optim::OptimizerOptions& current, const json& 
 // `part` goes between the name of a parameter and that of a field: "/adam" for an
 // optimizer that is a part of another.
 template <typename Kind>
-json save_kind(const Kind& kind, const Optimizer& optimizer, const Names& names, const std::string& part,
+Json save_kind(const Kind& kind, const Optimizer& optimizer, const Names& names, const std::string& part,
                NamedTensors& tensors) {
-  json values{{"class", kind.name}, {"groups", json::array()}, {"state", json::object()}};
+  Json values{{"class", kind.name}, {"groups", Json::array()}, {"state", Json::object()}};
   for (const auto& group : optimizer.param_groups()) {
     values["groups"].push_back({{"parameters", names.of(group.params())},
                                 {"options", save_options<typename Kind::Options>(group.options())}});
@@ -111,7 +110,7 @@ json save_kind(const Kind& kind, const Optimizer& optimizer, const Names& names,
   return values;
 }
 
-void check_class(const std::string& own, const json& values) {
+void check_class(const std::string& own, const Json& values) {
   const auto saved = values.at("class").get<std::string>();
   if (saved != own) {
     throw ConfigError(
@@ -120,7 +119,7 @@ void check_class(const std::string& own, const json& values) {
   }
 }
 
-void check_groups(const Optimizer& optimizer, const Names& names, const json& groups) {
+void check_groups(const Optimizer& optimizer, const Names& names, const Json& groups) {
   if (groups.size() != optimizer.param_groups().size()) {
     throw ConfigError("optim", fmt::format("the saved optimizer has another number of parameter groups: {} "
                                            "there, {} here",
@@ -143,19 +142,19 @@ void check_groups(const Optimizer& optimizer, const Names& names, const json& gr
 using Commit = std::function<void()>;
 
 template <typename Kind>
-Commit prepare_kind(const Kind& kind, Optimizer& optimizer, const Names& names, const json& values,
+Commit prepare_kind(const Kind& kind, Optimizer& optimizer, const Names& names, const Json& values,
                     const std::string& part, optim::TensorPool& pool) {
   using Options = typename Kind::Options;
   using State = typename Kind::State;
   check_class(kind.name, values);
-  const json& groups = values.at("groups");
+  const Json& groups = values.at("groups");
   check_groups(optimizer, names, groups);
   std::vector<Options> options;
   for (size_t i = 0; i < groups.size(); ++i) {
     options.push_back(read_options<Options>(optimizer.param_groups()[i].options(), groups[i].at("options")));
   }
   std::vector<std::pair<void*, State>> states;
-  const json& saved_states = values.at("state");
+  const Json& saved_states = values.at("state");
   for (const Slot& slot : slots_of<Kind>(optimizer, names)) {
     if (!saved_states.contains(slot.name)) continue;
     optim::FieldReader reader(saved_states[slot.name], pool, slot.name + part, slot.like, Kind::kIsLbfgs);
@@ -171,8 +170,8 @@ Commit prepare_kind(const Kind& kind, Optimizer& optimizer, const Names& names, 
   };
 }
 
-json save_hybrid(const optim::AdamLbfgs& hybrid, const Names& names, NamedTensors& tensors) {
-  json values{{"class", "AdamLbfgs"},
+Json save_hybrid(const optim::AdamLbfgs& hybrid, const Names& names, NamedTensors& tensors) {
+  Json values{{"class", "AdamLbfgs"},
               {"steps", hybrid.steps()},
               {"options", save_options<torch::optim::AdamOptions>(hybrid.param_groups()[0].options())}};
   visit_kind(hybrid.adam(), [&](const auto& kind) {
@@ -184,7 +183,7 @@ json save_hybrid(const optim::AdamLbfgs& hybrid, const Names& names, NamedTensor
   return values;
 }
 
-Commit prepare_hybrid(optim::AdamLbfgs& hybrid, const Names& names, const json& values,
+Commit prepare_hybrid(optim::AdamLbfgs& hybrid, const Names& names, const Json& values,
                       optim::TensorPool& pool) {
   using torch::optim::AdamOptions;
   check_class("AdamLbfgs", values);
@@ -225,7 +224,7 @@ at::Tensor save_archive(const Optimizer& optimizer) {
   return blob;
 }
 
-Commit prepare_archive(Optimizer& optimizer, const json& values, optim::TensorPool& pool) {
+Commit prepare_archive(Optimizer& optimizer, const Json& values, optim::TensorPool& pool) {
   check_class(optimizer_class(optimizer), values);
   const auto found = pool.find(kArchiveName);
   if (found == pool.end()) {
@@ -260,7 +259,7 @@ std::string optimizer_class(const Optimizer& optimizer) {
 OptimizerState optimizer_state(const Optimizer& optimizer, const NamedTensors& parameters) {
   const Names names(parameters);
   OptimizerState state;
-  json values;
+  Json values;
   if (const auto* hybrid = dynamic_cast<const optim::AdamLbfgs*>(&optimizer)) {
     values = save_hybrid(*hybrid, names, state.tensors);
   } else if (!visit_kind(optimizer, [&](const auto& kind) {
@@ -278,7 +277,7 @@ void load_optimizer_state(Optimizer& optimizer, const NamedTensors& parameters, 
   optim::TensorPool pool(state.tensors.begin(), state.tensors.end());
   Commit commit;
   optim::read_saved("the optimizer", [&] {
-    const json values = json::parse(state.values);
+    const Json values = Json::parse(state.values);
     if (auto* hybrid = dynamic_cast<optim::AdamLbfgs*>(&optimizer)) {
       commit = prepare_hybrid(*hybrid, names, values, pool);
     } else if (!visit_kind(optimizer, [&](const auto& kind) {

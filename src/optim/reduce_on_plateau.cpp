@@ -1,9 +1,9 @@
 #include <lockstep/learning_rate.h>
 #include <lockstep/reduce_on_plateau.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "optim/argument.h"
 #include "optim/saved_state.h"
@@ -68,13 +68,12 @@ bool ReduceOnPlateau::observe(double metric, torch::optim::Optimizer& optimizer)
   return true;
 }
 
-nlohmann::json ReduceOnPlateau::state() const {
-  return {{"best", best_ ? nlohmann::json(*best_) : nlohmann::json(nullptr)},
-          {"misses", misses_},
-          {"cooldown_left", cooldown_left_}};
+Json ReduceOnPlateau::state() const {
+  return {
+      {"best", best_ ? Json(*best_) : Json(nullptr)}, {"misses", misses_}, {"cooldown_left", cooldown_left_}};
 }
 
-void ReduceOnPlateau::load_state(const nlohmann::json& state) {
+void ReduceOnPlateau::load_state(const Json& state) {
   std::optional<double> best;
   int64_t misses = 0;
   int64_t cooldown_left = 0;

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 #include <string_view>
 
 namespace lockstep::optim {
@@ -14,7 +14,7 @@ template <typename Read>
 void read_saved(std::string_view what, Read read) {
   try {
     read();
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const JsonError& error) {
     throw ConfigError("optim", fmt::format("the saved state of {} cannot be read: {}", what, error.what()));
   }
 }

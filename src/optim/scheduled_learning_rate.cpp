@@ -1,7 +1,7 @@
 #include <lockstep/learning_rate.h>
 #include <torch/torch.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 
 #include "base/log.h"
 #include "optim/argument.h"
@@ -110,9 +110,9 @@ void ScheduledLearningRate::set_step(int64_t step) {
   step_ = step;
 }
 
-nlohmann::json ScheduledLearningRate::state() const { return {{"step", step_}, {"base_lrs", base_lrs_}}; }
+Json ScheduledLearningRate::state() const { return {{"step", step_}, {"base_lrs", base_lrs_}}; }
 
-void ScheduledLearningRate::load_state(const nlohmann::json& state) {
+void ScheduledLearningRate::load_state(const Json& state) {
   std::vector<double> base_lrs;
   int64_t step = 0;
   optim::read_saved("the learning rate schedule", [&] {

@@ -9,13 +9,13 @@
 
 namespace lockstep::optim {
 
-nlohmann::json to_value(double number) {
+Json to_value(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
   return number;
 }
 
-void from_value(const nlohmann::json& value, double& number) {
+void from_value(const Json& value, double& number) {
   if (value == "nan") {
     number = std::numeric_limits<double>::quiet_NaN();
   } else if (value == "inf" || value == "-inf") {

@@ -3,9 +3,9 @@
 #include <lockstep/named_tensors.h>
 #include <torch/torch.h>
 
+#include <lockstep/json.h>
 #include <deque>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -13,21 +13,21 @@
 namespace lockstep::optim {
 
 // Numbers and options to JSON and back; NaN and infinity, which JSON lacks, as text.
-nlohmann::json to_value(double number);
-inline nlohmann::json to_value(bool flag) { return flag; }
-inline nlohmann::json to_value(int64_t number) { return number; }
-inline nlohmann::json to_value(const std::tuple<double, double>& pair) { return pair; }
+Json to_value(double number);
+inline Json to_value(bool flag) { return flag; }
+inline Json to_value(int64_t number) { return number; }
+inline Json to_value(const std::tuple<double, double>& pair) { return pair; }
 template <typename T>
-nlohmann::json to_value(const std::optional<T>& value) {
-  return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
+Json to_value(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
 }
 
-void from_value(const nlohmann::json& value, double& number);
-inline void from_value(const nlohmann::json& value, bool& flag) { value.get_to(flag); }
-inline void from_value(const nlohmann::json& value, int64_t& number) { value.get_to(number); }
-inline void from_value(const nlohmann::json& value, std::tuple<double, double>& pair) { value.get_to(pair); }
+void from_value(const Json& value, double& number);
+inline void from_value(const Json& value, bool& flag) { value.get_to(flag); }
+inline void from_value(const Json& value, int64_t& number) { value.get_to(number); }
+inline void from_value(const Json& value, std::tuple<double, double>& pair) { value.get_to(pair); }
 template <typename T>
-void from_value(const nlohmann::json& value, std::optional<T>& result) {
+void from_value(const Json& value, std::optional<T>& result) {
   result = value.is_null() ? std::nullopt : std::optional<T>(value.get<T>());
 }
 
@@ -44,12 +44,12 @@ class FieldWriter {
   void operator()(const char* name, const at::Tensor& tensor);
   void operator()(const char* name, const std::deque<at::Tensor>& list);
 
-  const nlohmann::json& values() const { return values_; }
+  const Json& values() const { return values_; }
 
  private:
   NamedTensors& tensors_;
   std::string prefix_;
-  nlohmann::json values_ = {{"tensors", nlohmann::json::array()}};
+  Json values_ = {{"tensors", Json::array()}};
 };
 
 // Saved tensors by name; each may be taken once.
@@ -59,8 +59,7 @@ using TensorPool = std::map<std::string, at::Tensor>;
 // a tensor is missing, or is neither a scalar nor of like's shape and dtype.
 class FieldReader {
  public:
-  FieldReader(const nlohmann::json& values, TensorPool& pool, std::string prefix, at::Tensor like,
-              bool allow_scalars)
+  FieldReader(const Json& values, TensorPool& pool, std::string prefix, at::Tensor like, bool allow_scalars)
       : values_(values),
         pool_(pool),
         prefix_(std::move(prefix)),
@@ -77,7 +76,7 @@ class FieldReader {
  private:
   at::Tensor take(const std::string& name);
 
-  const nlohmann::json& values_;
+  const Json& values_;
   TensorPool& pool_;
   std::string prefix_;
   at::Tensor like_;

@@ -1,6 +1,6 @@
 #include "recipes/training_time.h"
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 
 namespace lockstep::recipes {
 
@@ -31,16 +31,16 @@ void TrainingTime::run(Trainer& trainer) {
 
 std::string TrainingTime::state() const {
   const Part part = running();
-  return nlohmann::json{{"seconds", total_.seconds},
-                        {"images", total_.images},
-                        {"epoch_seconds", part.seconds},
-                        {"epoch_images", part.images}}
+  return Json{{"seconds", total_.seconds},
+              {"images", total_.images},
+              {"epoch_seconds", part.seconds},
+              {"epoch_images", part.images}}
       .dump();
 }
 
 void TrainingTime::load_state(const std::string& text) {
-  const nlohmann::json state = nlohmann::json::parse(text);
-  total_ = {state.at("seconds"), state.at("images")};
+  const Json state = Json::parse(text);
+  total_ = {state.at("seconds").get<double>(), state.at("images").get<int64_t>()};
   // Checkpoints of older versions have no part of an epoch.
   before_ = {state.value("epoch_seconds", 0.0), state.value("epoch_images", int64_t{0})};
 }

@@ -7,9 +7,8 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 // The JSON library decides what is UTF-8: it replaces what is not while it writes.
 std::string valid_utf8(std::string_view text) {
-  const nlohmann::json value = std::string(text);
-  return nlohmann::json::parse(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
-      .get<std::string>();
+  const Json value = std::string(text);
+  return Json::parse(value.dump(Json::Print{.replace_invalid = true})).get<std::string>();
 }
 
 }  // namespace
@@ -32,8 +31,8 @@ std::string escape_markup(std::string_view text) {
   return result;
 }
 
-std::string escape_script(const nlohmann::json& value) {
-  const std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+std::string escape_script(const Json& value) {
+  const std::string text = value.dump(Json::Print{.replace_invalid = true});
   std::string result;
   result.reserve(text.size());
   // Outside of strings JSON has none of these, and inside \u003c means the same.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 #include <string>
 #include <string_view>
 
@@ -11,6 +11,6 @@ namespace lockstep::report {
 std::string escape_markup(std::string_view text);
 
 // JSON for a <script> element: nothing in it ends the element or begins a comment.
-std::string escape_script(const nlohmann::json& value);
+std::string escape_script(const Json& value);
 
 }  // namespace lockstep::report

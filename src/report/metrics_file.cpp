@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <lockstep/json.h>
 #include <charconv>
 #include <cmath>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 
@@ -131,7 +131,7 @@ bool add_csv_row(std::string_view line, const Columns& columns, Rows& rows) {
 }
 
 // What json_value() of the trackers wrote.
-std::optional<double> number_of(const nlohmann::json& value) {
+std::optional<double> number_of(const Json& value) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (value.is_number()) return value.get<double>();
   if (value == "NaN") return std::numeric_limits<double>::quiet_NaN();
@@ -141,7 +141,7 @@ std::optional<double> number_of(const nlohmann::json& value) {
 }
 
 // Histograms, texts and hyperparameters are lines too, and no rows.
-bool is_metrics(const nlohmann::json& line) {
+bool is_metrics(const Json& line) {
   return line.contains("step") && line["step"].is_number_integer() && !line.contains("histogram") &&
          !line.contains("text");
 }
@@ -178,7 +178,7 @@ bool read_metrics_jsonl(const std::filesystem::path& path, ThinnedTable& table,
   Rows rows(table);
   std::string line;
   while (lines.next(line)) {
-    const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const Json object = Json::try_parse(line).value_or(nullptr);
     if (!object.is_object()) {
       rows.bad_line(lines.line_number());
       continue;

@@ -13,15 +13,13 @@
 namespace lockstep::report {
 namespace {
 
-using nlohmann::json;
-
 constexpr size_t kColours = 8;  // of the style
 
 // Pixels do not show more digits, and the page is a third of the size.
 double shortened(double value) { return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr); }
 
-json numbers_of(const std::vector<Point>& points, double Point::*field) {
-  json numbers = json::array();
+Json numbers_of(const std::vector<Point>& points, double Point::*field) {
+  Json numbers = Json::array();
   for (const Point& point : points) numbers.push_back(shortened(point.*field));
   return numbers;
 }
@@ -33,7 +31,7 @@ std::vector<Point> since_start(std::vector<Point> times) {
   return times;
 }
 
-json map_of(const std::vector<Point>& points) {
+Json map_of(const std::vector<Point>& points) {
   return {numbers_of(points, &Point::x), numbers_of(points, &Point::y)};
 }
 
@@ -50,8 +48,8 @@ const char* name_of(Chart::Axis axis) {
   }
 }
 
-json data_of(const Chart& chart) {
-  json series = json::array();
+Json data_of(const Chart& chart) {
+  Json series = Json::array();
   for (const Series& one : chart.series) {
     series.push_back({{"label", one.label},
                       {"run", one.run},
@@ -71,10 +69,10 @@ json data_of(const Chart& chart) {
           {"series", series}};
 }
 
-json data_of(const Page& page) {
-  json charts = json::array();
+Json data_of(const Page& page) {
+  Json charts = Json::array();
   for (const Chart& chart : page.charts) charts.push_back(data_of(chart));
-  json runs = json::array();
+  Json runs = Json::array();
   for (const Run& run : page.runs) {
     runs.push_back(
         {{"epochs", map_of(run.metrics.points("epoch"))}, {"times", map_of(since_start(run.times))}});

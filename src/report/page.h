@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 #include <string>
 #include <vector>
 

@@ -17,7 +17,6 @@ namespace lockstep::report {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
 constexpr std::array<const char*, 3> kSigns = {"metrics.csv", "metrics.jsonl", "config.json"};
 constexpr uintmax_t kMaxJsonBytes = 16 << 20;
@@ -55,44 +54,44 @@ void check_folder(const fs::path& folder) {
 }
 
 // An object, empty where the file holds none.
-json read_object(const fs::path& path, bool is_expected, std::vector<std::string>& remarks) {
+Json read_object(const fs::path& path, bool is_expected, std::vector<std::string>& remarks) {
   const std::string file = path.filename().string();
   std::error_code error;
   if (!fs::is_regular_file(path, error)) {
     if (is_expected) remarks.push_back(fmt::format("{} is missing", file));
-    return json::object();
+    return Json::object();
   }
   const uintmax_t size = fs::file_size(path, error);
   if (error || size > kMaxJsonBytes) {
     remarks.push_back(fmt::format("{}: too large to be ours", file));
-    return json::object();
+    return Json::object();
   }
   std::ifstream stream(path, std::ios::binary);
   const std::string text(std::istreambuf_iterator<char>(stream), {});
-  json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json object = Json::try_parse(text).value_or(nullptr);
   if (!object.is_object()) {
     remarks.push_back(fmt::format("{}: not a JSON object, it may be cut off", file));
-    return json::object();
+    return Json::object();
   }
   return object;
 }
 
-std::string text_of(const json& object, const char* key) {
+std::string text_of(const Json& object, const char* key) {
   return object.is_object() && object.contains(key) && object[key].is_string()
              ? object[key].get<std::string>()
              : "";
 }
 
-int64_t integer_of(const json& object, const char* key, int64_t otherwise) {
+int64_t integer_of(const Json& object, const char* key, int64_t otherwise) {
   return object.contains(key) && object[key].is_number_integer() ? object[key].get<int64_t>() : otherwise;
 }
 
 void read_ranks(Run& run) {
   // Only runs of Lockstep have it, and older ones have not: its absence is no loss.
-  const json object = read_object(run.folder / "ranks.json", /*is_expected=*/false, run.remarks);
+  const Json object = read_object(run.folder / "ranks.json", /*is_expected=*/false, run.remarks);
   run.backend = text_of(object, "backend");
   if (!object.contains("ranks") || !object["ranks"].is_array()) return;
-  for (const json& place : object["ranks"]) {
+  for (const Json& place : object["ranks"]) {
     if (!place.is_object()) continue;
     run.ranks.push_back({.rank = integer_of(place, "rank", static_cast<int64_t>(run.ranks.size())),
                          .local_rank = integer_of(place, "local_rank", 0),

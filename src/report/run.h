@@ -1,7 +1,7 @@
 #pragma once
 
+#include <lockstep/json.h>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -21,8 +21,8 @@ struct RankPlace {
 struct Run {
   std::filesystem::path folder;
   std::string name;  // the folder's
-  nlohmann::json config = nlohmann::json::object();
-  nlohmann::json defaults = nlohmann::json::object();  // of config; may lack keys
+  Json config = Json::object();
+  Json defaults = Json::object();  // of config; may lack keys
   std::vector<RankPlace> ranks;
   std::string backend;
   ThinnedTable metrics;      // x: the step

@@ -16,15 +16,13 @@
 namespace lockstep::report {
 namespace {
 
-using nlohmann::json;
-
 // What is longer is the content of a file, not of a cell.
 constexpr size_t kMaxTextBytes = 64 << 10;
 
-std::string value_text(const json& value) {
+std::string value_text(const Json& value) {
   if (value.is_null()) return "unset";
   if (value.is_string()) return value.get<std::string>();
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+  return value.dump(Json::Print{.replace_invalid = true});
 }
 
 std::string code(const std::string& text) {
@@ -134,25 +132,24 @@ std::set<std::string> keys_of(const std::vector<Run>& runs) {
 }
 
 std::string cell(const Run& run, const std::string& key) {
-  const auto found = run.config.find(key);
-  return found == run.config.end() ? "<td class=\"none\">–</td>"
-                                   : fmt::format("<td>{}</td>", code(value_text(*found)));
+  const Json* const found = run.config.find(key);
+  return found == nullptr ? "<td class=\"none\">–</td>"
+                          : fmt::format("<td>{}</td>", code(value_text(*found)));
 }
 
 bool differs_from_default(const Run& run, const std::string& key) {
-  const auto own = run.config.find(key);
-  const auto usual = run.defaults.find(key);
-  return own != run.config.end() && (usual == run.defaults.end() || *own != *usual);
+  const Json* const own = run.config.find(key);
+  const Json* const usual = run.defaults.find(key);
+  return own != nullptr && (usual == nullptr || *own != *usual);
 }
 
 std::string config_row(const std::vector<Run>& runs, const std::string& key) {
   std::string row = fmt::format("<tr><th>{}</th>", escape_markup(key));
   for (const Run& run : runs) row += cell(run, key);
   if (runs.front().defaults.empty()) return row + "</tr>\n";
-  const auto usual = runs.front().defaults.find(key);
-  row += usual == runs.front().defaults.end()
-             ? "<td class=\"none\">–</td>"
-             : fmt::format("<td class=\"usual\">{}</td>", code(value_text(*usual)));
+  const Json* const usual = runs.front().defaults.find(key);
+  row += usual == nullptr ? "<td class=\"none\">–</td>"
+                          : fmt::format("<td class=\"usual\">{}</td>", code(value_text(*usual)));
   return row + "</tr>\n";
 }
 
@@ -166,7 +163,7 @@ std::string configuration_html(const std::vector<Run>& runs) {
     const bool differs =
         several ? std::any_of(runs.begin(), runs.end(),
                               [&](const Run& run) {
-                                return run.config.value(key, json()) != runs[0].config.value(key, json());
+                                return run.config.value(key, Json()) != runs[0].config.value(key, Json());
                               })
                 : !runs[0].defaults.empty() && differs_from_default(runs[0], key);
     if (differs) changed += row;

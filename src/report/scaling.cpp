@@ -81,13 +81,11 @@ std::string scaling_table(const Scaling& scaling) {
   return text;
 }
 
-nlohmann::ordered_json scaling_json(const Scaling& scaling) {
-  nlohmann::ordered_json result = {{"command", scaling.command},
-                                   {"host", scaling.host},
-                                   {"cpus", scaling.cpus},
-                                   {"rows", nlohmann::ordered_json::array()}};
+Json scaling_json(const Scaling& scaling) {
+  Json result = {
+      {"command", scaling.command}, {"host", scaling.host}, {"cpus", scaling.cpus}, {"rows", Json::array()}};
   for (const ScalingRow& row : scaling.rows) {
-    nlohmann::ordered_json entry = {
+    Json entry = {
         {"ranks", row.ranks}, {"cpus_per_rank", row.cpus_per_rank}, {"folder", row.folder.string()}};
     if (row.went_well()) {
       entry["seconds"] = row.seconds;

@@ -1,8 +1,8 @@
 #pragma once
 
+#include <lockstep/json.h>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -47,7 +47,7 @@ void compare_rows(std::vector<ScalingRow>& rows);
 
 // A table for a terminal, one line a row.
 std::string scaling_table(const Scaling& scaling);
-nlohmann::ordered_json scaling_json(const Scaling& scaling);
+Json scaling_json(const Scaling& scaling);
 // Speed against ranks, and speed-up against CPUs; none where no run went well.
 std::vector<Chart> scaling_charts(const Scaling& scaling);
 // Writes the page: the table, speed against ranks and CPUs, and the charts of the runs.

@@ -1,6 +1,6 @@
 #include "report/step_times.h"
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 #include <system_error>
 
 #include "report/line_reader.h"
@@ -13,16 +13,16 @@ constexpr uint64_t kTailBytes = 64 << 10;
 constexpr int kHeadLines = 16;
 
 void add_line(const std::string& line, StepTimes& result) {
-  const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json object = Json::try_parse(line).value_or(nullptr);
   if (!object.is_object() || !object.contains("step") || !object.contains("time")) return;
-  const nlohmann::json& step = object["step"];
-  const nlohmann::json& time = object["time"];
+  const Json& step = object["step"];
+  const Json& time = object["time"];
   if (!step.is_number() || !time.is_number()) return;
   const Point point{step.get<double>(), time.get<double>()};
   if (result.times.empty() || (point.x > result.times.back().x && point.y >= result.times.back().y)) {
     result.times.push_back(point);
   }
-  if (object.value("text", nlohmann::json()) == "model" && object.contains("content") &&
+  if (object.value("text", Json()) == "model" && object.contains("content") &&
       object["content"].is_string()) {
     result.model = object["content"].get<std::string>();
   }

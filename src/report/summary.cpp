@@ -35,7 +35,7 @@ void add_metric(std::vector<Fact>& facts, const Run& run, const std::string& col
 void add_progress(std::vector<Fact>& facts, const Run& run) {
   if (run.metrics.rows() == 0) return;
   if (const Totals* epochs = run.metrics.totals("epoch")) {
-    const nlohmann::json wanted = run.config.value("max_iter", nlohmann::json());
+    const Json wanted = run.config.value("max_iter", Json());
     const bool known = wanted.is_number() && wanted.get<double>() != epochs->last.y;
     facts.push_back({"Epochs", number_text(epochs->last.y),
                      known ? fmt::format("of {} at most", number_text(wanted.get<double>())) : ""});
@@ -56,7 +56,7 @@ void add_speed(std::vector<Fact>& facts, const Run& run) {
 
 void add_ranks(std::vector<Fact>& facts, const Run& run) {
   if (run.ranks.empty()) {
-    const nlohmann::json nprocs = run.config.value("nprocs", nlohmann::json());
+    const Json nprocs = run.config.value("nprocs", Json());
     if (nprocs.is_number()) facts.push_back({"Ranks", number_text(nprocs.get<double>()), ""});
     return;
   }

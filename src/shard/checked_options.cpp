@@ -16,14 +16,6 @@ void require(bool holds, const char* what, const Value& value) {
   if (!holds) throw ConfigError("shard", fmt::format("{}: {}", what, value));
 }
 
-const char* name_of(OffloadDevice device) {
-  switch (device) {
-    case OffloadDevice::kCpu: return "cpu";
-    case OffloadDevice::kNvme: return "nvme";
-    default: return "none";
-  }
-}
-
 void check_offload(const ShardedOptions& options) {
   const OffloadOptimizer& optimizer = options.offload_optimizer;
   const bool is_nvme = optimizer.device == OffloadDevice::kNvme;
@@ -49,6 +41,14 @@ void check_offload(const ShardedOptions& options) {
 }
 
 }  // namespace
+
+const char* name_of(OffloadDevice device) {
+  switch (device) {
+    case OffloadDevice::kCpu: return "cpu";
+    case OffloadDevice::kNvme: return "nvme";
+    default: return "none";
+  }
+}
 
 ShardedOptions checked(ShardedOptions options) {
   require(options.stage >= 0 && options.stage <= 3, "the stage must be 0, 1, 2 or 3", options.stage);

@@ -8,6 +8,9 @@
 
 namespace lockstep::shard {
 
+// As configurations have it: "none", "cpu", "nvme".
+const char* name_of(OffloadDevice device);
+
 // The options themselves. ConfigError: one of them makes no sense, or two of them do not go
 // together.
 ShardedOptions checked(ShardedOptions options);

@@ -6,8 +6,8 @@
 #include <lockstep/error.h>
 #include <lockstep/optimizer_state.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/log.h"
@@ -16,8 +16,6 @@
 namespace lockstep::shard {
 
 namespace {
-
-using nlohmann::json;
 
 // What the optimizer's state calls a bucket.
 NamedTensors named_masters(const std::vector<ShardedBucket>& buckets) {
@@ -32,7 +30,7 @@ std::vector<OwnedRange> ranges_of(const StateView& view, const ShardedBucket& bu
   return owned_ranges(bucket.layout(), view.items, view.place.ranks, view.place.rank);
 }
 
-void check_groups(const StateView& view, const json& groups) {
+void check_groups(const StateView& view, const Json& groups) {
   if (groups.size() != view.group_names.size()) {
     throw ConfigError("shard", fmt::format("the saved optimizer has another number of parameter groups: {} "
                                            "there, {} here",
@@ -50,13 +48,13 @@ void check_groups(const StateView& view, const json& groups) {
 }
 
 // The numbers that all parameters of a bucket share; null where none has a state.
-json common_state(const ShardedBucket& bucket, const json& saved) {
-  json common;
+Json common_state(const ShardedBucket& bucket, const Json& saved) {
+  Json common;
   std::string of;
   std::vector<std::string> without;
   for (const NamedParameter& parameter : bucket.parameters()) {
-    const auto found = saved.find(parameter.name);
-    if (found == saved.end()) {
+    const Json* const found = saved.find(parameter.name);
+    if (found == nullptr) {
       without.push_back(parameter.name);
     } else if (common.is_null()) {
       common = *found;
@@ -78,9 +76,9 @@ json common_state(const ShardedBucket& bucket, const json& saved) {
 
 // Tensors of the bucket's parts, under own_name, and in `wanted` what belongs into them.
 void add_bucket(const StateView& view, const ShardedBucket& bucket, const std::string& own_name,
-                const json& state, const json& saved, NamedTensors& tensors,
+                const Json& state, const Json& saved, NamedTensors& tensors,
                 std::vector<ShardedModel::Part>& wanted) {
-  for (const json& field : state.at("tensors")) {
+  for (const Json& field : state.at("tensors")) {
     const std::string suffix = "/" + field.get<std::string>();
     const at::Tensor part = at::zeros_like(bucket.master(), at::kCPU);
     for (const OwnedRange& range : ranges_of(view, bucket)) {
@@ -97,12 +95,12 @@ void add_bucket(const StateView& view, const ShardedBucket& bucket, const std::s
 
 ShardedModel::OptimizerParts save_state(const StateView& view) {
   const OptimizerState own = optimizer_state(view.optimizer, named_masters(view.buckets));
-  json values = json::parse(own.values);
+  Json values = Json::parse(own.values);
   ShardedModel::OptimizerParts result;
-  json states = json::object();
+  Json states = Json::object();
   for (size_t i = 0; i < view.buckets.size(); ++i) {
-    const auto found = values.at("state").find(std::to_string(i));
-    if (found == values.at("state").end()) continue;
+    const Json* const found = values.at("state").find(std::to_string(i));
+    if (found == nullptr) continue;
     for (const NamedParameter& parameter : view.buckets[i].parameters()) states[parameter.name] = *found;
   }
   for (const auto& [name, tensor] : own.tensors) {
@@ -124,20 +122,20 @@ ShardedModel::OptimizerParts save_state(const StateView& view) {
 }
 
 void load_state(const StateView& view, const std::string& values, const ShardedModel::ReadParts& read) {
-  const json saved = json::parse(values);
+  const Json saved = Json::parse(values);
   check_groups(view, saved.at("groups"));
   // The optimizer's own state, as it would have saved it by buckets.
-  json own = json::parse(optimizer_state(view.optimizer, named_masters(view.buckets)).values);
+  Json own = Json::parse(optimizer_state(view.optimizer, named_masters(view.buckets)).values);
   for (size_t i = 0; i < view.group_names.size(); ++i) {
     own["groups"][i]["options"] = saved.at("groups")[i].at("options");
   }
   own["class"] = saved.at("class");
-  own["state"] = json::object();
+  own["state"] = Json::object();
   NamedTensors tensors;
   std::vector<ShardedModel::Part> wanted;
   for (size_t i = 0; i < view.buckets.size(); ++i) {
     const ShardedBucket& bucket = view.buckets[i];
-    const json state = common_state(bucket, saved.at("state"));
+    const Json state = common_state(bucket, saved.at("state"));
     if (state.is_null()) continue;
     const std::string own_name = std::to_string(i);
     add_bucket(view, bucket, own_name, state, saved.at("state"), tensors, wanted);

@@ -2,17 +2,17 @@
 
 #include <lockstep/tracker.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 #include <string>
 
 namespace lockstep::track {
 
 // JSON has no NaN and no infinities: they become "NaN", "Infinity" and "-Infinity", as
 // protocol buffers write them in JSON, and so as MLflow reads them.
-nlohmann::ordered_json json_value(double value);
-nlohmann::ordered_json json_value(const HyperparameterValue& value);
+Json json_value(double value);
+Json json_value(const HyperparameterValue& value);
 
 // One line. Bytes that are no UTF-8 become U+FFFD.
-std::string json_text(const nlohmann::ordered_json& value);
+std::string json_text(const Json& value);
 
 }  // namespace lockstep::track

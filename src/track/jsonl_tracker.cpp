@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/atomic_file.h"
@@ -17,14 +17,12 @@
 namespace lockstep::track {
 namespace {
 
-using nlohmann::ordered_json;
-
 constexpr std::array<std::string_view, 4> kOwnKeys = {"step", "time", "histogram", "text"};
 
 // Whether a run that goes on at resume_step keeps this line. A line that is no object
 // of ours is the user's: it stays.
 bool is_before(std::string_view line, int64_t resume_step) {
-  const auto object = ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json object = Json::try_parse(line).value_or(nullptr);
   if (!object.is_object() || !object.contains("step") || !object["step"].is_number_integer()) return true;
   return object["step"].get<int64_t>() < resume_step;
 }
@@ -61,7 +59,7 @@ class JsonlTracker final : public Tracker {
   std::string_view name() const override { return "jsonl"; }
 
   void write_scalars(std::span<const Scalar> scalars, int64_t step) override {
-    ordered_json line = line_at(step);
+    Json line = line_at(step);
     for (const Scalar& scalar : scalars) {
       if (std::find(kOwnKeys.begin(), kOwnKeys.end(), scalar.name) != kOwnKeys.end()) {
         throw ConfigError("track", fmt::format("a metric needs another name than one of {}: '{}'",
@@ -73,23 +71,23 @@ class JsonlTracker final : public Tracker {
   }
 
   void write_hyperparameters(const Hyperparameters& parameters, const FinalMetrics& metrics) override {
-    ordered_json line = {{"time", seconds_since_1970()},
-                         {"hyperparameters", ordered_json::object()},
-                         {"final_metrics", ordered_json::object()}};
+    Json line = {{"time", seconds_since_1970()},
+                 {"hyperparameters", Json::object()},
+                 {"final_metrics", Json::object()}};
     for (const auto& [name, value] : parameters) line["hyperparameters"][name] = json_value(value);
     for (const auto& [name, value] : metrics) line["final_metrics"][name] = json_value(value);
     append(line);
   }
 
   void write_histogram(std::string_view name, const Histogram& histogram, int64_t step) override {
-    ordered_json line = line_at(step);
+    Json line = line_at(step);
     line["histogram"] = name;
     line["min"] = json_value(histogram.min);
     line["max"] = json_value(histogram.max);
     line["count"] = histogram.count;
     line["sum"] = json_value(histogram.sum);
     line["sum_squares"] = json_value(histogram.sum_squares);
-    line["buckets"] = ordered_json::array();
+    line["buckets"] = Json::array();
     for (size_t i = 1; i < histogram.bucket_counts.size(); ++i) {
       if (histogram.bucket_counts[i] == 0) continue;
       line["buckets"].push_back(
@@ -99,7 +97,7 @@ class JsonlTracker final : public Tracker {
   }
 
   void write_text(std::string_view name, std::string_view text, int64_t step) override {
-    ordered_json line = line_at(step);
+    Json line = line_at(step);
     line["text"] = name;
     line["content"] = text;
     append(line);
@@ -109,8 +107,8 @@ class JsonlTracker final : public Tracker {
   void close(RunStatus status) override { file_.close(); }
 
  private:
-  static ordered_json line_at(int64_t step) { return {{"step", step}, {"time", seconds_since_1970()}}; }
-  void append(const ordered_json& line) { file_.append(json_text(line) + "\n"); }
+  static Json line_at(int64_t step) { return {{"step", step}, {"time", seconds_since_1970()}}; }
+  void append(const Json& line) { file_.append(json_text(line) + "\n"); }
 
   OutputFile file_;
 };

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
@@ -18,8 +18,6 @@
 
 namespace lockstep::track {
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr size_t kMaxKeyBytes = 250;
 constexpr size_t kMaxParameterBytes = 6000;
@@ -73,19 +71,18 @@ const char* name_of(RunStatus status) {
 
 struct MlflowApi::Answer {
   int status = 0;
-  ordered_json body;
+  Json body;
   std::string message = {};  // what is wrong, when the status is not 200
 };
 
 MlflowApi::MlflowApi(const MlflowSettings& settings) : settings_(settings), http_(settings.credentials) {}
 
-MlflowApi::Answer MlflowApi::ask(std::string_view method, const std::string& call, const ordered_json* body) {
+MlflowApi::Answer MlflowApi::ask(std::string_view method, const std::string& call, const Json* body) {
   const HttpResponse response = http_.send({.method = std::string(method),
                                             .url = settings_.tracking_uri + "/api/2.0/mlflow/" + call,
                                             .content_type = "application/json",
                                             .body = body != nullptr ? json_text(*body) : ""});
-  Answer answer{.status = response.status,
-                .body = ordered_json::parse(response.body, nullptr, /*allow_exceptions=*/false)};
+  Answer answer{.status = response.status, .body = Json::try_parse(response.body).value_or(nullptr)};
   if (response.status == 200 && answer.body.is_object()) return answer;
   if (answer.body.is_object()) answer.message = answer.body.value("message", "");
   if (answer.message.empty()) answer.message = cut(response.body, 200);
@@ -100,8 +97,7 @@ MlflowApi::Answer MlflowApi::ask(std::string_view method, const std::string& cal
   return answer;
 }
 
-MlflowApi::Answer MlflowApi::demand(std::string_view method, const std::string& call,
-                                    const ordered_json& body) {
+MlflowApi::Answer MlflowApi::demand(std::string_view method, const std::string& call, const Json& body) {
   Answer answer = ask(method, call, &body);
   if (answer.status != 200) throw ConfigError("track", answer.message);
   return answer;
@@ -113,13 +109,13 @@ void MlflowApi::open_run() {
 }
 
 bool MlflowApi::resume_run() {
-  const ordered_json body = {{"run_id", settings_.run_id}, {"status", "RUNNING"}};
+  const Json body = {{"run_id", settings_.run_id}, {"status", "RUNNING"}};
   const Answer answer = ask("POST", "runs/update", &body);
   if (answer.status != 200) {
     if (settings_.run_id_is_asked_for) throw ConfigError("track", answer.message);
     return false;
   }
-  const ordered_json& info = answer.body.at("run_info");
+  const Json& info = answer.body.at("run_info");
   artifact_uri_ = info.value("artifact_uri", "");
   run_id_ = settings_.run_id;
   return true;
@@ -130,7 +126,7 @@ std::string MlflowApi::experiment_id() {
       "experiments/get-by-name?experiment_name=" + url_encoded(settings_.experiment_name);
   Answer answer = ask("GET", find, nullptr);
   if (answer.status == 404) {
-    const ordered_json body = {{"name", settings_.experiment_name}};
+    const Json body = {{"name", settings_.experiment_name}};
     const Answer made = ask("POST", "experiments/create", &body);
     if (made.status == 200) return made.body.at("experiment_id").get<std::string>();
     // Another run may have made it meanwhile.
@@ -138,7 +134,7 @@ std::string MlflowApi::experiment_id() {
     if (answer.status != 200) throw ConfigError("track", made.message);
   }
   if (answer.status != 200) throw ConfigError("track", answer.message);
-  const ordered_json& experiment = answer.body.at("experiment");
+  const Json& experiment = answer.body.at("experiment");
   if (experiment.value("lifecycle_stage", "") == "deleted") {
     throw ConfigError("track",
                       fmt::format("the experiment is deleted, restore it or set MLFLOW_EXPERIMENT_NAME to "
@@ -150,21 +146,20 @@ std::string MlflowApi::experiment_id() {
 
 void MlflowApi::create_run(const std::string& experiment) {
   const std::string program = std::filesystem::path(base::own_executable()).filename();
-  ordered_json tags = {{{"key", "mlflow.source.name"}, {"value", program}},
-                       {{"key", "mlflow.source.type"}, {"value", "LOCAL"}}};
+  Json tags = {{{"key", "mlflow.source.name"}, {"value", program}},
+               {{"key", "mlflow.source.type"}, {"value", "LOCAL"}}};
   if (!settings_.user.empty()) tags.push_back({{"key", "mlflow.user"}, {"value", settings_.user}});
-  ordered_json body = {
-      {"experiment_id", experiment}, {"start_time", milliseconds_since_1970()}, {"tags", tags}};
+  Json body = {{"experiment_id", experiment}, {"start_time", milliseconds_since_1970()}, {"tags", tags}};
   if (!settings_.run_name.empty()) body["run_name"] = settings_.run_name;
   const Answer answer = demand("POST", "runs/create", body);
-  const ordered_json& info = answer.body.at("run").at("info");
+  const Json& info = answer.body.at("run").at("info");
   artifact_uri_ = info.value("artifact_uri", "");
   run_id_ = info.at("run_id").get<std::string>();
 }
 
 void MlflowApi::log_metrics(std::span<const MlflowMetric> metrics) {
   base::check(metrics.size() <= kMaxMetrics, "a batch of metrics within MLflow's limit");
-  ordered_json list = ordered_json::array();
+  Json list = Json::array();
   for (const MlflowMetric& metric : metrics) {
     list.push_back({{"key", metric.key},
                     {"value", json_value(metric.value)},
@@ -176,7 +171,7 @@ void MlflowApi::log_metrics(std::span<const MlflowMetric> metrics) {
 
 void MlflowApi::log_parameters(std::span<const MlflowParameter> parameters) {
   base::check(parameters.size() <= kMaxParameters, "a batch of parameters within MLflow's limit");
-  ordered_json list = ordered_json::array();
+  Json list = Json::array();
   for (const MlflowParameter& parameter : parameters) {
     list.push_back({{"key", parameter.key}, {"value", cut(parameter.value, kMaxParameterBytes)}});
   }

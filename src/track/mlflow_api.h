@@ -2,9 +2,9 @@
 
 #include <lockstep/tracker.h>
 
+#include <lockstep/json.h>
 #include <chrono>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,9 +62,9 @@ class MlflowApi {
 
  private:
   struct Answer;
-  Answer ask(std::string_view method, const std::string& call, const nlohmann::ordered_json* body);
+  Answer ask(std::string_view method, const std::string& call, const Json* body);
   // Throws unless the status is 200.
-  Answer demand(std::string_view method, const std::string& call, const nlohmann::ordered_json& body);
+  Answer demand(std::string_view method, const std::string& call, const Json& body);
   bool resume_run();
   std::string experiment_id();
   void create_run(const std::string& experiment);

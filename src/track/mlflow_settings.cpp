@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 
 #include "base/atomic_file.h"
 #include "track/output_file.h"
@@ -26,7 +26,7 @@ std::string tracking_uri(const base::Environment& environment) {
 
 // The id that a run of this server has left; empty when there is none.
 std::string saved_run_id(const std::filesystem::path& file, const std::string& uri) {
-  const auto saved = nlohmann::json::parse(read_file(file), nullptr, /*allow_exceptions=*/false);
+  const Json saved = Json::try_parse(read_file(file)).value_or(nullptr);
   const auto text_of = [&](const char* key) {
     return saved.is_object() && saved.contains(key) && saved[key].is_string() ? saved[key].get<std::string>()
                                                                               : "";
@@ -68,9 +68,8 @@ std::string without_credentials(const std::string& uri) {
 void save_run_id(const MlflowSettings& settings, const std::string& run_id) {
   if (settings.run_file.empty()) return;
   make_folder(settings.run_file.parent_path());
-  const nlohmann::ordered_json saved = {{"tracking_uri", without_credentials(settings.tracking_uri)},
-                                        {"run_id", run_id}};
-  base::publish_file(settings.run_file, saved.dump() + "\n");
+  const Json saved = {{"tracking_uri", without_credentials(settings.tracking_uri)}, {"run_id", run_id}};
+  base::publish_file(settings.run_file, saved.dump({.order = Json::Order::kAsAdded}) + "\n");
 }
 
 }  // namespace lockstep::track

@@ -40,8 +40,9 @@ fs::path checkpoint_at(const fs::path& path) {
 
 // The resume option of the run that saved this.
 std::string began_from(const fs::path& path) {
-  const nlohmann::json metadata = checkpoint::Reader(path).metadata();
-  return metadata.value("/config/resume"_json_pointer, std::string());
+  const Json metadata = checkpoint::Reader(path).metadata();
+  const Json* const config = metadata.find("config");
+  return config == nullptr ? "" : config->value("resume", "");
 }
 
 }  // namespace

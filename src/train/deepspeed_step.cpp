@@ -10,6 +10,7 @@
 #include "deepspeed/failure.h"
 #include "engine/engine_impl.h"
 #include "engine/sharded_options.h"
+#include "shard/checked_options.h"
 #include "train/governed_options.h"
 #include "train/weighted_result.h"
 
@@ -32,15 +33,6 @@ std::string dtype_name(DeepSpeedConfig::Dtype dtype) {
     case DeepSpeedConfig::Dtype::kFp32: break;
   }
   return "float32";
-}
-
-std::string offload_name(OffloadDevice device) {
-  switch (device) {
-    case OffloadDevice::kCpu: return "cpu";
-    case OffloadDevice::kNvme: return "nvme";
-    case OffloadDevice::kNone: break;
-  }
-  return "none";
 }
 
 // Two would set one learning rate.
@@ -71,9 +63,9 @@ void refuse(bool is_set, const char* field) {
 // A program may set its own values in code and leave it to its users to bring a file, so that
 // this is no error, as it is for a flag.
 void say_what_gives_way(const DeepSpeedConfig& file, const TrainConfig& set, const TrainConfig& governed) {
-  const auto values = [](const TrainConfig& config) { return nlohmann::json::parse(config.to_json()); };
-  const nlohmann::json asked = values(set);
-  const nlohmann::json result = values(governed);
+  const auto values = [](const TrainConfig& config) { return Json::parse(config.to_json()); };
+  const Json asked = values(set);
+  const Json result = values(governed);
   for (const GovernedOption& option : governed_changes(file, values(TrainConfig{}), asked)) {
     if (!asked.contains(option.name) || asked.at(option.name) == result.at(option.name)) continue;
     base::log_warning("train",
@@ -104,8 +96,8 @@ TrainConfig governed_by(const DeepSpeedConfig& file, TrainConfig config, const W
   const ShardedOptions sharded = engine::sharded_options(file);
   config.zero.persistence_threshold = sharded.persistence_threshold;
   config.zero.overlap_gather = sharded.overlap_gather;
-  config.zero.offload_optimizer = offload_name(sharded.offload_optimizer.device);
-  config.zero.offload_param = offload_name(sharded.offload_param.device);
+  config.zero.offload_optimizer = shard::name_of(sharded.offload_optimizer.device);
+  config.zero.offload_param = shard::name_of(sharded.offload_param.device);
   config.zero.nvme_path = sharded.offload_optimizer.nvme_path;
   config.find_unused_parameters = sharded.find_unused_parameters;
   if (world.is_main()) say_what_gives_way(file, set, config);
@@ -147,8 +139,8 @@ bool DeepSpeedStep::may_skip() const { return impl().scaler.has_value(); }
 bool DeepSpeedStep::prepare_evaluation() { return impl().replica->prepare_evaluation(); }
 ShardedModel* DeepSpeedStep::sharded() { return impl().replica->sharded(); }
 std::chrono::nanoseconds DeepSpeedStep::exposed_wait() { return impl().replica->exposed_wait(); }
-nlohmann::json DeepSpeedStep::state() { return impl().state(); }
-void DeepSpeedStep::load_state(const nlohmann::json& state, int64_t step) {
+Json DeepSpeedStep::state() { return impl().state(); }
+void DeepSpeedStep::load_state(const Json& state, int64_t step) {
   impl().load_state(state, step, /*with_schedule=*/true);
 }
 

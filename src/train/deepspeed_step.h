@@ -32,8 +32,8 @@ class DeepSpeedStep final : public EngineCore {
   std::chrono::nanoseconds exposed_wait();
 
   // For checkpoints: JSON.
-  nlohmann::json state();
-  void load_state(const nlohmann::json& state, int64_t step);
+  Json state();
+  void load_state(const Json& state, int64_t step);
 };
 
 // The configuration of a training that `file` governs: its batch, dtype, precision,

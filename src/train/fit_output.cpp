@@ -7,9 +7,9 @@
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
+#include <lockstep/json.h>
 #include <cctype>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/log.h"
@@ -45,8 +45,8 @@ std::vector<std::string> tracker_names(const TrainConfig& config) {
 // Fields that are not what they are by default: what makes this run.
 void FitLoop::announce() const {
   if (!config_.verbose || !world_.is_main()) return;
-  const nlohmann::json own = nlohmann::json::parse(config_.to_json());
-  const nlohmann::json usual = nlohmann::json::parse(TrainConfig().to_json());
+  const Json own = Json::parse(config_.to_json());
+  const Json usual = Json::parse(TrainConfig().to_json());
   std::vector<std::string> changed;
   for (const auto& [name, value] : own.items()) {
     if (value != usual.at(name)) changed.push_back(fmt::format("{} = {}", name, value.dump()));

@@ -2,11 +2,11 @@
 
 namespace lockstep::train {
 
-std::vector<GovernedOption> governed_changes(const DeepSpeedConfig& file, const nlohmann::json& before,
-                                             const nlohmann::json& after) {
+std::vector<GovernedOption> governed_changes(const DeepSpeedConfig& file, const Json& before,
+                                             const Json& after) {
   std::vector<GovernedOption> changes;
   const auto look_at = [&](bool governs, const char* name, const char* key) {
-    const nlohmann::json unset;
+    const Json unset;
     if (governs && before.value(name, unset) != after.value(name, unset)) changes.push_back({name, key});
   };
   const bool has_batch = file.train_batch_size || file.train_micro_batch_size_per_gpu;

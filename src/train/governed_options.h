@@ -2,7 +2,7 @@
 
 #include <lockstep/deepspeed_config.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 #include <string>
 #include <vector>
 
@@ -16,7 +16,7 @@ struct GovernedOption {
 
 // Those that `file` governs and whose values in `after` are not those in `before`: both are
 // JSON objects of options by name. An option that is in neither is passed over.
-std::vector<GovernedOption> governed_changes(const DeepSpeedConfig& file, const nlohmann::json& before,
-                                             const nlohmann::json& after);
+std::vector<GovernedOption> governed_changes(const DeepSpeedConfig& file, const Json& before,
+                                             const Json& after);
 
 }  // namespace lockstep::train

@@ -5,7 +5,7 @@
 #include <lockstep/error.h>
 #include <lockstep/version.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 
 #include "base/environment.h"
 #include "base/log.h"
@@ -35,7 +35,7 @@ CommunicatorOptions communicator_options(const TrainConfig& config, c10::Device 
 
 // A job whose ranks disagree about what they are must not start to train.
 void check_agreement(const World& world) {
-  const nlohmann::json own = {
+  const Json own = {
       {"version", kVersion}, {"world_size", world.size()}, {"backend", world.communicator().backend()}};
   const std::vector<std::string> all = world.communicator().all_gather_bytes(own.dump());
   for (int rank = 0; rank < world.size(); ++rank) {

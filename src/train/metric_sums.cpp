@@ -11,8 +11,8 @@ namespace {
 constexpr std::string_view kLoss = "loss";
 
 // As bytes: JSON would lose infinities and NaN.
-nlohmann::json to_bits(double value) { return std::bit_cast<uint64_t>(value); }
-double from_bits(const nlohmann::json& bits) { return std::bit_cast<double>(bits.get<uint64_t>()); }
+Json to_bits(double value) { return std::bit_cast<uint64_t>(value); }
+double from_bits(const Json& bits) { return std::bit_cast<double>(bits.get<uint64_t>()); }
 
 }  // namespace
 
@@ -53,7 +53,7 @@ MetricSums::Means MetricSums::own() const {
 }
 
 std::map<std::string, MetricSums::Sum> MetricSums::gather(const Communicator& communicator) const {
-  nlohmann::json own = nlohmann::json::object();
+  Json own = Json::object();
   for (const auto& [name, sum] : sums_) {
     const double on_device = sum.on_device.defined() ? scalar_value(sum.on_device) : 0;
     own[name] = {to_bits(sum.value + on_device), to_bits(sum.count)};
@@ -61,7 +61,7 @@ std::map<std::string, MetricSums::Sum> MetricSums::gather(const Communicator& co
   std::map<std::string, Sum> totals;
   // In the order of the ranks: every rank gets the same bits.
   for (const std::string& part : communicator.all_gather_bytes(own.dump())) {
-    const nlohmann::json other = nlohmann::json::parse(part);
+    const Json other = Json::parse(part);
     for (const auto& [name, sum] : other.items()) {
       totals[name].value += from_bits(sum.at(0));
       totals[name].count += from_bits(sum.at(1));
@@ -79,15 +79,15 @@ MetricSums::Means MetricSums::over(const Communicator& communicator) const {
   return means;
 }
 
-nlohmann::json MetricSums::totals(const Communicator& communicator) const {
-  nlohmann::json result = nlohmann::json::object();
+Json MetricSums::totals(const Communicator& communicator) const {
+  Json result = Json::object();
   for (const auto& [name, sum] : gather(communicator)) {
     result[name] = {to_bits(sum.value), to_bits(sum.count)};
   }
   return result;
 }
 
-void MetricSums::load_totals(const nlohmann::json& totals) {
+void MetricSums::load_totals(const Json& totals) {
   sums_.clear();
   for (const auto& [name, sum] : totals.items()) {
     sums_[name] = {from_bits(sum.at(0)), from_bits(sum.at(1)), {}};

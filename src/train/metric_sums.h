@@ -4,9 +4,9 @@
 #include <c10/core/Device.h>
 #include <lockstep/loss.h>
 
+#include <lockstep/json.h>
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -41,8 +41,8 @@ class MetricSums {
 
   // The sums and counts of all ranks, for a checkpoint in the middle of an epoch; and
   // back, on one rank. Every rank calls totals().
-  nlohmann::json totals(const Communicator& communicator) const;
-  void load_totals(const nlohmann::json& totals);
+  Json totals(const Communicator& communicator) const;
+  void load_totals(const Json& totals);
 
  private:
   struct Sum {

@@ -6,9 +6,9 @@
 #include <lockstep/world.h>
 #include <unistd.h>
 
+#include <lockstep/json.h>
 #include <ctime>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/atomic_file.h"
@@ -73,19 +73,19 @@ fs::path folder_of(const TrainConfig& config, int run) {
 // Where every rank is, for who reads the folder later. Every rank calls it.
 std::string ranks_json(const World& world) {
   const RankMap& map = world.map();
-  const nlohmann::ordered_json own = {{"rank", map.rank},
-                                      {"local_rank", map.local_rank},
-                                      {"host", map.host},
-                                      {"device", world.device().str()}};
-  nlohmann::ordered_json result = {{"backend", world.communicator().backend()},
-                                   {"launcher", to_string(map.launcher)},
-                                   {"ranks", nlohmann::ordered_json::array()}};
+  const Json own = {{"rank", map.rank},
+                    {"local_rank", map.local_rank},
+                    {"host", map.host},
+                    {"device", world.device().str()}};
+  Json result = {{"backend", world.communicator().backend()},
+                 {"launcher", to_string(map.launcher)},
+                 {"ranks", Json::array()}};
   // A host's name may be any bytes.
-  const std::string text = own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string text = own.dump(Json::Print{.order = Json::Order::kAsAdded, .replace_invalid = true});
   for (const std::string& place : world.communicator().all_gather_bytes(text)) {
-    result["ranks"].push_back(nlohmann::ordered_json::parse(place));
+    result["ranks"].push_back(Json::parse(place));
   }
-  return result.dump(1) + "\n";
+  return result.dump({.indent = 1, .order = Json::Order::kAsAdded}) + "\n";
 }
 
 [[noreturn]] void refuse(const TrainConfig& config, const std::exception& error) {

@@ -32,38 +32,40 @@ void add_whole(Snapshot& snapshot, const TrainState& state) {
   }
 }
 
-nlohmann::json data_position(const BatchSource& data) {
-  nlohmann::json loaders = nlohmann::json::object();
+Json data_position(const BatchSource& data) {
+  Json loaders = Json::object();
   for (const auto& [name, state] : data.state()) {
     loaders[name] = {{"seed", state.seed}, {"epoch", state.epoch}, {"position", state.position}};
   }
   return {{"loaders", loaders}, {"batches_done", data.batches_done()}};
 }
 
-void restore_data(const nlohmann::json& position, BatchSource& data) {
+void restore_data(const Json& position, BatchSource& data) {
   std::map<std::string, SamplerState> states;
   for (const auto& [name, state] : position.at("loaders").items()) {
-    states[name] = {state.at("seed"), state.at("epoch"), state.at("position")};
+    SamplerState& saved = states[name];
+    state.at("seed").get_to(saved.seed);
+    state.at("epoch").get_to(saved.epoch);
+    state.at("position").get_to(saved.position);
   }
-  data.load_state(states, position.at("batches_done"));
+  data.load_state(states, position.at("batches_done").get<int64_t>());
 }
 
-nlohmann::json callback_states(const std::vector<std::shared_ptr<Callback>>& callbacks) {
-  nlohmann::json states = nlohmann::json::array();
+Json callback_states(const std::vector<std::shared_ptr<Callback>>& callbacks) {
+  Json states = Json::array();
   for (const auto& callback : callbacks) {
     states.push_back({{"name", callback->name()}, {"state", callback->state()}});
   }
   return states;
 }
 
-void restore_callbacks(const nlohmann::json& states,
-                       const std::vector<std::shared_ptr<Callback>>& callbacks) {
+void restore_callbacks(const Json& states, const std::vector<std::shared_ptr<Callback>>& callbacks) {
   std::vector<bool> used(states.size());
   for (const auto& callback : callbacks) {
     for (size_t i = 0; i < states.size(); ++i) {
       if (used[i] || states[i].at("name") != callback->name()) continue;
       used[i] = true;
-      const std::string state = states[i].at("state");
+      const std::string& state = states[i].at("state").text();
       if (!state.empty()) callback->load_state(state);
       break;
     }
@@ -71,16 +73,14 @@ void restore_callbacks(const nlohmann::json& states,
 }
 
 // NaN and infinities are no JSON.
-nlohmann::json number(double value) {
-  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(fmt::format("{}", value));
-}
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", value)); }
 
-double number_of(const nlohmann::json& value) {
+double number_of(const Json& value) {
   return value.is_string() ? std::stod(value.get<std::string>()) : value.get<double>();
 }
 
-nlohmann::json numbers(const std::map<std::string, double>& values) {
-  nlohmann::json result = nlohmann::json::object();
+Json numbers(const std::map<std::string, double>& values) {
+  Json result = Json::object();
   for (const auto& [name, value] : values) result[name] = number(value);
   return result;
 }
@@ -94,7 +94,7 @@ void restore_model(const Reader& reader, const TrainState& state) {
   }
 }
 
-void restore_optimizer(const Reader& reader, const nlohmann::json& metadata, TrainState& state) {
+void restore_optimizer(const Reader& reader, const Json& metadata, TrainState& state) {
   if (state.optimizer != nullptr) {
     if (!metadata.contains("optimizer")) {
       throw ConfigError("train", fmt::format("the checkpoint '{}' holds no optimizer with gradients",
@@ -112,13 +112,12 @@ void restore_optimizer(const Reader& reader, const nlohmann::json& metadata, Tra
 
 void restore_engine(const Reader& reader, TrainState& state) {
   if (state.deepspeed == nullptr) return;
-  state.deepspeed->load_state(reader.metadata().value(engine::kSection, nlohmann::json::object()),
-                              reader.step());
+  state.deepspeed->load_state(reader.metadata().value(engine::kSection, Json::object()), reader.step());
 }
 
 // Of another program: it tells nothing of epochs and data, which begin anew.
 void restore_imported(const Reader& reader, TrainState& state) {
-  const nlohmann::json& metadata = reader.metadata();
+  const Json& metadata = reader.metadata();
   const std::string folder = reader.folder().string();
   if (!metadata.contains("optimizer")) {
     base::log_info("train", "'{}' holds weights alone: training starts with them", folder);
@@ -151,14 +150,14 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
   snapshot.world_size = world.size();
   const std::vector<std::string> streams =
       world.communicator().all_gather_bytes(random_state(world.device()));
-  nlohmann::json epoch_sums = state.sums.totals(world.communicator());
+  Json epoch_sums = state.sums.totals(world.communicator());
   if (state.sharded != nullptr) {
     engine::add_parts(snapshot, *state.model.module(), *state.sharded, world.is_main());
   } else if (world.is_main()) {
     add_whole(snapshot, state);
   }
   if (!world.is_main()) return snapshot;  // rank 0 has what is not divided
-  nlohmann::json& metadata = snapshot.metadata;
+  Json& metadata = snapshot.metadata;
   if (state.scaler != nullptr) metadata["scaler"] = state.scaler->state();
   if (state.deepspeed != nullptr) metadata[engine::kSection] = state.deepspeed->state();
   if (state.average != nullptr) engine::add_section(snapshot, "average", state.average->state());
@@ -174,12 +173,12 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
   metadata["epochs_done"] = state.epochs_done;
   metadata["metrics"] = numbers(state.result.metrics);
   metadata["best_validation"] = number(state.best_validation);
-  metadata["config"] = nlohmann::json::parse(config);
+  metadata["config"] = Json::parse(config);
   return snapshot;
 }
 
 void restore_snapshot(const Reader& reader, TrainState& state, const World& world, uint64_t seed) {
-  const nlohmann::json& metadata = reader.metadata();
+  const Json& metadata = reader.metadata();
   restore_model(reader, state);
   if (!metadata.contains("epochs_done")) {
     restore_imported(reader, state);
@@ -193,11 +192,11 @@ void restore_snapshot(const Reader& reader, TrainState& state, const World& worl
     if (!average.empty()) state.average->load_state(average);
   }
   state.result.step = reader.step();
-  state.result.iteration = metadata.at("iteration");
+  metadata.at("iteration").get_to(state.result.iteration);
   for (const auto& [name, value] : metadata.at("metrics").items()) {
     state.result.metrics[name] = number_of(value);
   }
-  state.epochs_done = metadata.at("epochs_done");
+  metadata.at("epochs_done").get_to(state.epochs_done);
   // Who asks for more epochs than were asked for then wants it to go on.
   const bool same_end = metadata.at("config").value("max_iter", -1) == state.max_iter;
   state.stopped = same_end ? metadata.value("stopped", "") : "";

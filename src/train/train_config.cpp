@@ -160,7 +160,7 @@ void check_together(const TrainConfig& config) {
 
 // What a user sets beside a DeepSpeed configuration that says it, too: one of them would be
 // ignored.
-void refuse_governed(const TrainConfig& config, const nlohmann::json& before, const nlohmann::json& after) {
+void refuse_governed(const TrainConfig& config, const Json& before, const Json& after) {
   if (config.deepspeed_config.empty()) return;
   const DeepSpeedConfig file = DeepSpeedConfig::from_argument(config.deepspeed_config);
   for (const train::GovernedOption& option : train::governed_changes(file, before, after)) {
@@ -193,10 +193,10 @@ void train::parse_options(const std::string& description, const config::OptionTa
                           int argc, const char* const* argv, const std::set<std::string>& instead_of) {
   config::OptionTable table(description);
   table.add_config_file().add_all(own).add_all(options_of(config), instead_of);
-  const nlohmann::json before = table.to_json();
+  const Json before = table.to_json();
   table.parse(argc, argv);
   refuse_governed(config, before, table.to_json());
-  const nlohmann::json values = own.to_json();
+  const Json values = own.to_json();
   for (const auto& [name, value] : values.items()) {
     if (!value.is_null()) config.hyperparams.emplace(name, config::free_value_of(value));
   }

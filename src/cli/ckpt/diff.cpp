@@ -2,10 +2,10 @@
 #include <lockstep/exit_status.h>
 #include <torch/torch.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/ckpt/commands.h"
@@ -89,14 +89,12 @@ void print_table(const std::vector<DifferenceRow>& rows, size_t different) {
 }
 
 // JSON has no infinity: null.
-nlohmann::json number(double value) {
-  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
-}
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 void print_json(const std::vector<DifferenceRow>& rows, size_t different) {
-  nlohmann::json result = {{"different", different}, {"tensors", nlohmann::json::array()}};
+  Json result = {{"different", different}, {"tensors", Json::array()}};
   for (const DifferenceRow& row : rows) {
-    nlohmann::json item = {{"name", row.name}, {"differs", row.differs}};
+    Json item = {{"name", row.name}, {"differs", row.differs}};
     if (!row.what.empty()) item["what"] = row.what;
     if (row.values) {
       item.update({{"elements", row.values->elements},
@@ -105,7 +103,7 @@ void print_json(const std::vector<DifferenceRow>& rows, size_t different) {
     }
     result["tensors"].push_back(std::move(item));
   }
-  fmt::print("{}\n", result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  fmt::print("{}\n", result.dump(Json::Print{.indent = 2, .replace_invalid = true}));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 #include <lockstep/exit_status.h>
 #include <torch/torch.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 
 #include "checkpoint/reader.h"
 #include "cli/ckpt/commands.h"
@@ -11,8 +11,6 @@
 
 namespace lockstep::cli::ckpt {
 namespace {
-
-using json = nlohmann::ordered_json;  // printed as it was put together
 
 struct TensorRow {
   std::string name;
@@ -23,7 +21,7 @@ struct TensorRow {
 
 // What is known besides the tensors, and the tensors.
 struct Content {
-  json facts = json::object();
+  Json facts = Json::object();
   std::vector<TensorRow> tensors;
 };
 
@@ -63,18 +61,19 @@ int64_t total_bytes(const Content& content) {
 
 void print_json(Content content) {
   content.facts["bytes"] = total_bytes(content);
-  content.facts["tensors"] = json::array();
+  content.facts["tensors"] = Json::array();
   for (const TensorRow& tensor : content.tensors) {
     content.facts["tensors"].push_back({{"name", tensor.name},
                                         {"dtype", dtype_text(tensor.dtype)},
                                         {"shape", tensor.shape},
                                         {"bytes", tensor.bytes}});
   }
-  fmt::print("{}\n", content.facts.dump(2, ' ', false, json::error_handler_t::replace));
+  fmt::print("{}\n", content.facts.dump(
+                         Json::Print{.indent = 2, .order = Json::Order::kAsAdded, .replace_invalid = true}));
 }
 
 // Text without quotes, a section of its own for what has parts.
-void print_facts(const json& facts) {
+void print_facts(const Json& facts) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& [key, value] : facts.items()) {
     if (key == "metadata") continue;
@@ -83,7 +82,8 @@ void print_facts(const json& facts) {
   fmt::print("{}", table_text(rows, {false, false}));
   if (!facts.contains("metadata")) return;
   for (const auto& [key, value] : facts["metadata"].items()) {
-    fmt::print("\n{}\n{}\n", key, value.dump(2, ' ', false, json::error_handler_t::replace));
+    fmt::print("\n{}\n{}\n", key,
+               value.dump(Json::Print{.indent = 2, .order = Json::Order::kAsAdded, .replace_invalid = true}));
   }
 }
 

@@ -2,8 +2,8 @@
 #include <lockstep/error.h>
 #include <lockstep/exit_status.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "checkpoint/catalog.h"
@@ -70,13 +70,13 @@ void print_table(const std::vector<CheckpointRow>& rows) {
 }
 
 void print_json(const std::vector<CheckpointRow>& rows) {
-  nlohmann::json result = nlohmann::json::array();
+  Json result = Json::array();
   for (const CheckpointRow& row : rows) {
-    nlohmann::json item = {{"step", row.entry.step},
-                           {"path", row.entry.path.string()},
-                           {"valid", row.entry.valid()},
-                           {"latest", row.latest},
-                           {"best", row.best}};
+    Json item = {{"step", row.entry.step},
+                 {"path", row.entry.path.string()},
+                 {"valid", row.entry.valid()},
+                 {"latest", row.latest},
+                 {"best", row.best}};
     if (!row.entry.valid()) item["problem"] = row.entry.problem;
     if (row.manifest) {
       item.update({{"epoch", row.manifest->epoch},
@@ -88,7 +88,7 @@ void print_json(const std::vector<CheckpointRow>& rows) {
     if (row.entry.metric) item["metric"] = *row.entry.metric;
     result.push_back(std::move(item));
   }
-  fmt::print("{}\n", result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  fmt::print("{}\n", result.dump(Json::Print{.indent = 2, .replace_invalid = true}));
 }
 
 }  // namespace

@@ -4,10 +4,10 @@
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "cli/ckpt/text.h"
 
@@ -16,7 +16,6 @@ namespace {
 
 using ckpt::dtype_text;
 using ckpt::table_text;
-using json = nlohmann::ordered_json;
 
 constexpr const char* kMeasured =
     "measured: the peak of a forward and a backward of one sample and of two on this CPU, beside the states";
@@ -107,18 +106,18 @@ std::string text_of(const Answer& answer) {
 }
 
 std::string json_of(const Answer& answer) {
-  json result = {{"model", answer.model},         {"parameters", answer.stages.front().plan.elements},
+  Json result = {{"model", answer.model},         {"parameters", answer.stages.front().plan.elements},
                  {"precision", answer.precision}, {"optimizer", answer.optimizer},
                  {"world", answer.world},         {"batch_size", answer.batch_size}};
   result["activations"] = {
-      {"bytes", answer.activation_bytes ? json(*answer.activation_bytes) : json(nullptr)},
+      {"bytes", answer.activation_bytes ? Json(*answer.activation_bytes) : Json(nullptr)},
       {"method", answer.activation_bytes ? kMeasured : why_unknown(answer)},
       {"checkpointing", answer.activation_checkpointing}};
   if (answer.memory_bytes) result["memory"] = *answer.memory_bytes;
-  result["stages"] = json::array();
+  result["stages"] = Json::array();
   for (const Answer::Stage& stage : answer.stages) {
     const ShardedModel::Memory& memory = stage.plan.memory;
-    json own = {{"stage", stage.stage},
+    Json own = {{"stage", stage.stage},
                 {"bytes",
                  {{"parameters", memory.parameters},
                   {"gradients", memory.gradients},
@@ -128,7 +127,7 @@ std::string json_of(const Answer& answer) {
                   {"other", stage.plan.other_bytes},
                   {"total", answer.total(stage)}}}};
     if (answer.memory_bytes) own["fits"] = answer.fits(stage);
-    own["buckets"] = json::array();
+    own["buckets"] = Json::array();
     for (const ZeroPlan::Bucket& bucket : stage.plan.buckets) {
       own["buckets"].push_back({{"dtype", dtype_text(bucket.dtype)},
                                 {"elements", bucket.elements},
@@ -141,7 +140,7 @@ std::string json_of(const Answer& answer) {
     }
     result["stages"].push_back(std::move(own));
   }
-  return result.dump(2) + "\n";
+  return result.dump({.indent = 2, .order = Json::Order::kAsAdded}) + "\n";
 }
 
 int64_t parse_bytes(const std::string& text) {

@@ -5,10 +5,10 @@
 #include <lockstep/error.h>
 #include <unistd.h>
 
+#include <lockstep/json.h>
 #include <filesystem>
 #include <fstream>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <system_error>
@@ -17,10 +17,8 @@
 namespace lockstep::comm::shm {
 namespace {
 
-using nlohmann::json;
-
 // What a rank tells the others of itself.
-json hello(const std::shared_ptr<Mapping>& memory, uint64_t magic) {
+Json hello(const std::shared_ptr<Mapping>& memory, uint64_t magic) {
   std::string boot_id;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot_id);
   std::error_code ignored;
@@ -77,7 +75,7 @@ std::vector<std::string> exchange(c10d::Store& store, const char* what, int rank
                                 rank, peer, why));
 }
 
-std::shared_ptr<Mapping> map_home(const json& own, const json& peer, int own_rank, int peer_rank) {
+std::shared_ptr<Mapping> map_home(const Json& own, const Json& peer, int own_rank, int peer_rank) {
   for (const char* field : {"host", "pid_namespace"}) {
     if (own.at(field) != peer.at(field)) {
       refuse(own_rank, peer_rank,
@@ -92,7 +90,8 @@ std::shared_ptr<Mapping> map_home(const json& own, const json& peer, int own_ran
     return *reinterpret_cast<const std::shared_ptr<Mapping>*>(peer.at("address").get<uintptr_t>());
   }
   try {
-    return std::make_shared<Mapping>(Mapping::open(peer.at("pid"), peer.at("fd"), peer.at("bytes")));
+    return std::make_shared<Mapping>(
+        Mapping::open(peer.at("pid").get<pid_t>(), peer.at("fd").get<int>(), peer.at("bytes").get<size_t>()));
   } catch (const std::system_error& error) {
     refuse(own_rank, peer_rank, error.what());
   }
@@ -100,12 +99,13 @@ std::shared_ptr<Mapping> map_home(const json& own, const json& peer, int own_ran
 
 std::vector<Peer> map_peers(const std::vector<std::string>& hellos, int rank,
                             const std::shared_ptr<Mapping>& own_memory) {
-  const json own = json::parse(hellos[rank]);
+  const Json own = Json::parse(hellos[rank]);
   std::vector<Peer> peers;
   for (int i = 0; i < static_cast<int>(hellos.size()); ++i) {
-    const json peer = json::parse(hellos[i]);
+    const Json peer = Json::parse(hellos[i]);
     auto memory = i == rank ? own_memory : map_home(own, peer, rank, i);
-    peers.push_back({std::move(memory), PeerProcess(peer.at("pid"), peer.at("start_time"))});
+    peers.push_back(
+        {std::move(memory), PeerProcess(peer.at("pid").get<pid_t>(), peer.at("start_time").get<uint64_t>())});
     if (peers.back().home().magic.load(std::memory_order_acquire) != peer.at("magic").get<uint64_t>()) {
       refuse(rank, i, "its process is not the one that joined");
     }

@@ -17,8 +17,6 @@
 namespace lockstep::interop {
 namespace {
 
-using nlohmann::json;
-
 // As the trainer names what is not the model's own.
 std::string own_name(std::string_view part, const std::string& name) {
   return fmt::format("lockstep/{}/{}", part, name);
@@ -136,7 +134,7 @@ class Assembly {
           "takes the weights alone, and a save with zero_optimization.stage 1 has the names");
     }
     OptimizerKind kind;
-    json groups = json::array();
+    Json groups = Json::array();
     try {
       kind = kind_of_optimizer(states, model().config, options_.optimizer);
       const auto names = group_names();
@@ -147,12 +145,12 @@ class Assembly {
     } catch (const PickleError& error) {
       shards_->fail_optimizer(error.what());
     }
-    json saved = json::object();
+    Json saved = Json::object();
     for (const FlatParameter& parameter : shards_->trained()) {
       add_master(parameter);
       const OptimizerStates::Flat& flat = states.flats.at(parameter.flat);
       if (!flat.has_state) continue;
-      json& state = saved[parameter.name] = {{"tensors", json::array()}};
+      Json& state = saved[parameter.name] = {{"tensors", Json::array()}};
       if (kind.counts_steps) state["step"] = flat.step.value_or(model().steps - model().skipped_steps);
       for (const auto& [field, tensor] : flat.fields) {
         state["tensors"].push_back(field);
@@ -214,7 +212,7 @@ class Assembly {
   }
 
   void add_facts() {
-    json facts = {{"version", model().version.size() < 100 ? model().version : ""},
+    Json facts = {{"version", model().version.size() < 100 ? model().version : ""},
                   {"stage", shards_->stage()},
                   {"ranks", model().ranks},
                   {"global_steps", model().steps},
@@ -226,7 +224,7 @@ class Assembly {
     if (model().schedule != nullptr) {
       if (const auto schedule = plain_value(model().schedule)) facts["lr_scheduler"] = *schedule;
     }
-    json client = json::object();
+    Json client = Json::object();
     for (const auto& [name, value] : model().others) {
       const auto plain = plain_value(value);
       if (plain) {
@@ -244,8 +242,8 @@ class Assembly {
   }
 
   // What lockstep::Engine goes on from; a trainer has a schedule of its own.
-  void add_engine(const json& facts) {
-    json engine = {{"global_steps", model().steps}, {"global_samples", model().samples}};
+  void add_engine(const Json& facts) {
+    Json engine = {{"global_steps", model().steps}, {"global_samples", model().samples}};
     if (facts.contains("client_state")) engine["client_state"] = facts.at("client_state");
     if (result_.metadata.contains("scaler")) engine["scaler"] = result_.metadata.at("scaler");
     if (model().schedule != nullptr) {
@@ -257,15 +255,19 @@ class Assembly {
   }
 
   // As ScheduledLearningRate::state() has it. False: the rate that it began with is not told.
-  bool add_schedule(const json& facts, json& engine) const {
-    const json::json_pointer rate("/config/optimizer/params/lr");
-    const json::json_pointer last("/lr_scheduler/last_batch_iteration");
-    if (!facts.contains(rate) || !facts.at(rate).is_number()) return false;
-    if (!facts.contains(last) || !facts.at(last).is_number_integer()) return false;
-    const int64_t step = std::clamp<int64_t>(facts.at(last).get<int64_t>(), -1, int64_t{1} << 50) + 1;
+  bool add_schedule(const Json& facts, Json& engine) const {
+    const auto find = [&](std::initializer_list<const char*> path) {
+      const Json* value = &facts;
+      for (const char* const name : path) value = value == nullptr ? nullptr : value->find(name);
+      return value;
+    };
+    const Json* const rate = find({"config", "optimizer", "params", "lr"});
+    const Json* const last = find({"lr_scheduler", "last_batch_iteration"});
+    if (rate == nullptr || !rate->is_number()) return false;
+    if (last == nullptr || !last->is_number_integer()) return false;
+    const int64_t step = std::clamp<int64_t>(last->get<int64_t>(), -1, int64_t{1} << 50) + 1;
     const size_t groups = shards_->optimizer()->groups.size();
-    engine["schedule"] = {{"step", step},
-                          {"base_lrs", std::vector<double>(groups, facts.at(rate).get<double>())}};
+    engine["schedule"] = {{"step", step}, {"base_lrs", std::vector<double>(groups, rate->get<double>())}};
     return true;
   }
 

@@ -2,10 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <lockstep/json.h>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -32,7 +32,7 @@ struct DeepSpeedCheckpoint {
   int ranks = 1;
   int64_t step = 0;
   std::vector<Tensor> tensors;
-  nlohmann::json metadata;               // of the checkpoint to write
+  Json metadata;                         // of the checkpoint to write
   std::vector<std::string> left_behind;  // what is in the files and not in here, by name
 };
 

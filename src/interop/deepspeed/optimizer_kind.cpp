@@ -2,9 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "interop/deepspeed/pickle_reading.h"
@@ -79,7 +79,7 @@ std::string which_adam(const OptimizerStates& states, ValueRef config, const std
   return "AdamW";  // without weight decay they are the same
 }
 
-nlohmann::json default_of(const std::string& option) {
+Json default_of(const std::string& option) {
   if (option == "amsgrad" || option == "nesterov") return false;
   if (option == "betas") return {0.9, 0.999};
   return 0.0;
@@ -122,7 +122,7 @@ OptimizerKind kind_of_optimizer(const OptimizerStates& states, ValueRef config, 
   return kind;
 }
 
-nlohmann::json options_of_group(const OptimizerKind& kind, const Dict& options) {
+Json options_of_group(const OptimizerKind& kind, const Dict& options) {
   for (const char* option : {"maximize", "bias_correction"}) {
     ValueRef value = find_member(options, option);
     const bool usual = std::string_view(option) == "bias_correction";
@@ -131,7 +131,7 @@ nlohmann::json options_of_group(const OptimizerKind& kind, const Dict& options) 
                                     option, usual ? "False" : "True", kind.name));
     }
   }
-  nlohmann::json result = nlohmann::json::object();
+  Json result = Json::object();
   for (const std::string& option : kind.options) {
     ValueRef value = find_member(options, option);
     const auto plain = value == nullptr ? default_of(option) : plain_value(value);

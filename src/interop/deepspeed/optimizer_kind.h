@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <lockstep/json.h>
 #include <string>
 #include <vector>
 
@@ -22,6 +22,6 @@ struct OptimizerKind {
 OptimizerKind kind_of_optimizer(const OptimizerStates& states, ValueRef config, const std::string& wanted);
 
 // The options of a group. PickleError names one that has no counterpart.
-nlohmann::json options_of_group(const OptimizerKind& kind, const Dict& options);
+Json options_of_group(const OptimizerKind& kind, const Dict& options);
 
 }  // namespace lockstep::interop

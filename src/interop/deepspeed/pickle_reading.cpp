@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "config/text_cursor.h"
 
@@ -33,18 +33,19 @@ const T& as(ValueRef value, std::string_view what, std::string_view kind) {
   return *result;
 }
 
-bool add_plain(ValueRef value, int depth, size_t& budget, nlohmann::json& to);
+bool add_plain(ValueRef value, int depth, size_t& budget, Json& to);
 
-bool add_plain_items(const std::vector<ValueRef>& items, int depth, size_t& budget, nlohmann::json& to) {
-  to = nlohmann::json::array();
+bool add_plain_items(const std::vector<ValueRef>& items, int depth, size_t& budget, Json& to) {
+  to = Json::array();
   for (ValueRef item : items) {
-    if (!add_plain(item, depth, budget, to.emplace_back())) return false;
+    to.push_back(nullptr);
+    if (!add_plain(item, depth, budget, to.back())) return false;
   }
   return true;
 }
 
-bool add_plain_dict(const Dict& dict, int depth, size_t& budget, nlohmann::json& to) {
-  to = nlohmann::json::object();
+bool add_plain_dict(const Dict& dict, int depth, size_t& budget, Json& to) {
+  to = Json::object();
   for (const auto& [key, value] : dict.items) {
     const auto* name = key->as<std::string>();
     const auto* number = key->as<int64_t>();
@@ -56,7 +57,7 @@ bool add_plain_dict(const Dict& dict, int depth, size_t& budget, nlohmann::json&
 }
 
 // False: it is not plain.
-bool add_plain(ValueRef value, int depth, size_t& budget, nlohmann::json& to) {
+bool add_plain(ValueRef value, int depth, size_t& budget, Json& to) {
   if (depth > kMaxDepth || budget == 0) return false;
   --budget;
   if (value->as<std::monostate>() != nullptr) return true;
@@ -134,8 +135,8 @@ std::optional<double> number_in(ValueRef value) {
   return std::nullopt;
 }
 
-std::optional<nlohmann::json> plain_value(ValueRef value) {
-  nlohmann::json result;
+std::optional<Json> plain_value(ValueRef value) {
+  Json result;
   size_t budget = kMaxPlainValues;
   if (!add_plain(value, 0, budget, result)) return std::nullopt;
   return result;

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <lockstep/json.h>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +33,6 @@ std::optional<double> number_in(ValueRef value);
 
 // Numbers, text, and lists and dicts of them; nullopt where anything else is in it, or too
 // much.
-std::optional<nlohmann::json> plain_value(ValueRef value);
+std::optional<Json> plain_value(ValueRef value);
 
 }  // namespace lockstep::interop

@@ -16,18 +16,18 @@ namespace {
 
 }  // namespace
 
-Fields::Fields(const nlohmann::json& object) : object_(object) {
+Fields::Fields(const Json& object) : object_(object) {
   if (!object.is_object()) throw ProtocolError("a message that is no JSON object");
 }
 
-const nlohmann::json& Fields::at(const char* name) const {
-  const auto found = object_.find(name);
-  if (found == object_.end()) fail(name, "is missing");
+const Json& Fields::at(const char* name) const {
+  const Json* const found = object_.find(name);
+  if (found == nullptr) fail(name, "is missing");
   return *found;
 }
 
 int64_t Fields::integer(const char* name, int64_t min, int64_t max) const {
-  const nlohmann::json& value = at(name);
+  const Json& value = at(name);
   if (!value.is_number_integer()) fail(name, "is no integer");
   if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
     fail(name, "is out of range");
@@ -38,15 +38,15 @@ int64_t Fields::integer(const char* name, int64_t min, int64_t max) const {
 }
 
 bool Fields::boolean(const char* name) const {
-  const nlohmann::json& value = at(name);
+  const Json& value = at(name);
   if (!value.is_boolean()) fail(name, "is neither true nor false");
   return value.get<bool>();
 }
 
 std::string Fields::text(const char* name, size_t max_bytes) const {
-  const nlohmann::json& value = at(name);
+  const Json& value = at(name);
   if (!value.is_string()) fail(name, "is no text");
-  const auto& text = value.get_ref<const std::string&>();
+  const auto& text = value.text();
   if (text.size() > max_bytes)
     fail(name, fmt::format("has {} bytes, {} are allowed", text.size(), max_bytes));
   return text;
@@ -64,8 +64,8 @@ std::array<uint8_t, 32> Fields::bytes(const char* name) const {
   return bytes;
 }
 
-const nlohmann::json& Fields::array(const char* name, size_t max_size) const {
-  const nlohmann::json& value = at(name);
+const Json& Fields::array(const char* name, size_t max_size) const {
+  const Json& value = at(name);
   if (!value.is_array() || value.size() > max_size)
     fail(name, fmt::format("is no array of up to {}", max_size));
   return value;

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <lockstep/json.h>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -11,7 +11,7 @@ namespace lockstep::launcher::wire {
 // of another type or out of range is a ProtocolError that names the field.
 class Fields {
  public:
-  explicit Fields(const nlohmann::json& object);
+  explicit Fields(const Json& object);
 
   bool has(const char* name) const { return object_.contains(name); }
   int64_t integer(const char* name, int64_t min, int64_t max) const;
@@ -21,11 +21,11 @@ class Fields {
   // A name or an address: text without control characters.
   std::string word(const char* name, size_t max_bytes) const;
   std::array<uint8_t, 32> bytes(const char* name) const;
-  const nlohmann::json& array(const char* name, size_t max_size) const;
-  const nlohmann::json& at(const char* name) const;
+  const Json& array(const char* name, size_t max_size) const;
+  const Json& at(const char* name) const;
 
  private:
-  const nlohmann::json& object_;
+  const Json& object_;
 };
 
 // Whether nothing in it would break a line.

@@ -11,8 +11,6 @@
 namespace lockstep::launcher::wire {
 namespace {
 
-using nlohmann::json;
-
 constexpr int64_t kMaxRanks = 1 << 20;
 constexpr int64_t kMaxPid = INT32_MAX;
 
@@ -45,8 +43,8 @@ std::string_view take_name(std::string_view& rest) {
 
 std::string cut(const std::string& text, size_t max_bytes) { return text.substr(0, max_bytes); }
 
-json to_json(const NodeInfo& node) {
-  json result{{"host", cut(node.host, kMaxName)},
+Json to_json(const NodeInfo& node) {
+  Json result{{"host", cut(node.host, kMaxName)},
               {"address", cut(node.address, kMaxName)},
               {"local_world_size", node.local_world_size},
               {"pid", node.pid},
@@ -55,7 +53,7 @@ json to_json(const NodeInfo& node) {
   return result;
 }
 
-NodeInfo node_from(const json& object) {
+NodeInfo node_from(const Json& object) {
   const Fields fields(object);
   NodeInfo node;
   node.host = fields.word("host", kMaxName);
@@ -68,7 +66,7 @@ NodeInfo node_from(const json& object) {
   return node;
 }
 
-json to_json(const Generation& generation) {
+Json to_json(const Generation& generation) {
   return {{"generation", generation.number},
           {"restart_count", generation.restart_count},
           {"master_addr", generation.master_addr},
@@ -85,7 +83,7 @@ std::string node_table(const std::vector<NodeInfo>& nodes) {
   return table;
 }
 
-Generation generation_from(const json& object, std::string_view table) {
+Generation generation_from(const Json& object, std::string_view table) {
   const Fields fields(object);
   Generation generation;
   generation.number = static_cast<int>(fields.integer("generation", 0, kMaxGenerations));
@@ -107,8 +105,8 @@ Generation generation_from(const json& object, std::string_view table) {
   return generation;
 }
 
-json to_json(const JobFailure& failure) {
-  json lines = json::array();
+Json to_json(const JobFailure& failure) {
+  Json lines = Json::array();
   const size_t skipped = failure.last_lines.size() > kMaxLines ? failure.last_lines.size() - kMaxLines : 0;
   for (size_t i = skipped; i < failure.last_lines.size(); ++i)
     lines.push_back(cut(failure.last_lines[i], kMaxLine));
@@ -128,7 +126,7 @@ json to_json(const JobFailure& failure) {
           {"last_lines", std::move(lines)}};
 }
 
-JobFailure failure_from(const json& object) {
+JobFailure failure_from(const Json& object) {
   const Fields fields(object);
   JobFailure failure;
   const std::string kind = fields.text("kind", 16);
@@ -147,8 +145,8 @@ JobFailure failure_from(const json& object) {
   failure.state.signaled = fields.boolean("signaled");
   failure.state.code = static_cast<int>(fields.integer("code", 0, 255));
   failure.out_of_memory = fields.boolean("out_of_memory");
-  for (const json& line : fields.array("last_lines", kMaxLines)) {
-    if (!line.is_string() || line.get_ref<const std::string&>().size() > 3 * kMaxLine) {
+  for (const Json& line : fields.array("last_lines", kMaxLines)) {
+    if (!line.is_string() || line.text().size() > 3 * kMaxLine) {
       throw ProtocolError("a line of standard error that is no text or too long");
     }
     failure.last_lines.push_back(line.get<std::string>());
@@ -156,8 +154,8 @@ JobFailure failure_from(const json& object) {
   return failure;
 }
 
-json to_json(const JobOutcome& outcome) {
-  json result{{"kind", static_cast<int>(outcome.kind)},
+Json to_json(const JobOutcome& outcome) {
+  Json result{{"kind", static_cast<int>(outcome.kind)},
               {"reason", cut(outcome.reason, kMaxReason)},
               {"signal", outcome.signal},
               {"restart_count", outcome.restart_count}};
@@ -165,7 +163,7 @@ json to_json(const JobOutcome& outcome) {
   return result;
 }
 
-JobOutcome outcome_from(const json& object) {
+JobOutcome outcome_from(const Json& object) {
   const Fields fields(object);
   JobOutcome outcome;
   const auto last = static_cast<int64_t>(JobOutcome::Kind::kRendezvousFailed);

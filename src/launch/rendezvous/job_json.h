@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,21 +22,21 @@ inline constexpr size_t kMaxLines = 30;
 
 std::string cut(const std::string& text, size_t max_bytes);
 
-nlohmann::json to_json(const NodeInfo& node);
-NodeInfo node_from(const nlohmann::json& object);
+Json to_json(const NodeInfo& node);
+NodeInfo node_from(const Json& object);
 
 // Without its nodes, but with their number.
-nlohmann::json to_json(const Generation& generation);
-Generation generation_from(const nlohmann::json& object, std::string_view table);
+Json to_json(const Generation& generation);
+Generation generation_from(const Json& object, std::string_view table);
 // The nodes, one a line: host, address, local world size and pid between tabs. Not in
 // the JSON: that takes five times as long to read, and thousands of launchers read
 // thousands of nodes at the same moment.
 std::string node_table(const std::vector<NodeInfo>& nodes);
 
-nlohmann::json to_json(const JobFailure& failure);
-JobFailure failure_from(const nlohmann::json& object);
+Json to_json(const JobFailure& failure);
+JobFailure failure_from(const Json& object);
 
-nlohmann::json to_json(const JobOutcome& outcome);
-JobOutcome outcome_from(const nlohmann::json& object);
+Json to_json(const JobOutcome& outcome);
+JobOutcome outcome_from(const Json& object);
 
 }  // namespace lockstep::launcher::wire

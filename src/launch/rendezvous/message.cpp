@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <lockstep/json.h>
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "launch/rendezvous/fields.h"
@@ -14,7 +14,6 @@
 namespace lockstep::launcher::wire {
 namespace {
 
-using nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr int64_t kMaxHeartbeatMs = 3'600'000;
@@ -22,12 +21,12 @@ constexpr int64_t kMaxTimeUs = INT64_MAX / 4;
 constexpr size_t kMaxRunId = 1024;
 constexpr size_t kMaxInstance = 64;
 
-json object_of(const Challenge& m) { return {{"type", "challenge"}, {"nonce", to_hex(m.nonce)}}; }
-json object_of(const Hello& m) {
+Json object_of(const Challenge& m) { return {{"type", "challenge"}, {"nonce", to_hex(m.nonce)}}; }
+Json object_of(const Hello& m) {
   return {{"type", "hello"}, {"nonce", to_hex(m.nonce)}, {"proof", to_hex(m.proof)}};
 }
-json object_of(const Welcome& m) { return {{"type", "welcome"}, {"proof", to_hex(m.proof)}}; }
-json object_of(const Join& m) {
+Json object_of(const Welcome& m) { return {{"type", "welcome"}, {"proof", to_hex(m.proof)}}; }
+Json object_of(const Join& m) {
   return {{"type", "join"},
           {"run_id", cut(m.run_id, kMaxRunId)},
           {"min_nodes", m.min_nodes},
@@ -38,42 +37,42 @@ json object_of(const Join& m) {
           {"hosts_coordinator", m.candidate.hosts_coordinator},
           {"node", to_json(m.candidate.node)}};
 }
-json object_of(const Joined& m) {
+Json object_of(const Joined& m) {
   return {{"type", "joined"},
           {"heartbeat_interval_ms", m.heartbeat_interval.count()},
           {"heartbeat_timeout_ms", m.heartbeat_timeout.count()},
           {"pulse_id", m.pulse_id}};
 }
-json object_of(const Refused& m) { return {{"type", "refused"}, {"reason", cut(m.reason, kMaxReason)}}; }
-json object_of(const Heartbeat& m) {
+Json object_of(const Refused& m) { return {{"type", "refused"}, {"reason", cut(m.reason, kMaxReason)}}; }
+Json object_of(const Heartbeat& m) {
   return {{"type", "heartbeat"}, {"sequence", m.sequence}, {"time_us", m.time_us}};
 }
-json object_of(const ReservePort& m) { return {{"type", "reserve_port"}, {"generation", m.generation}}; }
-json object_of(const StorePort& m) {
+Json object_of(const ReservePort& m) { return {{"type", "reserve_port"}, {"generation", m.generation}}; }
+Json object_of(const StorePort& m) {
   return {{"type", "store_port"},
           {"generation", m.generation},
           {"port", m.port},
           {"error", cut(m.error, kMaxReason)}};
 }
-json object_of(const Map& m) { return {{"type", "map"}, {"map", to_json(m.generation)}}; }
-json object_of(const Begin& m) {
+Json object_of(const Map& m) { return {{"type", "map"}, {"map", to_json(m.generation)}}; }
+Json object_of(const Begin& m) {
   return {{"type", "begin"}, {"generation", m.generation}, {"node_rank", m.node_rank}};
 }
-json object_of(const WorkerFailed& m) { return {{"type", "worker_failed"}, {"failure", to_json(m.failure)}}; }
-json object_of(const Succeeded& m) { return {{"type", "succeeded"}, {"generation", m.generation}}; }
-json object_of(const Halt& m) {
+Json object_of(const WorkerFailed& m) { return {{"type", "worker_failed"}, {"failure", to_json(m.failure)}}; }
+Json object_of(const Succeeded& m) { return {{"type", "succeeded"}, {"generation", m.generation}}; }
+Json object_of(const Halt& m) {
   return {{"type", "halt"}, {"generation", m.generation}, {"reason", cut(m.reason, kMaxReason)}};
 }
-json object_of(const Stopped& m) { return {{"type", "stopped"}, {"generation", m.generation}}; }
-json object_of(const Leave& m) { return {{"type", "leave"}, {"signal", m.signal}}; }
-json object_of(const Progress& m) {
+Json object_of(const Stopped& m) { return {{"type", "stopped"}, {"generation", m.generation}}; }
+Json object_of(const Leave& m) { return {{"type", "leave"}, {"signal", m.signal}}; }
+Json object_of(const Progress& m) {
   return {{"type", "progress"}, {"generation", m.generation}, {"workers", to_json(m.workers)}};
 }
-json object_of(const Note& m) { return {{"type", "note"}, {"text", cut(m.text, kMaxReason)}}; }
-json object_of(const Stalled& m) {
+Json object_of(const Note& m) { return {{"type", "note"}, {"text", cut(m.text, kMaxReason)}}; }
+Json object_of(const Stalled& m) {
   return {{"type", "stalled"}, {"generation", m.generation}, {"stall", to_json(m.stall)}};
 }
-json object_of(const Over& m) { return {{"type", "over"}, {"outcome", to_json(m.outcome)}}; }
+Json object_of(const Over& m) { return {{"type", "over"}, {"outcome", to_json(m.outcome)}}; }
 
 int generation_of(const Fields& fields) {
   return static_cast<int>(fields.integer("generation", 0, kMaxGenerations));
@@ -154,8 +153,8 @@ const std::unordered_map<std::string_view, Reader>& readers() {
 }  // namespace
 
 std::string encode(const Message& message) {
-  const json object = std::visit([](const auto& m) { return object_of(m); }, message);
-  std::string body = object.dump(-1, ' ', false, json::error_handler_t::replace);
+  const Json object = std::visit([](const auto& m) { return object_of(m); }, message);
+  std::string body = object.dump(Json::Print{.replace_invalid = true});
   if (const auto* map = std::get_if<Map>(&message)) body += '\n' + node_table(map->generation.nodes);
   return encode_frame(body);
 }
@@ -163,9 +162,9 @@ std::string encode(const Message& message) {
 Message decode(std::string_view body) {
   const size_t end = std::min(body.find('\n'), body.size());
   const std::string_view rest = body.substr(std::min(end + 1, body.size()));
-  const json object = json::parse(body.substr(0, end), nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) throw ProtocolError("a message that is no JSON");
-  const Fields fields(object);
+  const std::optional<Json> object = Json::try_parse(body.substr(0, end));
+  if (!object) throw ProtocolError("a message that is no JSON");
+  const Fields fields(*object);
   const std::string type = fields.text("type", 32);
   if (type == "map") return Map{generation_from(fields.at("map"), rest)};
   if (!rest.empty()) throw ProtocolError("a message with something behind it");

@@ -10,15 +10,13 @@
 namespace lockstep::launcher::wire {
 namespace {
 
-using nlohmann::json;
-
 constexpr size_t kMaxOperation = 16;
 constexpr int64_t kMaxIdleMs = INT64_MAX / 1'000'000;
 
 // A worker writes its page as it likes.
 int64_t bounded(uint64_t number) { return static_cast<int64_t>(std::min<uint64_t>(number, INT64_MAX)); }
 
-RankView worker_from(const json& object) {
+RankView worker_from(const Json& object) {
   const Fields fields(object);
   RankView worker;
   worker.ended = fields.boolean("ended");
@@ -35,8 +33,8 @@ RankView worker_from(const json& object) {
 
 }  // namespace
 
-json to_json(const std::vector<RankView>& workers) {
-  json array = json::array();
+Json to_json(const std::vector<RankView>& workers) {
+  Json array = Json::array();
   if (workers.size() > kMaxWorkers) return array;
   for (const RankView& worker : workers) {
     const base::ProgressWatch::Snapshot& progress = worker.progress;
@@ -52,25 +50,25 @@ json to_json(const std::vector<RankView>& workers) {
   return array;
 }
 
-std::vector<RankView> workers_from(const json& array) {
+std::vector<RankView> workers_from(const Json& array) {
   std::vector<RankView> workers;
   workers.reserve(array.size());
-  for (const json& object : array) workers.push_back(worker_from(object));
+  for (const Json& object : array) workers.push_back(worker_from(object));
   return workers;
 }
 
-json to_json(const Stall& stall) {
+Json to_json(const Stall& stall) {
   const size_t count = std::min(stall.missing.size(), kMaxMissing);
   return {{"report", cut(stall.report, kMaxReport)},
           {"missing", std::vector<int>(stall.missing.begin(),
                                        stall.missing.begin() + static_cast<std::ptrdiff_t>(count))}};
 }
 
-Stall stall_from(const json& object) {
+Stall stall_from(const Json& object) {
   const Fields fields(object);
   Stall stall;
   stall.report = fields.text("report", 3 * kMaxReport);
-  for (const json& rank : fields.array("missing", kMaxMissing)) {
+  for (const Json& rank : fields.array("missing", kMaxMissing)) {
     if (!rank.is_number_integer() || rank.get<int64_t>() < 0 || rank.get<int64_t>() > INT32_MAX) {
       throw ProtocolError("a missing rank that is none");
     }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 #include <vector>
 
 #include "launch/stall.h"
@@ -14,11 +14,11 @@ inline constexpr size_t kMaxReport = 16 << 10;
 inline constexpr size_t kMaxMissing = 256;
 
 // Without rank and host: their order says it.
-nlohmann::json to_json(const std::vector<RankView>& workers);
-std::vector<RankView> workers_from(const nlohmann::json& array);
+Json to_json(const std::vector<RankView>& workers);
+std::vector<RankView> workers_from(const Json& array);
 
 // The report and the missing ranks.
-nlohmann::json to_json(const Stall& stall);
-Stall stall_from(const nlohmann::json& object);
+Json to_json(const Stall& stall);
+Stall stall_from(const Json& object);
 
 }  // namespace lockstep::launcher::wire

@@ -3,7 +3,7 @@
 #include <lockstep/error.h>
 #include <lockstep/trainer.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 
 #include "base/log.h"
 
@@ -24,7 +24,7 @@ void ScheduleLearningRate::run(Trainer& trainer) {
     scheduled_ = std::make_unique<ScheduledLearningRate>(trainer.optimizer(), schedule_);
   }
   if (!loaded_.empty()) {
-    scheduled_->load_state(nlohmann::json::parse(loaded_));
+    scheduled_->load_state(Json::parse(loaded_));
     loaded_.clear();
   }
   const TrainResult& result = trainer.result();
@@ -53,7 +53,7 @@ void ReduceLearningRateOnPlateau::reset() { plateau_ = ReduceOnPlateau(plateau_.
 std::string ReduceLearningRateOnPlateau::state() const { return plateau_.state().dump(); }
 
 void ReduceLearningRateOnPlateau::load_state(const std::string& state) {
-  plateau_.load_state(nlohmann::json::parse(state));
+  plateau_.load_state(Json::parse(state));
 }
 
 }  // namespace lockstep

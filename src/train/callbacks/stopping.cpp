@@ -3,7 +3,7 @@
 #include <lockstep/error.h>
 #include <lockstep/trainer.h>
 
-#include <nlohmann/json.hpp>
+#include <lockstep/json.h>
 
 namespace lockstep {
 namespace {
@@ -42,14 +42,14 @@ void EarlyStopping::reset() {
 }
 
 std::string EarlyStopping::state() const {
-  nlohmann::json state = {{"misses", misses_}};
+  Json state = {{"misses", misses_}};
   if (best_) state["best"] = *best_;
   return state.dump();
 }
 
 void EarlyStopping::load_state(const std::string& text) {
-  const nlohmann::json state = nlohmann::json::parse(text);
-  misses_ = state.at("misses");
+  const Json state = Json::parse(text);
+  state.at("misses").get_to(misses_);
   best_.reset();
   if (state.contains("best")) best_ = state.at("best").get<double>();
 }
@@ -70,10 +70,8 @@ void StopAtTarget::run(Trainer& trainer) {
 
 void StopAtTarget::reset() { reached_ = 0; }
 
-std::string StopAtTarget::state() const { return nlohmann::json{{"reached", reached_}}.dump(); }
+std::string StopAtTarget::state() const { return Json{{"reached", reached_}}.dump(); }
 
-void StopAtTarget::load_state(const std::string& state) {
-  reached_ = nlohmann::json::parse(state).at("reached");
-}
+void StopAtTarget::load_state(const std::string& state) { Json::parse(state).at("reached").get_to(reached_); }
 
 }  // namespace lockstep

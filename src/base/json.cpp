@@ -1,0 +1,384 @@
+#include <lockstep/json.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+namespace lockstep {
+namespace {
+
+// Makes a Json of what nlohmann's parser finds.
+class Builder : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  Builder(Json& root, const Json::ParseRules& rules) : root_(root), rules_(rules) {}
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
+  bool key(string_t& name) override {
+    name_ = std::move(name);
+    if (!rules_.unique_names || !open_.back()->contains(name_)) return true;
+    error_ = "a name is there twice: " + name_;
+    return false;
+  }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    error_ = error.what();
+    return false;
+  }
+
+  const std::string& error() const { return error_; }
+
+ private:
+  Json& place(Json value) {
+    if (open_.empty()) return root_ = std::move(value);
+    Json& parent = *open_.back();
+    if (parent.is_object()) return parent[name_] = std::move(value);
+    parent.push_back(std::move(value));
+    return parent.back();
+  }
+
+  bool add(Json value) {
+    place(std::move(value));
+    return true;
+  }
+
+  bool open(Json value) {
+    if (open_.size() >= rules_.max_depth) {
+      error_ = "nested more than " + std::to_string(rules_.max_depth) + " deep";
+      return false;
+    }
+    open_.push_back(&place(std::move(value)));
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  Json& root_;
+  const Json::ParseRules& rules_;
+  std::vector<Json*> open_;  // from the root to where the next value goes
+  std::string name_;
+  std::string error_;
+};
+
+// What is wrong with the text; empty: nothing.
+std::string parse_into(Json& value, std::string_view text, const Json::ParseRules& rules) {
+  Builder builder(value, rules);
+  return nlohmann::json::sax_parse(text, &builder) ? "" : builder.error();
+}
+
+}  // namespace
+
+struct Json::Object {
+  Members members;
+  std::vector<Members::iterator> added;  // in the order of their coming
+
+  Object() = default;
+  Object(const Object& other) {
+    for (const Members::iterator& member : other.added) add(member->first) = member->second;
+  }
+
+  Json& add(std::string_view name) {
+    const auto found = members.lower_bound(name);
+    if (found != members.end() && found->first == name) return found->second;
+    added.push_back(members.emplace_hint(found, std::string(name), nullptr));
+    return added.back()->second;
+  }
+
+  void erase(std::string_view name) {
+    const auto found = members.find(name);
+    if (found == members.end()) return;
+    added.erase(std::find(added.begin(), added.end(), found));
+    members.erase(found);
+  }
+
+  // What nlohmann's printer takes: it sorts nothing.
+  template <typename Convert>
+  nlohmann::ordered_json printed(Order order, const Convert& convert) const {
+    nlohmann::ordered_json result = nlohmann::ordered_json::object();
+    auto& pairs = result.get_ref<nlohmann::ordered_json::object_t&>();
+    pairs.reserve(members.size());
+    // Not by result[name], which looks for the name among all before.
+    if (order == Order::kSorted) {
+      for (const auto& [name, member] : members) pairs.emplace_back(name, convert(member));
+    } else {
+      for (const Members::iterator& member : added)
+        pairs.emplace_back(member->first, convert(member->second));
+    }
+    return result;
+  }
+};
+
+Json::Json(const Json& other) { *this = other; }
+Json::Json(Json&& other) noexcept : value_(std::move(other.value_)) { other.value_ = nullptr; }
+
+Json& Json::operator=(const Json& other) {
+  if (this == &other) return *this;
+  std::visit(
+      [this](const auto& held) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::shared_ptr<Object>>) {
+          value_ = std::make_shared<Object>(*held);
+        } else {
+          auto copy = held;  // `other` may be a part of this value
+          value_ = std::move(copy);
+        }
+      },
+      other.value_);
+  return *this;
+}
+
+Json& Json::operator=(Json&& other) noexcept {
+  if (this == &other) return *this;
+  auto taken = std::move(other.value_);  // `other` may be a part of this value
+  other.value_ = nullptr;
+  value_ = std::move(taken);
+  return *this;
+}
+
+Json::~Json() = default;
+
+Json::Json(Array elements) : value_(std::move(elements)) {}
+
+Json::Json(Members members) {
+  Object& object = make_object();
+  for (auto& [name, member] : members) object.add(name) = std::move(member);
+}
+
+Json::Json(std::initializer_list<Json> elements) {
+  const auto is_member = [](const Json& element) {
+    return element.is_array() && element.size() == 2 && element.at(0).is_string();
+  };
+  *this = std::all_of(elements.begin(), elements.end(), is_member) ? object(elements) : array(elements);
+}
+
+Json Json::array(std::initializer_list<Json> elements) { return Array(elements); }
+
+Json Json::object(std::initializer_list<Json> members) {
+  Json result;
+  Object& object = result.make_object();
+  for (const Json& member : members) object.add(member.at(0).text()) = member.at(1);
+  return result;
+}
+
+Json Json::parse(std::string_view text, const ParseRules& rules) {
+  Json result;
+  const std::string error = parse_into(result, text, rules);
+  if (!error.empty()) throw JsonError(error);
+  return result;
+}
+
+std::optional<Json> Json::try_parse(std::string_view text) {
+  Json result;
+  if (!parse_into(result, text, ParseRules{}).empty()) return std::nullopt;
+  return result;
+}
+
+std::string Json::dump(const Print& print) const {
+  const auto convert = [&](const auto& self, const Json& json) -> nlohmann::ordered_json {
+    const auto convert_each = [&](const Json& each) { return self(self, each); };
+    if (const auto* const object = std::get_if<std::shared_ptr<Object>>(&json.value_)) {
+      return (*object)->printed(print.order, convert_each);
+    }
+    if (const auto* const array = std::get_if<Array>(&json.value_)) {
+      nlohmann::ordered_json result = nlohmann::ordered_json::array();
+      for (const Json& element : *array) result.push_back(convert_each(element));
+      return result;
+    }
+    return std::visit(
+        [](const auto& held) -> nlohmann::ordered_json {
+          if constexpr (std::is_constructible_v<nlohmann::ordered_json, decltype(held)> &&
+                        !std::is_same_v<std::decay_t<decltype(held)>, Array>) {
+            return held;
+          } else {
+            return nullptr;
+          }
+        },
+        json.value_);
+  };
+  using Handler = nlohmann::ordered_json::error_handler_t;
+  try {
+    return convert(convert, *this)
+        .dump(print.indent, ' ', false, print.replace_invalid ? Handler::replace : Handler::strict);
+  } catch (const nlohmann::ordered_json::exception& error) {
+    throw JsonError(error.what());
+  }
+}
+
+bool Json::is_object() const { return std::holds_alternative<std::shared_ptr<Object>>(value_); }
+
+const char* Json::type_name() const {
+  if (is_null()) return "null";
+  if (is_boolean()) return "boolean";
+  if (is_number()) return "number";
+  if (is_string()) return "string";
+  return is_array() ? "array" : "object";
+}
+
+void Json::fail_type(const char* wanted) const {
+  throw JsonError(std::string("the value must be ") + wanted + ", not " + type_name());
+}
+
+void Json::get_to(bool& value) const {
+  const auto* const held = std::get_if<bool>(&value_);
+  if (held == nullptr) fail_type("a boolean");
+  value = *held;
+}
+
+void Json::get_to(double& value) const {
+  if (const auto* const number = std::get_if<double>(&value_)) {
+    value = *number;
+  } else if (const auto* const unsigned_number = std::get_if<uint64_t>(&value_)) {
+    value = static_cast<double>(*unsigned_number);
+  } else {
+    value = static_cast<double>(integer_bits());
+  }
+}
+
+int64_t Json::integer_bits() const {
+  if (const auto* const number = std::get_if<int64_t>(&value_)) return *number;
+  if (const auto* const number = std::get_if<uint64_t>(&value_)) return static_cast<int64_t>(*number);
+  if (const auto* const flag = std::get_if<bool>(&value_)) return *flag ? 1 : 0;
+  fail_type("a number");
+}
+
+const std::string& Json::text() const {
+  const auto* const held = std::get_if<std::string>(&value_);
+  if (held == nullptr) fail_type("a string");
+  return *held;
+}
+
+const Json* Json::find(std::string_view name) const {
+  const auto* const object = std::get_if<std::shared_ptr<Object>>(&value_);
+  if (object == nullptr) return nullptr;
+  const auto found = (*object)->members.find(name);
+  return found == (*object)->members.end() ? nullptr : &found->second;
+}
+
+Json* Json::find(std::string_view name) { return const_cast<Json*>(std::as_const(*this).find(name)); }
+
+const Json& Json::at(std::string_view name) const {
+  if (!is_object()) fail_type("an object");
+  const Json* const member = find(name);
+  if (member == nullptr) throw JsonError("no member '" + std::string(name) + "'");
+  return *member;
+}
+
+Json& Json::at(std::string_view name) { return const_cast<Json&>(std::as_const(*this).at(name)); }
+
+Json::Object& Json::make_object() {
+  if (is_null()) value_ = std::make_shared<Object>();
+  auto* const object = std::get_if<std::shared_ptr<Object>>(&value_);
+  if (object == nullptr) fail_type("an object");
+  return **object;
+}
+
+Json& Json::operator[](std::string_view name) { return make_object().add(name); }
+
+void Json::erase(std::string_view name) { make_object().erase(name); }
+
+void Json::update(const Json& other) {
+  if (!other.is_object()) other.fail_type("an object");
+  Object& object = make_object();
+  for (const auto& member : std::get<std::shared_ptr<Object>>(other.value_)->added) {
+    object.add(member->first) = member->second;
+  }
+}
+
+const Json::Members& Json::items() const {
+  static const Members kNone;
+  if (is_null()) return kNone;
+  if (!is_object()) fail_type("an object");
+  return std::get<std::shared_ptr<Object>>(value_)->members;
+}
+
+Json::Members& Json::items() { return make_object().members; }
+
+const Json::Array& Json::elements() const {
+  const auto* const array = std::get_if<Array>(&value_);
+  if (array == nullptr) fail_type("an array");
+  return *array;
+}
+
+const Json& Json::at(size_t index) const {
+  if (index >= elements().size()) {
+    throw JsonError("no element " + std::to_string(index) + " in an array of " + std::to_string(size()));
+  }
+  return elements()[index];
+}
+
+Json& Json::at(size_t index) { return const_cast<Json&>(std::as_const(*this).at(index)); }
+
+void Json::push_back(Json element) {
+  if (is_null()) value_ = Array();
+  auto* const array = std::get_if<Array>(&value_);
+  if (array == nullptr) fail_type("an array");
+  array->push_back(std::move(element));
+}
+
+const Json& Json::back() const { return at(elements().size() - 1); }
+Json& Json::back() { return at(elements().size() - 1); }
+
+Json::Array::const_iterator Json::begin() const {
+  const auto* const array = std::get_if<Array>(&value_);
+  return array == nullptr ? Array::const_iterator() : array->begin();
+}
+
+Json::Array::const_iterator Json::end() const {
+  const auto* const array = std::get_if<Array>(&value_);
+  return array == nullptr ? Array::const_iterator() : array->end();
+}
+
+Json::Array::iterator Json::begin() {
+  auto* const array = std::get_if<Array>(&value_);
+  return array == nullptr ? Array::iterator() : array->begin();
+}
+
+Json::Array::iterator Json::end() {
+  auto* const array = std::get_if<Array>(&value_);
+  return array == nullptr ? Array::iterator() : array->end();
+}
+
+size_t Json::size() const {
+  if (is_null()) return 0;
+  if (const auto* const array = std::get_if<Array>(&value_)) return array->size();
+  return is_object() ? items().size() : 1;
+}
+
+bool Json::equal(const Json& a, const Json& b) {
+  if (a.is_number() && b.is_number()) {
+    if (a.is_number_float() || b.is_number_float()) return a.get<double>() == b.get<double>();
+    // A negative number is none of the unsigned ones.
+    const auto is_large = [](const Json& n) {
+      return n.is_number_unsigned() && n.get<uint64_t>() > INT64_MAX;
+    };
+    return is_large(a) == is_large(b) && a.integer_bits() == b.integer_bits();
+  }
+  if (a.is_object() && b.is_object()) return a.items() == b.items();
+  return !a.is_object() && a.value_.index() == b.value_.index() &&
+         std::visit(
+             [&b](const auto& held) {
+               using Held = std::decay_t<decltype(held)>;
+               if constexpr (std::is_same_v<Held, std::shared_ptr<Object>>) {
+                 return false;
+               } else {
+                 return held == std::get<Held>(b.value_);
+               }
+             },
+             a.value_);
+}
+
+std::ostream& operator<<(std::ostream& out, const Json& value) {
+  return out << value.dump(Json::Print{.replace_invalid = true});
+}
+
+}  // namespace lockstep
