@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <lockstep/json.h>
 #include <sys/stat.h>
 #include <torch/torch.h>
 
@@ -51,8 +52,8 @@ class ReaderTest : public testing::Test {
   }
 
   // With a checksum that is right, so that the contents are looked at.
-  void change_manifest(const std::function<void(nlohmann::json&)>& change) {
-    nlohmann::json manifest = nlohmann::json::parse(read_text(path_ / kManifestName));
+  void change_manifest(const std::function<void(Json&)>& change) {
+    Json manifest = Json::parse(read_text(path_ / kManifestName));
     manifest.erase("checksum");
     change(manifest);
     const std::string rest = manifest.dump().substr(1);
@@ -190,7 +191,7 @@ TEST_F(ReaderTest, AManifestOfAnotherStep) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("holds step 3"));
 }
 
-using Change = std::function<void(nlohmann::json&)>;
+using Change = std::function<void(Json&)>;
 
 TEST_F(ReaderTest, ManifestsThatAreNotTrue) {
   const std::pair<Change, const char*> cases[] = {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <lockstep/json.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -47,7 +48,7 @@ TEST(StoreTest, GivesBackWhatWasSaved) {
   EXPECT_EQ(reader.step(), 1234);
   EXPECT_EQ(reader.manifest().epoch, 123);
   EXPECT_EQ(reader.manifest().world_size, 2);
-  EXPECT_EQ(reader.metadata(), nlohmann::json({{"seed", 1234}}));
+  EXPECT_EQ(reader.metadata(), Json({{"seed", 1234}}));
   EXPECT_THAT(reader.names(), ElementsAre("scalar", "w"));
   EXPECT_TRUE(at::equal(reader.read("w"), snapshot.pieces[0].data));
   EXPECT_TRUE(at::equal(reader.read("scalar"), snapshot.pieces[1].data));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
+#include <lockstep/json.h>
 
 #include <cstdlib>
 
@@ -102,7 +103,7 @@ TEST(OptionTableTest, PrintsTheResolvedValues) {
   Settings settings;
   settings.parse({"--nprocs", "3"});
   EXPECT_EQ(settings.table().to_json(),
-            nlohmann::json({{"nprocs", 3}, {"backend", "auto"}, {"max_iter", 7}, {"verbose", true}}));
+            Json({{"nprocs", 3}, {"backend", "auto"}, {"max_iter", 7}, {"verbose", true}}));
 }
 
 struct Numbers {
@@ -241,7 +242,7 @@ TEST(OptionTableTest, AnAliasIsAnotherNameOfTheSameOption) {
         table.assign({{"epochs", 6}, {"max_iter", 7}}, "'file'");
       },
       ThrowsMessage<ConfigError>("[config] 'file': 'epochs' and 'max_iter' are the same option: set one"));
-  EXPECT_EQ(table.to_json(), nlohmann::json({{"max_iter", 6}, {"lr", 0.1}})) << "printed under its own name";
+  EXPECT_EQ(table.to_json(), Json({{"max_iter", 6}, {"lr", 0.1}})) << "printed under its own name";
 }
 
 TEST(OptionTableTest, OptionsOfAnotherTableSetItsFields) {

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <lockstep/json.h>
 #include <torch/torch.h>
 
 #include <filesystem>
@@ -106,22 +107,21 @@ TEST_P(DeepSpeedStageTest, TiedAndFrozenWeightsAndBuffersAreThere) {
 
 TEST_P(DeepSpeedStageTest, TheOptimizerHasItsClassGroupsAndSteps) {
   const auto checkpoint = open_deepspeed_checkpoint(corpus("stage" + std::to_string(GetParam())));
-  const nlohmann::json& optimizer = checkpoint.metadata.at("optimizer");
+  const Json& optimizer = checkpoint.metadata.at("optimizer");
   EXPECT_EQ(optimizer.at("class"), "AdamW");
   ASSERT_EQ(optimizer.at("groups").size(), 2U);
   EXPECT_THAT(optimizer.at("groups")[0].at("parameters").get<std::vector<std::string>>(),
               ElementsAre("embed.weight", "middle.weight"));
   EXPECT_THAT(optimizer.at("groups")[1].at("parameters").get<std::vector<std::string>>(),
               ElementsAre("norm.weight", "norm.bias", "middle.bias"));
-  const nlohmann::json& options = optimizer.at("groups")[0].at("options");
-  EXPECT_DOUBLE_EQ(options.at("lr"), 0.01);
-  EXPECT_DOUBLE_EQ(options.at("weight_decay"), 0.01);
-  EXPECT_EQ(options.at("betas"), (nlohmann::json{0.9, 0.999}));
-  EXPECT_DOUBLE_EQ(optimizer.at("groups")[1].at("options").at("weight_decay"), 0);
+  const Json& options = optimizer.at("groups")[0].at("options");
+  EXPECT_DOUBLE_EQ(options.at("lr").get<double>(), 0.01);
+  EXPECT_DOUBLE_EQ(options.at("weight_decay").get<double>(), 0.01);
+  EXPECT_EQ(options.at("betas"), (Json{0.9, 0.999}));
+  EXPECT_DOUBLE_EQ(optimizer.at("groups")[1].at("options").at("weight_decay").get<double>(), 0);
   ASSERT_EQ(optimizer.at("state").size(), 5U);
   EXPECT_EQ(optimizer.at("state").at("embed.weight").at("step"), 3);
-  EXPECT_EQ(optimizer.at("state").at("embed.weight").at("tensors"),
-            (nlohmann::json{"exp_avg", "exp_avg_sq"}));
+  EXPECT_EQ(optimizer.at("state").at("embed.weight").at("tensors"), (Json{"exp_avg", "exp_avg_sq"}));
 }
 
 TEST_P(DeepSpeedStageTest, WhatTheProgramSavedIsKeptOrNamed) {
@@ -157,7 +157,7 @@ TEST(DeepSpeedTest, WeightsAloneAndInFloat32) {
 }
 
 TEST(DeepSpeedTest, TheLossScaleGoesOn) {
-  const nlohmann::json scaler = open_deepspeed_checkpoint(corpus("stage2")).metadata.at("scaler");
+  const Json scaler = open_deepspeed_checkpoint(corpus("stage2")).metadata.at("scaler");
   EXPECT_EQ(scaler.at("deepspeed").at("cur_iter"), 3);
   EXPECT_EQ(scaler.at("scale"), scaler.at("deepspeed").at("cur_scale"));
   EXPECT_EQ(scaler.at("growth_interval"), 1000);

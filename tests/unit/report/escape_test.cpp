@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <lockstep/json.h>
 
 namespace lockstep::report {
 namespace {
@@ -22,11 +23,11 @@ TEST(EscapeTest, WhatIsNoTextIsReplaced) {
 }
 
 TEST(EscapeTest, ScriptsDoNotEndAndMeanTheSame) {
-  const nlohmann::json value = {{"name", "</script><!-- <script> &"}};
+  const Json value = {{"name", "</script><!-- <script> &"}};
   const std::string text = escape_script(value);
   EXPECT_THAT(text, Not(HasSubstr("<")));
-  EXPECT_EQ(nlohmann::json::parse(text), value);
-  EXPECT_TRUE(nlohmann::json::accept(escape_script({{"x", "\xff"}})));
+  EXPECT_EQ(Json::parse(text), value);
+  EXPECT_TRUE(Json::try_parse(escape_script({{"x", "\xff"}})));
 }
 
 }  // namespace

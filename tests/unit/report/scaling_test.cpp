@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <lockstep/json.h>
 
 #include <fstream>
 #include <iterator>
@@ -56,7 +57,7 @@ TEST(ScalingTest, TableAndJsonHaveEveryRow) {
       table,
       HasSubstr("     1             1         100      1.00        100%       1.0  train_loss 0.25\n"));
   EXPECT_THAT(table, HasSubstr("     2             1  failed, exit code 3: out of memory\n"));
-  const nlohmann::ordered_json json = scaling_json(scaling);
+  const Json json = scaling_json(scaling);
   EXPECT_EQ(json["rows"][0]["final_metrics"]["train_loss"], 0.25);
   EXPECT_EQ(json["rows"][1]["failure"], "failed, exit code 3: out of memory");
   EXPECT_FALSE(json["rows"][1].contains("speed_up"));

@@ -1,0 +1,152 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lockstep/json.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <sstream>
+
+namespace lockstep {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+template <typename Function>
+std::string json_error_of(const Function& function) {
+  try {
+    function();
+  } catch (const JsonError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(JsonTest, BracesMakeObjectsOfPairsThatBeginWithText) {
+  EXPECT_EQ((Json{{"b", 1}, {"a", {2, 3}}}).dump(), R"({"a":[2,3],"b":1})");
+  EXPECT_EQ((Json{"b", 1}).dump(), R"(["b",1])");
+  EXPECT_EQ((Json{{"b", 1}, {2, 3}}).dump(), R"([["b",1],[2,3]])");
+  EXPECT_EQ(Json::array({{"b", 1}}).dump(), R"([["b",1]])");
+  EXPECT_EQ(Json().dump(), "null");
+  EXPECT_EQ(Json::object().dump(), "{}");
+  EXPECT_EQ(Json::array().dump(), "[]");
+}
+
+TEST(JsonTest, ContainersAreArraysAndMapsAreObjects) {
+  EXPECT_EQ(Json(std::vector<int64_t>{1, 2}).dump(), "[1,2]");
+  EXPECT_EQ(Json(std::vector<bool>{true, false}).dump(), "[true,false]");
+  EXPECT_EQ(Json(std::set<std::string>{"y", "x"}).dump(), R"(["x","y"])");
+  EXPECT_EQ(Json(std::map<std::string, double>{{"a", 0.5}}).dump(), R"({"a":0.5})");
+  EXPECT_EQ(Json(std::tuple(1, "x", 0.25)).dump(), R"([1,"x",0.25])");
+}
+
+TEST(JsonTest, NumbersKeepTheirBits) {
+  for (const double number : {0.1, 1e-320, -1.7976931348623157e308, 1.0, 123456789.123456789}) {
+    EXPECT_EQ(Json::parse(Json(number).dump()).get<double>(), number);
+  }
+  EXPECT_EQ(Json(1.0).dump(), "1.0");
+  EXPECT_EQ(Json(std::nan("")).dump(), "null");
+  const uint64_t large = std::numeric_limits<uint64_t>::max();
+  EXPECT_EQ(Json::parse(Json(large).dump()).get<uint64_t>(), large);
+  EXPECT_EQ(Json::parse("-9223372036854775808").get<int64_t>(), std::numeric_limits<int64_t>::min());
+  EXPECT_TRUE(Json::parse("3").is_number_integer());
+  EXPECT_TRUE(Json::parse("3.0").is_number_float());
+}
+
+TEST(JsonTest, NumbersAreEqualByValue) {
+  EXPECT_EQ(Json(3), Json(3U));
+  EXPECT_EQ(Json(3), Json(3.0));
+  EXPECT_FALSE(Json(-1) == Json(std::numeric_limits<uint64_t>::max()));
+  EXPECT_FALSE(Json(1) == Json(true));
+  EXPECT_EQ(Json::parse(R"({"a": 1, "b": [null]})"), Json::parse(R"({"b": [null], "a": 1})"));
+  EXPECT_FALSE((Json{{"a", 1}}) == (Json{{"a", 1}, {"b", 2}}));
+  EXPECT_FALSE(Json() == Json::object());
+}
+
+TEST(JsonTest, MembersAreSortedOrAsTheyWereAdded) {
+  Json value = {{"z", 1}, {"a", {{"y", 1}, {"b", 2}}}};
+  value["m"] = "text";
+  EXPECT_EQ(value.dump(), R"({"a":{"b":2,"y":1},"m":"text","z":1})");
+  const Json::Print as_added{.order = Json::Order::kAsAdded};
+  EXPECT_EQ(value.dump(as_added), R"({"z":1,"a":{"y":1,"b":2},"m":"text"})");
+  const Json copy = value;
+  EXPECT_EQ(copy.dump(as_added), value.dump(as_added));
+  EXPECT_EQ(Json::parse(R"({"z":1,"a":2})").dump(as_added), R"({"z":1,"a":2})");
+  value.erase("a");
+  value.erase("not there");
+  EXPECT_EQ(value.dump(as_added), R"({"z":1,"m":"text"})");
+  value.update({{"n", 3}, {"z", 4}});
+  EXPECT_EQ(value.dump(as_added), R"({"z":4,"m":"text","n":3})");
+  EXPECT_EQ(value.dump(1), "{\n \"m\": \"text\",\n \"n\": 3,\n \"z\": 4\n}");
+}
+
+TEST(JsonTest, ReferencesStayValidWhileMembersAreAdded) {
+  Json value;
+  Json& first = value["m"];
+  for (int i = 0; i < 1000; ++i) value[std::to_string(i)] = i;
+  first = "here";
+  EXPECT_EQ(value.at("m"), "here");
+}
+
+TEST(JsonTest, APartMayReplaceTheWhole) {
+  Json value = {{"a", {{"b", {1, 2}}}}};
+  value = value.at("a");
+  EXPECT_EQ(value.dump(), R"({"b":[1,2]})");
+  value = std::move(value["b"]);
+  EXPECT_EQ(value.dump(), "[1,2]");
+  value = value[1];
+  EXPECT_EQ(value, 2);
+}
+
+TEST(JsonTest, ReadsTypesAndNamesWhatIsOther) {
+  const Json value = Json::parse(R"({"n": 3, "f": 2.5, "t": "x", "l": [1, 2], "p": ["a", 0.5], "b": true})");
+  EXPECT_EQ(value.at("n").get<int>(), 3);
+  EXPECT_EQ(value.at("f").get<float>(), 2.5F);
+  EXPECT_EQ(value.at("f").get<int>(), 2);
+  EXPECT_THAT(value.at("l").get<std::vector<double>>(), ElementsAre(1, 2));
+  EXPECT_EQ((value.at("p").get<std::pair<std::string, double>>()), std::pair(std::string("a"), 0.5));
+  EXPECT_TRUE(value.at("b").get<bool>());
+  EXPECT_EQ(value.value("t", ""), "x");
+  EXPECT_EQ(value.value("none", 7), 7);
+  EXPECT_EQ(json_error_of([&] { (void)value.at("none"); }), "no member 'none'");
+  EXPECT_EQ(json_error_of([&] { (void)value.at("t").get<int>(); }), "the value must be a number, not string");
+  EXPECT_EQ(json_error_of([&] { (void)value.at("n").get<std::string>(); }),
+            "the value must be a string, not number");
+  EXPECT_EQ(json_error_of([&] { (void)value.at("n").get<bool>(); }),
+            "the value must be a boolean, not number");
+  EXPECT_EQ(json_error_of([&] { (void)value.at("l").at(2); }), "no element 2 in an array of 2");
+  EXPECT_EQ(json_error_of([&] { (void)value.at("n").at("x"); }), "the value must be an object, not number");
+  EXPECT_EQ(json_error_of([&] { Json(3).push_back(1); }), "the value must be an array, not number");
+}
+
+TEST(JsonTest, RefusesWhatIsNotOneValue) {
+  for (const char* const text : {"", "{", "[1,]", "{\"a\":1} 2", "nul", "{a: 1}", "\"\xff\""}) {
+    EXPECT_FALSE(Json::try_parse(text)) << text;
+    EXPECT_THAT(json_error_of([&] { Json::parse(text); }), HasSubstr("parse error")) << text;
+  }
+  EXPECT_TRUE(Json::try_parse("null"));
+}
+
+TEST(JsonTest, DepthAndNamesFollowTheRules) {
+  const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  EXPECT_EQ(Json::parse(nested(256)).dump(), nested(256));
+  EXPECT_EQ(json_error_of([&] { Json::parse(nested(257)); }), "nested more than 256 deep");
+  EXPECT_EQ(json_error_of([&] { Json::parse(std::string(1 << 20, '[')); }), "nested more than 256 deep");
+  EXPECT_EQ(json_error_of([&] { Json::parse(nested(5), {.max_depth = 4}); }), "nested more than 4 deep");
+  EXPECT_EQ(Json::parse(R"({"a":1,"a":2})").dump(), R"({"a":2})");
+  EXPECT_EQ(json_error_of([] { Json::parse(R"({"b":{"a":1,"c":2,"a":2}})", {.unique_names = true}); }),
+            "a name is there twice: a");
+}
+
+TEST(JsonTest, TextThatIsNotUtf8IsAnErrorOrReplaced) {
+  const Json value = {{"x", "\xff"}};
+  EXPECT_THAT(json_error_of([&] { (void)value.dump(); }), HasSubstr("UTF-8"));
+  EXPECT_EQ(value.dump({.replace_invalid = true}), "{\"x\":\"\uFFFD\"}");
+  std::ostringstream out;
+  out << value;
+  EXPECT_EQ(out.str(), "{\"x\":\"\uFFFD\"}");
+}
+
+}  // namespace
+}  // namespace lockstep
