@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -75,7 +77,135 @@ void check_rules(const std::string& name, const Json& value, const OptionRules& 
   }
 }
 
+// What is wrong with the text of a whole number of type T. Empty: nothing, and the text is
+// as CLI11 reads it right: a zero in front would make it octal.
+template <typename T>
+std::string complaint_about(std::string& text) {
+  T number{};
+  const char* end = text.data() + text.size();
+  const auto [read_to, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc::result_out_of_range) return "must be nearer to zero: '" + text + "'";
+  if (error == std::errc() && read_to == end) {
+    text = std::to_string(number);
+    return {};
+  }
+  return std::string("must be a whole number") + (std::is_unsigned_v<T> ? " that is not negative" : "") +
+         ": '" + text + "'";
+}
+
+// CLI11 cuts a number that is too large to the largest there is, and takes -1 for a large one.
+template <typename T>
+void check_number(CLI::Option* option) {
+  if constexpr (std::is_integral_v<T>) option->transform(CLI::Validator(&complaint_about<T>, ""));
+}
+
+template <typename T>
+CLI::Option* declare(CLI::App& app, const std::string& names, T& field) {
+  CLI::Option* option = app.add_option(names, field)->capture_default_str();
+  check_number<T>(option);
+  return option;
+}
+
+template <typename T>
+CLI::Option* declare(CLI::App& app, const std::string& names, std::optional<T>& field) {
+  CLI::Option* option = app.add_option(names, field)->capture_default_str();
+  if (field) option->default_str(Json(*field).dump());
+  check_number<T>(option);
+  return option;
+}
+
+CLI::Option* declare(CLI::App& app, const std::string& names, bool& field) {
+  return app.add_flag(names, field);
+}
+
+// A repeatable option NAME=VALUE.
+CLI::Option* declare(CLI::App& app, const std::string& names, FreeValues& field) {
+  const auto read = [&field](const CLI::results_t& results) {
+    for (const std::string& item : results) {
+      const size_t equals = item.find('=');
+      if (equals == std::string::npos || equals == 0) {
+        throw CLI::ValidationError(fmt::format("'{}' is not NAME=VALUE", item));
+      }
+      field[item.substr(0, equals)] = parse_free_value(item.substr(equals + 1));
+    }
+    return true;
+  };
+  return app.add_option(names, read)->type_name("NAME=VALUE")->allow_extra_args(false);
+}
+
+// "; did you mean '--max-iter'?", or nothing.
+std::string suggestion(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  for (const std::string& word : app.remaining()) {
+    if (!word.starts_with("--")) continue;
+    const auto nearest = base::nearest_name(word.substr(0, word.find('=')), flags);
+    return nearest ? fmt::format("; did you mean '{}'?", *nearest) : "";
+  }
+  return {};
+}
+
+// Whether the flag is followed by its value as an argument of its own.
+bool takes_next(const CLI::App& app, const std::string& flag) {
+  const bool is_long = flag.starts_with("--");
+  if (is_long ? flag.find('=') != std::string::npos : flag.size() > 2) return false;
+  const CLI::Option* option = app.get_option_no_throw(flag);
+  return option != nullptr && option->get_expected_min() > 0;
+}
+
+size_t end_of_flags(const CLI::App& app, const std::vector<std::string>& arguments) {
+  size_t i = 0;
+  while (i < arguments.size() && arguments[i].size() > 1 && arguments[i].front() == '-' &&
+         arguments[i] != "--") {
+    i += takes_next(app, arguments[i]) ? 2 : 1;
+  }
+  return std::min(i, arguments.size());
+}
+
 }  // namespace
+
+class OptionTable::Parser {
+ public:
+  Parser(OptionTable& table, const std::string& program) : table_(table), app_(table.description_, program) {}
+
+  CLI::App& app() { return app_; }
+
+  void declare_all() {
+    for (const Entry& entry : table_.entries_) {
+      CLI::Option* option =
+          std::visit([&](auto* field) { return declare(app_, flag_names(entry), *field); }, entry.field);
+      option->description(help_of(entry.help, entry.rules));
+      // Free values given twice count both; of others the last one counts.
+      option->multi_option_policy(std::holds_alternative<FreeValues*>(entry.field)
+                                      ? CLI::MultiOptionPolicy::TakeAll
+                                      : CLI::MultiOptionPolicy::TakeLast);
+      if (entry.rules.has_variable) option->envname(table_.variable_name(entry));
+    }
+  }
+
+  template <typename Parse>
+  void parse_with(Parse parse) {
+    try {
+      parse();
+    } catch (const CLI::CallForHelp&) {
+      throw HelpRequested(app_.help());
+    } catch (const CLI::ParseError& error) {
+      throw ConfigError("config", fmt::format("{}{}; {} --help lists the options", error.what(),
+                                              suggestion(app_), app_.get_name()));
+    }
+    table_.given_.clear();
+    for (const Entry& entry : table_.entries_) {
+      if (app_.get_option("--" + entry.name)->count() > 0) table_.given_.insert(entry.name);
+    }
+    table_.validate();
+  }
+
+ private:
+  OptionTable& table_;
+  CLI::App app_;
+};
 
 OptionTable::OptionTable(std::string description, std::string variable_prefix)
     : description_(std::move(description)), variable_prefix_(std::move(variable_prefix)) {}
@@ -89,7 +219,7 @@ std::string OptionTable::flag_names(const Entry& entry) {
     if (with_dashes(alias) != alias) names += ",--" + with_dashes(alias);
   }
   if (!entry.rules.short_flag.empty()) names += ",-" + entry.rules.short_flag;
-  if (entry.is_bool && entry.rules.negatable) names += ",!--no_" + entry.name + ",!--no-" + dashed;
+  if (entry.is_bool() && entry.rules.negatable) names += ",!--no_" + entry.name + ",!--no-" + dashed;
   return names;
 }
 
@@ -97,59 +227,20 @@ std::string OptionTable::variable_name(const Entry& entry) const {
   return variable_of(entry.name, variable_prefix_);
 }
 
-void OptionTable::declare_all(CLI::App& app) const {
-  for (const Entry& entry : entries_) {
-    CLI::Option* option = entry.declare(app, flag_names(entry));
-    option->description(help_of(entry.help, entry.rules));
-    option->multi_option_policy(entry.takes_all ? CLI::MultiOptionPolicy::TakeAll
-                                                : CLI::MultiOptionPolicy::TakeLast);
-    if (entry.rules.has_variable) option->envname(variable_name(entry));
-  }
-}
-
-std::string OptionTable::suggestion(const CLI::App& app) {
-  std::vector<std::string> flags;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
-  }
-  for (const std::string& word : app.remaining()) {
-    if (!word.starts_with("--")) continue;
-    const auto nearest = base::nearest_name(word.substr(0, word.find('=')), flags);
-    return nearest ? fmt::format("; did you mean '{}'?", *nearest) : "";
-  }
-  return {};
-}
-
-template <typename Parse>
-void OptionTable::parse_with(CLI::App& app, Parse parse) {
-  try {
-    parse();
-  } catch (const CLI::CallForHelp&) {
-    throw HelpRequested(app.help());
-  } catch (const CLI::ParseError& error) {
-    throw ConfigError("config", fmt::format("{}{}; {} --help lists the options", error.what(),
-                                            suggestion(app), app.get_name()));
-  }
-  given_.clear();
-  for (const Entry& entry : entries_) {
-    if (app.get_option("--" + entry.name)->count() > 0) given_.insert(entry.name);
-  }
-  validate();
-}
-
 void OptionTable::parse(int argc, const char* const* argv) {
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "program";
-  CLI::App app(description_, program);
+  Parser parser(*this, program);
   // Before the flags are declared: --help then shows the file's values as defaults.
   std::string file;
   if (has_config_file_) {
     file = config_path(argc, argv);
     if (!file.empty()) assign(read_toml_file(file), fmt::format("'{}'", file));
-    app.add_option("--" + std::string(kConfigOption), file, "TOML file with these options as keys")
+    parser.app()
+        .add_option("--" + std::string(kConfigOption), file, "TOML file with these options as keys")
         ->envname(variable_of(kConfigOption, variable_prefix_));
   }
-  declare_all(app);
-  parse_with(app, [&] { app.parse(argc, argv); });
+  parser.declare_all();
+  parser.parse_with([&] { parser.app().parse(argc, argv); });
 }
 
 OptionTable& OptionTable::add_all(const OptionTable& other, const std::set<std::string>& without) {
@@ -197,7 +288,7 @@ void OptionTable::assign(const Json& values, const std::string& source) {
                                               before->second, key));
     }
     try {
-      entry->assign(value);
+      assign_value(entry->field, value);
     } catch (const std::exception& expected) {
       throw ConfigError("config",
                         fmt::format("{}: {} must be {}: {}", source, key, expected.what(), value.dump()));
@@ -211,46 +302,25 @@ std::vector<std::string> OptionTable::names() const {
   return result;
 }
 
-namespace {
-
-// Whether the flag is followed by its value as an argument of its own.
-bool takes_next(const CLI::App& app, const std::string& flag) {
-  const bool is_long = flag.starts_with("--");
-  if (is_long ? flag.find('=') != std::string::npos : flag.size() > 2) return false;
-  const CLI::Option* option = app.get_option_no_throw(flag);
-  return option != nullptr && option->get_expected_min() > 0;
-}
-
-size_t end_of_flags(const CLI::App& app, const std::vector<std::string>& arguments) {
-  size_t i = 0;
-  while (i < arguments.size() && arguments[i].size() > 1 && arguments[i].front() == '-' &&
-         arguments[i] != "--") {
-    i += takes_next(app, arguments[i]) ? 2 : 1;
-  }
-  return std::min(i, arguments.size());
-}
-
-}  // namespace
-
 std::vector<std::string> OptionTable::parse_command(const std::string& program,
                                                     const std::vector<std::string>& arguments) {
-  CLI::App app(description_, program);
-  declare_all(app);
-  const size_t end = end_of_flags(app, arguments);
+  Parser parser(*this, program);
+  parser.declare_all();
+  const size_t end = end_of_flags(parser.app(), arguments);
   // CLI11 takes them last first.
   std::vector<std::string> flags(arguments.rend() - static_cast<std::ptrdiff_t>(end), arguments.rend());
-  parse_with(app, [&] { app.parse(flags); });
+  parser.parse_with([&] { parser.app().parse(flags); });
   const size_t command = end < arguments.size() && arguments[end] == "--" ? end + 1 : end;
   return {arguments.begin() + static_cast<std::ptrdiff_t>(command), arguments.end()};
 }
 
 void OptionTable::validate() const {
-  for (const Entry& entry : entries_) check_rules(entry.name, entry.value(), entry.rules);
+  for (const Entry& entry : entries_) check_rules(entry.name, value_of(entry.field), entry.rules);
 }
 
 Json OptionTable::to_json() const {
   Json result = Json::object();
-  for (const Entry& entry : entries_) result[entry.name] = entry.value();
+  for (const Entry& entry : entries_) result[entry.name] = value_of(entry.field);
   return result;
 }
 

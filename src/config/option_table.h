@@ -1,13 +1,10 @@
 #pragma once
 
 #include <lockstep/json.h>
-#include <CLI/CLI.hpp>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <set>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "config/option_value.h"
@@ -36,27 +33,10 @@ class OptionTable {
  public:
   explicit OptionTable(std::string description, std::string variable_prefix = "LOCKSTEP_");
 
-  // T: std::string, bool, a number, std::optional of one, or FreeValues.
+  // The field's type is one of config::Field.
   template <typename T>
   OptionTable& add(const std::string& name, T& field, const std::string& help, OptionRules rules = {}) {
-    Entry entry;
-    entry.name = name;
-    entry.help = help;
-    entry.declare = [&field](CLI::App& app, const std::string& names) {
-      if constexpr (std::is_same_v<T, bool>) {
-        return app.add_flag(names, field);
-      } else if constexpr (std::is_same_v<T, FreeValues>) {
-        return add_free_values(app, names, field);
-      } else {
-        return add_value(app, names, field);
-      }
-    };
-    entry.is_bool = std::is_same_v<T, bool>;
-    entry.takes_all = std::is_same_v<T, FreeValues>;
-    entry.value = [&field]() -> Json { return value_of(field); };
-    entry.assign = [&field](const Json& value) { assign_value(field, value); };
-    entry.rules = std::move(rules);
-    entries_.push_back(std::move(entry));
+    entries_.push_back({name, help, &field, std::move(rules)});
     return *this;
   }
 
@@ -92,23 +72,17 @@ class OptionTable {
   struct Entry {
     std::string name;
     std::string help;
-    std::function<CLI::Option*(CLI::App&, const std::string& names)> declare;
-    bool is_bool = false;
-    bool takes_all = false;  // given twice: both count, not the last one
-    std::function<Json()> value;
-    std::function<void(const Json&)> assign;  // throws std::exception: what was expected
+    Field field;
     OptionRules rules;
+
+    bool is_bool() const { return std::holds_alternative<bool*>(field); }
   };
+  // What reads flags: CLI11, which costs every source that includes it seconds.
+  class Parser;
 
   static std::string flag_names(const Entry& entry);
   const Entry* find(const std::string& name_or_alias) const;
-  // "; did you mean '--max-iter'?", or nothing.
-  static std::string suggestion(const CLI::App& app);
   std::string variable_name(const Entry& entry) const;
-  void declare_all(CLI::App& app) const;
-  template <typename Parse>
-  void parse_with(CLI::App& app, Parse parse);
-
   std::string config_path(int argc, const char* const* argv) const;
 
   std::string description_;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <concepts>
+#include <limits>
 #include <stdexcept>
 
 namespace lockstep::config {
@@ -20,10 +22,6 @@ std::optional<Number> whole_number(const std::string& text) {
 
 }  // namespace
 
-Json to_json(const FreeValue& value) {
-  return std::visit([](const auto& inner) { return Json(inner); }, value);
-}
-
 FreeValue free_value_of(const Json& value) {
   if (value.is_boolean()) return value.get<bool>();
   if (value.is_number_integer()) return value.get<int64_t>();
@@ -40,56 +38,80 @@ FreeValue parse_free_value(const std::string& text) {
   return text;
 }
 
-void assign_text(std::string& field, const Json& value) {
+namespace {
+
+void assign(std::string& field, const Json& value) {
   if (!value.is_string()) expected("a text");
   field = value.get<std::string>();
 }
 
-void assign_bool(bool& field, const Json& value) {
+void assign(bool& field, const Json& value) {
   if (!value.is_boolean()) expected("true or false");
   field = value.get<bool>();
 }
 
-void assign_integer(int64_t& field, const Json& value, int64_t least, int64_t most) {
+template <std::signed_integral T>
+void assign(T& field, const Json& value) {
+  constexpr int64_t least = std::numeric_limits<T>::min();
+  constexpr int64_t most = std::numeric_limits<T>::max();
   if (!value.is_number_integer()) expected("a whole number");
   const auto number = value.get<int64_t>();
   if (number < least || number > most) {
     throw std::invalid_argument(fmt::format("a whole number from {} to {}", least, most));
   }
-  field = number;
+  field = static_cast<T>(number);
 }
 
-void assign_unsigned(uint64_t& field, const Json& value) {
+void assign(uint64_t& field, const Json& value) {
   if (!value.is_number_integer() || (!value.is_number_unsigned() && value.get<int64_t>() < 0)) {
     expected("a whole number that is not negative");
   }
   field = value.get<uint64_t>();
 }
 
-void assign_real(double& field, const Json& value) {
+void assign(double& field, const Json& value) {
   if (!value.is_number()) expected("a number");
   field = value.get<double>();
 }
 
-void assign_free_values(FreeValues& field, const Json& value) {
+void assign(FreeValues& field, const Json& value) {
   if (!value.is_object()) expected("a table of values");
   FreeValues values;
   for (const auto& [name, inner] : value.items()) values[name] = free_value_of(inner);
   field = std::move(values);
 }
 
-CLI::Option* add_free_values(CLI::App& app, const std::string& names, FreeValues& field) {
-  const auto read = [&field](const CLI::results_t& results) {
-    for (const std::string& item : results) {
-      const size_t equals = item.find('=');
-      if (equals == std::string::npos || equals == 0) {
-        throw CLI::ValidationError(fmt::format("'{}' is not NAME=VALUE", item));
-      }
-      field[item.substr(0, equals)] = parse_free_value(item.substr(equals + 1));
-    }
-    return true;
-  };
-  return app.add_option(names, read)->type_name("NAME=VALUE")->allow_extra_args(false);
+template <typename T>
+void assign(std::optional<T>& field, const Json& value) {
+  T inner{};
+  assign(inner, value);
+  field = inner;
+}
+
+template <typename T>
+Json json_of(const T& field) {
+  return field;
+}
+template <typename T>
+Json json_of(const std::optional<T>& field) {
+  return field ? Json(*field) : Json(nullptr);
+}
+Json json_of(const FreeValues& field) {
+  Json result = Json::object();
+  for (const auto& [name, value] : field) {
+    result[name] = std::visit([](const auto& inner) { return Json(inner); }, value);
+  }
+  return result;
+}
+
+}  // namespace
+
+Json value_of(const Field& field) {
+  return std::visit([](const auto* held) { return json_of(*held); }, field);
+}
+
+void assign_value(const Field& field, const Json& value) {
+  std::visit([&](auto* held) { assign(*held, value); }, field);
 }
 
 }  // namespace lockstep::config
