@@ -75,9 +75,9 @@ else()
   list(APPEND candidates /usr/local/cuda)
   lockstep_locate_cuda(cuda_root ${candidates})
   # The header must be of the NCCL that LibTorch was built with: c10d's options hold a struct
-  # of it. The wheel beside LibTorch is.
+  # of it. The wheel beside LibTorch is; another one is taken only where the user asks for CUDA.
   set(nccl_folders ${wheels}/nccl/include)
-  if(cuda_root)
+  if(cuda_root AND NOT LOCKSTEP_CUDA STREQUAL "AUTO")
     list(APPEND nccl_folders ${cuda_root}/include /usr/include)
   endif()
   set(nccl_include)
@@ -89,7 +89,8 @@ else()
   if(NOT cuda_root)
     set(missing ${cuda_root_REASON})
   elseif(NOT nccl_include)
-    set(missing "there is no nccl.h beside LibTorch or in ${cuda_root}")
+    list(JOIN nccl_folders ", " nccl_folders)
+    set(missing "there is no nccl.h in ${nccl_folders}")
   endif()
 endif()
 

@@ -69,14 +69,19 @@ def wheel(name, version, files, metadata=""):
 
 @functools.cache
 def all_wheels():
-    toolkit = "Requires-Dist: cuda-toolkit[cublas,cudart,cupti]==13.0.2; platform_system == \"Linux\"\n"
-    extras = "".join(f"Provides-Extra: {extra}\nRequires-Dist: {name}==1.0.*; extra == '{extra}'\n"
-                     for extra, name in [("cudart", "nvidia-cuda-runtime"), ("cupti", "nvidia-cuda-cupti"),
-                                         ("cublas", "nvidia-cublas")])
-    torch = [wheel("torch", v, torch_files(v), toolkit + "Requires-Dist: sympy\n") for v in (DEFAULT, f"{NEWEST}.0")]
+    required = ("Requires-Dist: sympy\nRequires-Dist: nvidia-nccl-cu13==2.1; platform_system == \"Linux\"\n"
+                "Requires-Dist: cuda-toolkit[cublas,cudart,cupti]==13.0.2; platform_system == \"Linux\"\n")
+    torch = [wheel("torch", v, torch_files(v), required) for v in (DEFAULT, f"{NEWEST}.0")]
+    parts = {"cudart": "nvidia-cuda-runtime", "cupti": "nvidia-cuda-cupti", "cccl": "nvidia-cuda-cccl",
+             "crt": "nvidia-cuda-crt", "nvcc": "nvidia-cuda-nvcc", "nvvm": "nvidia-nvvm", "cublas": "nvidia-cublas",
+             "cusolver": "nvidia-cusolver", "cusparse": "nvidia-cusparse"}
+    extras = "".join(f"Provides-Extra: {extra}\nRequires-Dist: {name}==1.0.*; (sys_platform == 'linux') and extra == '{extra}'\n"
+                     for extra, name in parts.items())
+    files = {extra: {f"nvidia/cu13/lib/lib{extra}.so.13": "", f"nvidia/cu13/include/{extra}.h": ""} for extra in parts}
+    files["nvcc"] = {"nvidia/cu13/bin/nvcc": ""}
     return dict([*torch, wheel("cuda_toolkit", "13.0.2", {}, extras),
-                 wheel("nvidia_cuda_runtime", "1.0.5", {"nvidia/cu13/lib/libcudart.so.13": ""}),
-                 wheel("nvidia_cuda_cupti", "1.0.6", {"nvidia/cu13/lib/libcupti.so.13": ""})])
+                 wheel("nvidia_nccl_cu13", "2.1", {"nvidia/nccl/include/nccl.h": "", "nvidia/nccl/lib/libnccl.so.2": ""}),
+                 *(wheel(name.replace("-", "_"), "1.0.5", files[extra]) for extra, name in parts.items())])
 
 
 class Index:
@@ -201,6 +206,29 @@ class SetupTest(unittest.TestCase):
         self.assert_ready(self.run_setup(), DEFAULT)
         libraries = sorted(p.name for p in (self.root / f".deps/torch-{DEFAULT}/nvidia/cu13/lib").iterdir())
         self.assertEqual(libraries, ["libcudart.so.13", "libcupti.so.13"])
+
+    def cuda_files(self):
+        folder = self.root / f".deps/torch-{DEFAULT}/nvidia"
+        return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+    def test_cuda_brings_nvcc_and_what_the_wheel_requires(self):
+        self.serve()
+        self.assert_ready(self.run_setup("--cuda"), DEFAULT)
+        self.assertLessEqual({"cu13/bin/nvcc", "cu13/lib/libnvvm.so.13", "cu13/lib/libcublas.so.13", "nccl/lib/libnccl.so.2",
+                              "nccl/include/nccl.h"}, self.cuda_files())
+        self.offline()
+        self.assert_ready(self.run_setup("--cuda", "--cuda-compile", "--quiet"), DEFAULT)
+
+    def test_cuda_compile_takes_only_headers_of_large_libraries(self):
+        self.serve()
+        self.run_setup()
+        before = (self.root / ".deps/changed").stat().st_mtime_ns
+        self.assert_ready(self.run_setup("--cuda-compile"), DEFAULT)
+        self.assertGreater((self.root / ".deps/changed").stat().st_mtime_ns, before)
+        files = self.cuda_files()
+        self.assertLessEqual({"cu13/bin/nvcc", "cu13/lib/libcudart.so.13", "cu13/include/cublas.h", "cu13/include/cusolver.h",
+                              "cu13/include/cusparse.h", "nccl/include/nccl.h"}, files)
+        self.assertFalse({"cu13/lib/libcublas.so.13", "nccl/lib/libnccl.so.2"} & files)
 
     def test_second_call_does_nothing(self):
         self.serve()
