@@ -29,6 +29,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/LockstepConfigVersion.cma
 install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
               ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
               ${PROJECT_SOURCE_DIR}/cmake/LockstepTorch.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/torch-versions
               ${PROJECT_SOURCE_DIR}/cmake/LockstepSodium.cmake
               ${PROJECT_SOURCE_DIR}/cmake/LockstepUring.cmake
               ${PROJECT_SOURCE_DIR}/cmake/LockstepTracking.cmake

@@ -1,10 +1,10 @@
 # Build switches, and the settings that every target shares.
 
-option(LOCKSTEP_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(LOCKSTEP_TESTS "Build the tests, where GoogleTest and HDF5 are found" ${PROJECT_IS_TOP_LEVEL})
 option(LOCKSTEP_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
 option(LOCKSTEP_BENCH "Build the benchmark programs" ${PROJECT_IS_TOP_LEVEL})
 option(LOCKSTEP_MPI "Build the MPI backend plugin where MPI is found" ON)
-option(LOCKSTEP_CUDA "Build the CUDA library (needs the CUDA toolkit)" OFF)
+set(LOCKSTEP_CUDA AUTO CACHE STRING "Build the CUDA library: AUTO (where CUDA is found), ON or OFF")
 option(LOCKSTEP_PCH "Precompile the headers that most sources share" ON)
 option(LOCKSTEP_UNITY "Compile several sources at once; a full build takes a fifth of the time" ON)
 set(LOCKSTEP_SANITIZE "" CACHE STRING "Sanitizer: empty, address or thread")

@@ -3,8 +3,9 @@
 #
 # Searched in this order: LOCKSTEP_TORCH_DIR (CMake or environment variable), the
 # one that an installed Lockstep was built against, the project's own .deps, an
-# importable Python torch. find_package(Torch) is not used: it demands a CUDA toolkit for a CUDA wheel even from a program that never
-# touches a GPU, and libtorch.so would drag in torch_cuda and cuDNN.
+# importable Python torch. torch-versions, beside this file, holds the supported versions.
+# find_package(Torch) is not used: it demands a CUDA toolkit for a CUDA wheel even from a
+# program that never touches a GPU, and libtorch.so would drag in torch_cuda and cuDNN.
 
 function(lockstep_locate_torch out)
   set(candidates)
@@ -25,7 +26,8 @@ function(lockstep_locate_torch out)
   endif()
   foreach(dir IN LISTS candidates)
     if(EXISTS ${dir}/lib/libtorch_cpu.so AND EXISTS ${dir}/include/torch/csrc/api/include/torch/torch.h)
-      get_filename_component(dir ${dir} ABSOLUTE)
+      # Not the link .deps/torch: what is built against one version is built again for another.
+      get_filename_component(dir ${dir} REALPATH)
       set(${out} ${dir} PARENT_SCOPE)
       return()
     endif()
@@ -35,15 +37,25 @@ function(lockstep_locate_torch out)
     "LOCKSTEP_TORCH_DIR to a folder that holds include/ and lib/libtorch_cpu.so.")
 endfunction()
 
+# Reads a line of torch-versions: oldest, newest or default.
+function(lockstep_supported_torch key out)
+  file(STRINGS ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/torch-versions line REGEX "^${key} ")
+  string(REPLACE "${key} " "" line "${line}")
+  set(${out} ${line} PARENT_SCOPE)
+endfunction()
+
 if(NOT TARGET lockstep::torch)
   lockstep_locate_torch(LOCKSTEP_TORCH_ROOT)
   file(STRINGS ${LOCKSTEP_TORCH_ROOT}/include/torch/headeronly/version.h torch_version_lines
        REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH)")
   string(REGEX MATCHALL "[0-9]+" torch_version_parts "${torch_version_lines}")
   list(JOIN torch_version_parts . LOCKSTEP_TORCH_VERSION)
-  if(NOT LOCKSTEP_TORCH_VERSION VERSION_GREATER_EQUAL 2.11 OR NOT LOCKSTEP_TORCH_VERSION VERSION_LESS 2.12)
-    message(FATAL_ERROR "Lockstep needs LibTorch 2.11; ${LOCKSTEP_TORCH_ROOT} is ${LOCKSTEP_TORCH_VERSION}. "
-      "Run script/setup, or set LOCKSTEP_TORCH_DIR to another one.")
+  lockstep_supported_torch(oldest torch_oldest)
+  lockstep_supported_torch(newest torch_newest)
+  string(REGEX MATCH "^[0-9]+\.[0-9]+" torch_minor "${LOCKSTEP_TORCH_VERSION}")
+  if(torch_minor VERSION_LESS torch_oldest OR torch_minor VERSION_GREATER torch_newest)
+    message(FATAL_ERROR "Lockstep supports LibTorch ${torch_oldest} to ${torch_newest}, and ${LOCKSTEP_TORCH_ROOT} "
+      "is ${LOCKSTEP_TORCH_VERSION}: run script/setup, or set LOCKSTEP_TORCH_DIR to another one.")
   endif()
   message(STATUS "LibTorch ${LOCKSTEP_TORCH_VERSION}: ${LOCKSTEP_TORCH_ROOT}")
 

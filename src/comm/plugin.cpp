@@ -5,6 +5,7 @@
 #include <lockstep/error.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/check.h"
@@ -34,8 +35,10 @@ std::vector<fs::path> plugin_folders() {
   return folders;
 }
 
+std::string file_name(const std::string& name) { return fmt::format("liblockstep_{}.so", name); }
+
 void* load(const std::string& name) {
-  const std::string file = fmt::format("liblockstep_{}.so", name);
+  const std::string file = file_name(name);
   std::vector<std::string> tried;
   std::vector<fs::path> candidates;
   for (const fs::path& folder : plugin_folders()) {
@@ -49,10 +52,11 @@ void* load(const std::string& name) {
     }
     tried.push_back(fmt::format("{} ({})", path.string(), dlerror()));
   }
-  throw ConfigError("comm",
-                    fmt::format("plugin {} does not load; set LOCKSTEP_PLUGIN_DIR to its folder, or build "
-                                "it. Tried: {}",
-                                file, fmt::join(tried, "; ")));
+  throw ConfigError(
+      "comm",
+      fmt::format("plugin {} does not load; set LOCKSTEP_PLUGIN_DIR to its folder, or build "
+                  "it{}. Tried: {}",
+                  file, name == "cuda" ? fmt::format(" ({})", kBuildCuda) : "", fmt::join(tried, "; ")));
 }
 
 template <typename Function>
@@ -68,6 +72,14 @@ c10::intrusive_ptr<c10d::Backend> make_plugin_backend(const std::string& name, c
   c10::intrusive_ptr<c10d::Backend> backend;
   entry<PluginMakeBackend>(name, kPluginMakeBackend)(request, backend);
   return backend;
+}
+
+bool plugin_exists(const std::string& name) {
+  const std::vector<fs::path> folders = plugin_folders();
+  return std::any_of(folders.begin(), folders.end(), [&](const fs::path& folder) {
+    std::error_code ignored;
+    return fs::exists(folder / file_name(name), ignored);
+  });
 }
 
 std::vector<CudaDevice> list_cuda_devices() {

@@ -65,11 +65,17 @@ inline constexpr char kPluginUseOwnStream[] = "lockstep_use_own_stream";
 using PluginLimitMemory = void(int device_index, int64_t bytes);
 inline constexpr char kPluginLimitMemory[] = "lockstep_limit_memory";
 
+// What gives a checkout liblockstep_cuda.so.
+inline constexpr char kBuildCuda[] = "script/setup --cuda && script/build";
+
 // Loads liblockstep_<name>.so, from the first of: LOCKSTEP_PLUGIN_DIR, the folder of
 // the program, lib beside that folder, the folder of the library that this code is
 // in, the dynamic linker's own search. Thread-safe. ConfigError tells all that was
 // tried.
 c10::intrusive_ptr<c10d::Backend> make_plugin_backend(const std::string& name, const PluginRequest& request);
+
+// Whether liblockstep_<name>.so is a file of one of these folders. Loads nothing.
+bool plugin_exists(const std::string& name);
 
 // The CUDA devices that this process sees; may be none. ConfigError: the CUDA
 // library does not load.

@@ -92,8 +92,13 @@ Transport make_from_plugin(const TransportRequest& request, const char* plugin, 
 
 Transport make_nccl(const TransportRequest& request) {
   if (request.options.device_index < 0) {
-    throw ConfigError("comm", fmt::format("backend nccl needs a CUDA device for rank {}: device_index is {}",
-                                          request.rank, request.options.device_index));
+    const std::string library =
+        plugin_exists("cuda")
+            ? ""
+            : fmt::format("; this build has no CUDA library (liblockstep_cuda.so), build it: {}", kBuildCuda);
+    throw ConfigError("comm",
+                      fmt::format("backend nccl needs a CUDA device for rank {}: device_index is {}{}",
+                                  request.rank, request.options.device_index, library));
   }
   return make_from_plugin(request, "cuda", "nccl", Transport::Devices::kCuda);
 }

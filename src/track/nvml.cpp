@@ -28,6 +28,8 @@ struct Nvml::Library {
   void* handle = nullptr;
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
+  int (*count)(unsigned*) = nullptr;
+  int (*device_by_index)(unsigned, Device*) = nullptr;
   int (*device)(const char*, Device*) = nullptr;
   int (*minor_number)(Device, unsigned*) = nullptr;
   int (*name)(Device, char*, unsigned) = nullptr;
@@ -51,6 +53,7 @@ struct Nvml::Library {
 
   bool find_all() {
     return find(init, "nvmlInit_v2") && find(shutdown, "nvmlShutdown") &&
+           find(count, "nvmlDeviceGetCount_v2") && find(device_by_index, "nvmlDeviceGetHandleByIndex_v2") &&
            find(device, "nvmlDeviceGetHandleByUUID") && find(minor_number, "nvmlDeviceGetMinorNumber") &&
            find(name, "nvmlDeviceGetName") && find(utilization, "nvmlDeviceGetUtilizationRates") &&
            find(memory, "nvmlDeviceGetMemoryInfo_v2");
@@ -82,6 +85,19 @@ std::unique_ptr<Nvml> Nvml::load(std::string& reason) {
 void* Nvml::find(const std::string& uuid) const {
   Device device = nullptr;
   return library_->device(uuid.c_str(), &device) == kSuccess ? device : nullptr;
+}
+
+std::vector<std::string> Nvml::names() const {
+  std::vector<std::string> names;
+  unsigned count = 0;
+  if (library_->count(&count) != kSuccess) return names;
+  for (unsigned index = 0; index < count; ++index) {
+    Device device = nullptr;
+    char name[kNameBytes] = {};
+    if (library_->device_by_index(index, &device) != kSuccess) continue;
+    if (library_->name(device, name, kNameBytes) == kSuccess) names.emplace_back(name);
+  }
+  return names;
 }
 
 bool Nvml::sees(const std::string& uuid) const { return find(uuid) != nullptr; }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace lockstep::track {
 
@@ -29,6 +30,8 @@ class Nvml {
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
+  // The names of the GPUs that this process may see, in NVML's order.
+  std::vector<std::string> names() const;
   // Whether the GPU of this UUID, "GPU-9a8b5d69-...", may be seen by this process.
   bool sees(const std::string& uuid) const;
   // Nothing where the GPU does not answer.

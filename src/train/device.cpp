@@ -5,16 +5,20 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
+#include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "base/environment.h"
+#include "base/log.h"
 #include "cluster/devices.h"
 #include "comm/plugin.h"
+#include "track/nvml.h"
 
 namespace lockstep::train {
 namespace {
 
-// Loading LibTorch's CUDA half costs a second; without a driver it is in vain.
+// Loading LibTorch's CUDA half costs a second, and finds nothing without a driver.
 bool has_driver() {
   void* const driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (driver == nullptr) return false;
@@ -22,20 +26,59 @@ bool has_driver() {
   return true;
 }
 
-bool wants_gpu(const std::string& compute_setup) {
+// The GPUs that NVIDIA's driver shows this process, in words; "" where there is none.
+std::string visible_gpus() {
+  std::string ignored;
+  const std::unique_ptr<track::Nvml> nvml = track::Nvml::load(ignored);
+  const std::vector<std::string> names = nvml ? nvml->names() : std::vector<std::string>();
+  size_t count = names.size();
+  try {
+    const cluster::VisibleDevices visible =
+        cluster::parse_visible_devices(base::Environment::of_process().get("CUDA_VISIBLE_DEVICES"));
+    if (visible.restricted) count = std::min(count, visible.devices.size());
+  } catch (const ConfigError&) {
+    return "";  // CUDA sees none either
+  }
+  if (count == 0) return "";
+  return count == 1 ? fmt::format("an NVIDIA GPU is visible ({})", names[0])
+                    : fmt::format("{} NVIDIA GPUs are visible ({})", count, names[0]);
+}
+
+// For compute_setup auto: GPUs that this machine has and this build cannot use are not passed
+// over silently. One line a job.
+void report_unused_gpus(const RankMap& map, const std::string& problem) {
+  if (map.rank != 0) return;
+  const std::string gpus = visible_gpus();
+  if (gpus.empty()) return;
+  if (!comm::plugin_exists("cuda")) {
+    base::log_warning("launch",
+                      "{}, but this build has no CUDA library (liblockstep_cuda.so), so the ranks use the "
+                      "CPU. To use GPUs: {}",
+                      gpus, comm::kBuildCuda);
+  } else {
+    base::log_warning("launch", "{}, but the ranks use the CPU: {}", gpus, problem);
+  }
+}
+
+bool wants_gpu(const RankMap& map, const std::string& compute_setup) {
   if (compute_setup == "gpu") return true;
-  if (compute_setup == "cpu" || !has_driver()) return false;
+  if (compute_setup == "cpu") return false;
+  if (!has_driver()) {
+    report_unused_gpus(map, "the CUDA driver's libcuda.so.1 does not load");
+    return false;
+  }
   try {
     return !comm::list_cuda_devices().empty();
-  } catch (const ConfigError&) {
-    return false;  // auto: a build without CUDA trains on the CPU
+  } catch (const ConfigError& error) {
+    report_unused_gpus(map, error.what());
+    return false;
   }
 }
 
 }  // namespace
 
 c10::Device choose_device(const RankMap& map, const std::string& compute_setup) {
-  if (!wants_gpu(compute_setup)) return c10::Device(c10::DeviceType::CPU);
+  if (!wants_gpu(map, compute_setup)) return c10::Device(c10::DeviceType::CPU);
   if (!has_driver()) {
     throw ConfigError(
         "launch", "compute_setup is gpu, and this machine has no CUDA driver: libcuda.so.1 does not load");

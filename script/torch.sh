@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Functions for script/setup, script/build and script/test, which source this file from the
+# repository's root: supported LibTorch versions, and where those in .deps are.
+#
+# .deps/torch-VERSION is one LibTorch with the libraries that it needs, as pip installs them.
+# .deps/torch is a link to .deps/torch-VERSION/torch of the version in use.
+
+# The value of a line of cmake/torch-versions: oldest, newest or default.
+supported_torch() { sed -n "s/^$1 //p" cmake/torch-versions; }
+
+# The version of the LibTorch in folder $1, such as 2.11.0; nothing where there is none.
+torch_version() {
+  [[ -f $1/lib/libtorch_cpu.so && -f $1/include/torch/csrc/api/include/torch/torch.h ]] || return 0
+  sed -n 's/^#define TORCH_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' "$1/include/torch/headeronly/version.h" 2>/dev/null |
+    paste -sd .
+}
+
+# Whether version $1, such as 2.12.1 or 2.12, is between the oldest and the newest.
+torch_is_supported() {
+  local minor lowest highest
+  minor=$(cut -d . -f 1-2 <<<"$1")
+  lowest=$(printf '%s\n' "$(supported_torch oldest)" "$minor" | sort -V | head -n 1)
+  highest=$(printf '%s\n' "$(supported_torch newest)" "$minor" | sort -V | tail -n 1)
+  [[ $lowest == "$(supported_torch oldest)" && $highest == "$(supported_torch newest)" ]]
+}
+
+# What the user asks for (default, newest, 2.12, 2.12.1) as a version: 2.12 is any 2.12.*.
+requested_torch() {
+  case $1 in
+    default | newest) supported_torch "$1" ;;
+    *) printf '%s\n' "$1" ;;
+  esac
+}
+
+# The newest LibTorch in .deps of version $1, as requested_torch gives it: its folder, or nothing.
+installed_torch() {
+  local folder best=
+  for folder in .deps/torch-"$1" .deps/torch-"$1".*; do
+    [[ -n $(torch_version "$folder/torch") ]] || continue
+    best=$(printf '%s\n' "$best" "$folder" | sort -V | tail -n 1)
+  done
+  printf '%s' "${best:+$best/torch}"
+}
