@@ -25,25 +25,27 @@ LAYERS = {
     "report": ("base", "config", "track"),
     # What DeepSpeed's configuration files say.
     "deepspeed": ("base", "config"),
-    "comm": CORE,
-    "grad": (*CORE, "comm"),
+    # What differs between the versions of LibTorch, and what its wheel lacks.
+    "torch_private": (),
+    "comm": (*CORE, "torch_private"),
+    "grad": (*CORE, "torch_private", "comm"),
     # These two know rank and world size as numbers only.
     "data": ("base", "config", "images"),
     "checkpoint": ("base", "config"),
     "interop": ("base", "config", "checkpoint"),
     "optim": (*CORE, "comm", "grad", "checkpoint"),
     # ZeRO: parameters, gradients and optimizer states divided over the ranks.
-    "shard": (*CORE, "comm", "grad", "optim", "checkpoint"),
+    "shard": (*CORE, "torch_private", "comm", "grad", "optim", "checkpoint"),
     # What a DeepSpeed configuration trains by, without a loop around it.
     "engine": (*CORE, "comm", "grad", "shard", "optim", "checkpoint", "interop"),
-    "train": (*CORE, "track", "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop"),
+    "train": (*CORE, "track", "torch_private", "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop"),
     "models": ("base", "config", "grad", "interop", "shard", "train"),
     # What `lockstep train NAME` runs.
     "recipes": (*CORE, "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop", "train", "models"),
     "cli": (*CORE, "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop", "train", "models", "recipes"),
     "app": (*CORE, "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop", "train", "models", "recipes", "cli"),
     # The one optional library: nothing includes it, it is loaded.
-    "cuda": (*CORE, "comm", "grad", "shard"),
+    "cuda": (*CORE, "torch_private", "comm", "grad", "shard"),
 }
 
 # Public headers belong to the layer that has a source of the same name; these have none.

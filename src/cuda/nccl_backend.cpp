@@ -7,12 +7,16 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include "torch_private/c10d.h"
+
 namespace lockstep::cuda {
 namespace {
 
-class NcclBackend final : public c10d::ProcessGroupNCCL {
+using NcclCollectives = torch_private::WithOldNames<c10d::ProcessGroupNCCL>;
+
+class NcclBackend final : public NcclCollectives {
  public:
-  using ProcessGroupNCCL::ProcessGroupNCCL;
+  using NcclCollectives::NcclCollectives;
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override {
@@ -25,13 +29,13 @@ class NcclBackend final : public c10d::ProcessGroupNCCL {
                                                       const c10d::ReduceScatterOptions& options) override {
     c10d::ReduceScatterOptions changed = options;
     changed.reduceOp = scaled(options.reduceOp);
-    return ProcessGroupNCCL::_reduce_scatter_base(output, input, changed);
+    return NcclCollectives::_reduce_scatter_base(output, input, changed);
   }
 
  private:
   // NCCL's own average divides after the sum.
   c10d::ReduceOp scaled(const c10d::ReduceOp& op) const {
-    return op.op_ == c10d::ReduceOp::AVG ? c10d::makeNCCLPreMulSum(1.0 / getSize()) : op;
+    return op.op_ == c10d::ReduceOp::AVG ? torch_private::premultiplied_sum(1.0 / getSize()) : op;
   }
 };
 

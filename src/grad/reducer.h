@@ -16,10 +16,7 @@
 #include "grad/flat_buffer.h"
 #include "grad/lent_memory.h"
 #include "grad/named_parameter.h"
-
-namespace torch::autograd {
-struct Node;
-}
+#include "torch_private/autograd_node.h"
 
 namespace lockstep::grad {
 
@@ -118,7 +115,7 @@ class Reducer {
     bool expected = true;        // this rank uses it
     bool used_somewhere = true;  // some rank does
     std::string name;
-    std::shared_ptr<torch::autograd::Node> accumulator;
+    torch_private::NodePtr accumulator;
     uintptr_t hook_key = 0;
   };
 

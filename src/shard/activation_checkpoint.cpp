@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "shard/ambient_state.h"
+#include "torch_private/autograd_node.h"
 
 namespace lockstep {
 
@@ -38,7 +39,7 @@ class Recompute final : public torch::autograd::Node {
   }
 
   // The function's outputs as this node's.
-  variable_list adopt(const variable_list& outputs, const std::shared_ptr<torch::autograd::Node>& self) {
+  variable_list adopt(const variable_list& outputs, const torch_private::NodePtr& self) {
     variable_list adopted;
     for (size_t i = 0; i < outputs.size(); ++i) {
       // Another tensor over the same memory: it may be an input that is handed through.
@@ -161,8 +162,7 @@ std::vector<at::Tensor> recompute_in_backward(const TensorFunction& function,
     return input.defined() && input.requires_grad();
   });
   if (!at::GradMode::is_enabled() || (trained.empty() && !has_inputs)) return function(inputs);
-  const std::shared_ptr<Recompute> node(new Recompute(function, inputs, std::move(trained)),
-                                        torch::autograd::deleteNode);
+  const auto node = torch_private::make_node<Recompute>(function, inputs, std::move(trained));
   variable_list outputs;
   {
     const at::NoGradGuard no_grad;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "torch_private/autograd_node.h"
 #include "train/counted_memory.h"
 
 namespace lockstep::train {
@@ -45,7 +46,7 @@ class WithoutGradients {
   WithoutGradients& operator=(const WithoutGradients&) = delete;
 
  private:
-  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, uintptr_t>> hooks_;
+  std::vector<std::pair<torch_private::NodePtr, uintptr_t>> hooks_;
 };
 
 struct Measured {

@@ -283,6 +283,15 @@ TEST(ActivationCheckpoint, OverRanksAtEveryStage) {
   }
 }
 
+// By recursion its end would need more stack than a thread has.
+TEST(ActivationCheckpoint, FreesALongGraph) {
+  at::Tensor x = torch::ones({1}, at::requires_grad());
+  const TensorFunction same = [](const std::vector<at::Tensor>& inputs) { return inputs; };
+  for (int i = 0; i < 30'000; ++i) x = recompute_in_backward(same, {x}, {})[0];
+  EXPECT_TRUE(x.requires_grad());
+  x.reset();
+}
+
 // The unit that comes next in forward is not gathered again when activations are computed
 // again.
 TEST(ActivationCheckpoint, NeedsNoMoreBuffersAtStage3) {

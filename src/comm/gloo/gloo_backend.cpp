@@ -8,11 +8,13 @@
 
 #include "comm/gloo/gloo_device.h"
 #include "comm/then_work.h"
+#include "torch_private/c10d.h"
 
 namespace lockstep::comm {
 namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using GlooCollectives = torch_private::WithOldNames<c10d::ProcessGroupGloo>;
 
 // Starting an operation writes to LibTorch's flight recorder, which is one for the
 // process and finds its groups in a map without a lock: two groups in two threads
@@ -25,9 +27,9 @@ WorkPtr start_alone(Start&& start) {
 }
 
 // Averages as every backend of ours: each contribution times 1/size, then the sum.
-class GlooBackend final : public c10d::ProcessGroupGloo {
+class GlooBackend final : public GlooCollectives {
  public:
-  using ProcessGroupGloo::ProcessGroupGloo;
+  using GlooCollectives::GlooCollectives;
 
   WorkPtr broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
     return start_alone([&] { return ProcessGroupGloo::broadcast(tensors, options); });
@@ -66,7 +68,7 @@ class GlooBackend final : public c10d::ProcessGroupGloo {
 
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
                           const c10d::AllgatherOptions& options) override {
-    return start_alone([&] { return ProcessGroupGloo::_allgather_base(output, input, options); });
+    return start_alone([&] { return GlooCollectives::_allgather_base(output, input, options); });
   }
 
   WorkPtr gather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
@@ -82,7 +84,7 @@ class GlooBackend final : public c10d::ProcessGroupGloo {
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                         std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override {
     return start_alone(
-        [&] { return ProcessGroupGloo::alltoall_base(output, input, output_splits, input_splits, options); });
+        [&] { return GlooCollectives::alltoall_base(output, input, output_splits, input_splits, options); });
   }
 
   WorkPtr send(std::vector<at::Tensor>& tensors, int destination, int tag) override {

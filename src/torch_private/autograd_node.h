@@ -1,0 +1,32 @@
+#pragma once
+
+// Nodes of autograd's graph. LibTorch 2.11 owns them by std::shared_ptr with a deleter of its
+// own, LibTorch 2.15 by c10::intrusive_ptr. The type of Edge::function says which, so that the
+// versions between them need no list.
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace lockstep::torch_private {
+
+using NodePtr = decltype(torch::autograd::Edge::function);
+
+// A new T, which derives from Node, as the owner that the graph takes. A long graph is freed
+// without recursion.
+template <typename T, typename... Arguments>
+auto make_node(Arguments&&... arguments) {
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>) {
+    // Found by the argument's namespace: LibTorch 2.15 has no such function.
+    const auto free_node = [](auto* node) { deleteNode(node); };
+    return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...), free_node);
+  } else {
+    return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
+  }
+}
+
+}  // namespace lockstep::torch_private
