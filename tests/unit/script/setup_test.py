@@ -71,7 +71,10 @@ def wheel(name, version, files, metadata=""):
 def all_wheels():
     required = ("Requires-Dist: sympy\nRequires-Dist: nvidia-nccl-cu13==2.1; platform_system == \"Linux\"\n"
                 "Requires-Dist: cuda-toolkit[cublas,cudart,cupti]==13.0.2; platform_system == \"Linux\"\n")
-    torch = [wheel("torch", v, torch_files(v), required) for v in (DEFAULT, f"{NEWEST}.0")]
+    torch = [wheel("torch", v, torch_files(v), required) for v in {DEFAULT, f"{OLDEST}.0", f"{NEWEST}.0"}]
+    # As torchvision does: one that belongs to one PyTorch, a later one that goes with all from then on.
+    vision = [wheel("torchvision", v, {}, f"Requires-Dist: torch{torch_version}\n")
+              for v, torch_version in (("0.1", f"=={OLDEST}.0"), ("0.2", f">={NEWEST}.0"))]
     parts = {"cudart": "nvidia-cuda-runtime", "cupti": "nvidia-cuda-cupti", "cccl": "nvidia-cuda-cccl",
              "crt": "nvidia-cuda-crt", "nvcc": "nvidia-cuda-nvcc", "nvvm": "nvidia-nvvm", "cublas": "nvidia-cublas",
              "cusolver": "nvidia-cusolver", "cusparse": "nvidia-cusparse"}
@@ -79,7 +82,7 @@ def all_wheels():
                      for extra, name in parts.items())
     files = {extra: {f"nvidia/cu13/lib/lib{extra}.so.13": "", f"nvidia/cu13/include/{extra}.h": ""} for extra in parts}
     files["nvcc"] = {"nvidia/cu13/bin/nvcc": ""}
-    return dict([*torch, wheel("cuda_toolkit", "13.0.2", {}, extras),
+    return dict([*torch, *vision, wheel("sympy", "1.0", {}), wheel("cuda_toolkit", "13.0.2", {}, extras),
                  wheel("nvidia_nccl_cu13", "2.1", {"nvidia/nccl/include/nccl.h": "", "nvidia/nccl/lib/libnccl.so.2": ""}),
                  *(wheel(name.replace("-", "_"), "1.0.5", files[extra]) for extra, name in parts.items())])
 
@@ -248,6 +251,20 @@ class SetupTest(unittest.TestCase):
         self.offline()
         self.assert_ready(self.run_setup("--torch", "default"), DEFAULT)
         self.assert_ready(self.run_setup("--torch", NEWEST), f"{NEWEST}.0")
+
+    def test_peers_have_the_pytorch_of_the_libtorch_in_use(self):
+        self.serve()
+        requirements = self.root / "tests/peers/requirements.txt"
+        requirements.parent.mkdir(parents=True)
+        shutil.copy2(ROOT / "tests/peers/requirements.txt", requirements)
+        self.assertIn("torchvision\n", requirements.read_text())
+        requirements.write_text("torchvision\n")
+        for version, vision in ((f"{OLDEST}.0", "0.1"), (f"{NEWEST}.0", "0.2")):
+            self.assert_ready(self.run_setup("--peers", "--torch", version), version)
+            installed = {path.name for path in self.root.glob(".deps/peers/lib/*/site-packages/*.dist-info")}
+            self.assertLessEqual({f"torch-{version}.dist-info", f"torchvision-{vision}.dist-info"}, installed)
+        self.offline()
+        self.assert_ready(self.run_setup("--peers"), f"{NEWEST}.0")
 
     def test_unsupported_version(self):
         major, minor = NEWEST.split(".")
