@@ -1,9 +1,9 @@
 #include "optim/deepspeed_scale.h"
 
 #include <lockstep/communicator.h>
+#include <lockstep/json.h>
 
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "support/config_error.h"
 
@@ -58,7 +58,7 @@ TEST(DeepSpeedScale, GoesOnFromItsState) {
   DeepSpeedLossScale straight(options);
   update(straight, {true, false, true});
   DeepSpeedLossScale loaded(options);
-  loaded.load_state(nlohmann::json::parse(straight.state().dump()));
+  loaded.load_state(Json::parse(straight.state().dump()));
   for (int step = 0; step < 40; ++step) {
     straight.update(step % 7 == 3);
     loaded.update(step % 7 == 3);
@@ -100,7 +100,7 @@ TEST(DeepSpeedScale, DrivesTheGradScaler) {
   EXPECT_EQ(scaler.growth_tracker(), 1);
 
   GradScaler loaded(options);
-  loaded.load_state(nlohmann::json::parse(scaler.state().dump()));
+  loaded.load_state(Json::parse(scaler.state().dump()));
   EXPECT_EQ(loaded.current_scale(), 4);
   for (int i = 0; i < 5; ++i) {
     step(scaler, true);

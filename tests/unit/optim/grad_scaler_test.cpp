@@ -1,9 +1,9 @@
 #include <lockstep/communicator.h>
 #include <lockstep/error.h>
 #include <lockstep/grad_scaler.h>
+#include <lockstep/json.h>
 
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "support/config_error.h"
 
@@ -123,7 +123,7 @@ TEST(GradScaler, StateGoesOn) {
   const std::vector<bool> schedule{true, true, false, true, true, true, true, false, false, true, true, true};
   for (size_t stop = 0; stop < schedule.size(); ++stop) {
     GradScaler resumed;
-    resumed.load_state(nlohmann::json::parse(straight.state().dump()));
+    resumed.load_state(Json::parse(straight.state().dump()));
     GradScaler copy;
     copy.load_state(straight.state());
     for (size_t i = stop; i < schedule.size(); ++i) step(resumed, schedule[i]), step(copy, schedule[i]);
@@ -135,7 +135,7 @@ TEST(GradScaler, StateGoesOn) {
 
 TEST(GradScaler, TakesTheStateOfPython) {
   GradScaler scaler;
-  scaler.load_state(nlohmann::json::parse(
+  scaler.load_state(Json::parse(
       R"({"scale": 128.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2, "_growth_tracker": 1})"));
   EXPECT_TRUE(step(scaler, true));
   EXPECT_EQ(scaler.current_scale(), 256);

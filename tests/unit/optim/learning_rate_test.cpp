@@ -1,11 +1,11 @@
 #include <lockstep/deepspeed_schedules.h>
 #include <lockstep/error.h>
+#include <lockstep/json.h>
 #include <lockstep/learning_rate.h>
 #include <lockstep/reduce_on_plateau.h>
 
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "support/config_error.h"
 
@@ -44,7 +44,7 @@ std::vector<LearningRateSchedule> all_schedules() {
 
 TEST(LearningRate, SurvivesJson) {
   for (const auto& schedule : all_schedules()) {
-    const auto json = nlohmann::json::parse(schedule.to_json().dump());
+    const auto json = Json::parse(schedule.to_json().dump());
     const auto again = LearningRateSchedule::from_json(json);
     EXPECT_EQ(again.to_json(), json);
     for (int64_t step = 0; step < 30; ++step) {
@@ -129,7 +129,7 @@ TEST(LearningRate, BadArgumentsAreNamed) {
 
 TEST(LearningRate, BadJsonIsNamed) {
   const auto read = [](const char* text) {
-    return error_of([&] { LearningRateSchedule::from_json(nlohmann::json::parse(text)); });
+    return error_of([&] { LearningRateSchedule::from_json(Json::parse(text)); });
   };
   EXPECT_THAT(read("[]"), HasSubstr("'kind'"));
   EXPECT_THAT(read(R"({"kind": "sawtooth"})"), HasSubstr("sawtooth"));
@@ -189,7 +189,7 @@ TEST(LearningRate, StateGoesOnFromAnyOptimizer) {
   torch::optim::SGD first({torch::zeros({2})}, 0.3);
   ScheduledLearningRate straight(first, cosine_annealing({.t_max = 10}));
   for (int i = 0; i < 4; ++i) straight.advance();
-  const auto state = nlohmann::json::parse(straight.state().dump());
+  const auto state = Json::parse(straight.state().dump());
 
   torch::optim::SGD second({torch::zeros({2})}, 0.7);  // a rate that must not count
   ScheduledLearningRate resumed(second, cosine_annealing({.t_max = 10}));
@@ -251,7 +251,7 @@ TEST(ReduceOnPlateau, StateGoesOn) {
   std::vector<double> metrics{3, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   for (size_t stop = 0; stop < metrics.size(); ++stop) {
     ReduceOnPlateau resumed({.patience = 3, .cooldown = 2});
-    resumed.load_state(nlohmann::json::parse(straight.state().dump()));
+    resumed.load_state(Json::parse(straight.state().dump()));
     ReduceOnPlateau copy = straight;
     for (size_t i = stop; i < metrics.size(); ++i) {
       EXPECT_EQ(resumed.observe(metrics[i]), copy.observe(metrics[i])) << "stopped at " << stop;
