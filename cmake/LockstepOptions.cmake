@@ -53,5 +53,9 @@ endfunction()
 # Compiles the target's sources in batches. A batch is what a change of one source compiles
 # again, so it stays small. Sources with options of their own stay by themselves.
 function(lockstep_unity target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE 12)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "BATCH" "")
+  if(NOT arg_BATCH)
+    set(arg_BATCH 12)
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE ${arg_BATCH})
 endfunction()

@@ -15,15 +15,10 @@ namespace lockstep {
 namespace {
 
 using test::ByteImages;
+using test::kCifarTransform;
 using test::same_bits;
 using Type = ImageTransform::Type;
 using Layout = ImageTransform::Layout;
-
-const ImageTransform kCifar{.random_crop = 32,
-                            .padding = 4,
-                            .flip_probability = 0.5,
-                            .mean = {0.5071F, 0.4865F, 0.4409F},
-                            .stddev = {0.2673F, 0.2564F, 0.2762F}};
 
 class GpuDataTest : public test::GpuTest {};
 
@@ -31,7 +26,7 @@ TEST_F(GpuDataTest, PicturesOnTheGpuAreTheCpusBitForBit) {
   const auto source = std::make_shared<ByteImages>(50, ImageSize{32, 32}, 3);
   for (const Type type : {Type::kFloat32, Type::kFloat16, Type::kBFloat16, Type::kUInt8}) {
     for (const Layout layout : {Layout::kChannelsFirst, Layout::kChannelsLast}) {
-      ImageTransform transform = kCifar;
+      ImageTransform transform = kCifarTransform;
       transform.type = type;
       transform.layout = layout;
       if (type == Type::kUInt8) transform.mean = transform.stddev = {};
@@ -60,10 +55,10 @@ TEST_F(GpuDataTest, CopiesAheadAreTheCpusBatches) {
   const auto source = std::make_shared<ByteImages>(600, ImageSize{32, 32}, 3);
   LoaderOptions options{.batch_size = 24, .shuffle = true, .seed = 9, .num_workers = 3};
   options.pin_memory = true;
-  Loader ours(ImageDataset(source, kCifar), options);
+  Loader ours(ImageDataset(source, kCifarTransform), options);
   options.pin_memory = false;
   options.num_workers = 0;
-  Loader theirs(ImageDataset(source, kCifar), options);
+  Loader theirs(ImageDataset(source, kCifarTransform), options);
   train::DeviceCopy copy(device(), at::kFloat);
 
   const at::Tensor busy = test::formula({1024, 1024}, 1).to(device());

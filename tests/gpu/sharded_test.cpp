@@ -17,15 +17,17 @@ namespace {
 using test::formula;
 using Net = test::BlockNet;
 
-constexpr int kSteps = 10;
-constexpr int64_t kBatch = 12;
+constexpr int kShardedSteps = 10;
+constexpr int64_t kShardedBatch = 12;
 
 struct Result {
   std::vector<double> losses;  // of the joined batch
   std::vector<at::Tensor> weights;
 };
 
-at::Tensor batch_of(int step, c10::Device device) { return formula({kBatch, 3}, 50 + step).to(device); }
+at::Tensor batch_of(int step, c10::Device device) {
+  return formula({kShardedBatch, 3}, 50 + step).to(device);
+}
 
 at::Tensor loss_of(Net& net, const at::Tensor& input) { return (net->forward(input) - 0.3).square().mean(); }
 
@@ -33,12 +35,12 @@ torch::optim::AdamW make_adamw(const Net& net) {
   return torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(0.02).weight_decay(0.1));
 }
 
-Result plain_loop(c10::Device device) {
+Result undivided_loop(c10::Device device) {
   Net net;
   net->to(device);
   auto optimizer = make_adamw(net);
   Result result;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kShardedSteps; ++step) {
     optimizer.zero_grad();
     const at::Tensor loss = loss_of(net, batch_of(step, device));
     loss.backward();
@@ -70,9 +72,9 @@ Result sharded_loop(const Communicator& group, c10::Device device, ShardedOption
   }
   auto optimizer = make_adamw(net);
   ShardedModel model(net.ptr(), optimizer, group, options);
-  const int64_t count = kBatch / group.size();
+  const int64_t count = kShardedBatch / group.size();
   Result result;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kShardedSteps; ++step) {
     model.zero_grad();
     model.prepare_forward();
     const at::Tensor loss = loss_of(net, batch_of(step, device).narrow(0, count * group.rank(), count));
@@ -94,7 +96,7 @@ Result sharded_loop(const Communicator& group, c10::Device device, ShardedOption
 
 // Kernels may differ with the place of a tensor in memory, and the CPU's do in any case.
 void expect_close(const Result& actual, const Result& expected, const std::string& what) {
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kShardedSteps; ++step) {
     const double loss = expected.losses[static_cast<size_t>(step)];
     EXPECT_NEAR(actual.losses[static_cast<size_t>(step)], loss, 2e-5 * loss) << what << ", step " << step;
   }
@@ -114,7 +116,7 @@ class GpuShardedTest : public test::GpuTest {
 };
 
 TEST_F(GpuShardedTest, EveryStageIsThePlainLoop) {
-  const Result expected = plain_loop(device());
+  const Result expected = undivided_loop(device());
   EXPECT_LT(expected.losses.back(), expected.losses.front());
   for (int stage = 0; stage <= 3; ++stage) {
     expect_close(sharded_loop(alone(), device(), options(stage)), expected, "stage " + std::to_string(stage));
@@ -122,7 +124,7 @@ TEST_F(GpuShardedTest, EveryStageIsThePlainLoop) {
 }
 
 TEST_F(GpuShardedTest, OffloadToHostMemoryIsThePlainLoop) {
-  const Result expected = plain_loop(device());
+  const Result expected = undivided_loop(device());
   for (int stage = 1; stage <= 3; ++stage) {
     const auto offloaded = [&](const ShardedModel::Memory& memory) {
       EXPECT_GE(memory.host, memory.master + memory.optimizer) << "stage " << stage;
@@ -134,7 +136,7 @@ TEST_F(GpuShardedTest, OffloadToHostMemoryIsThePlainLoop) {
 }
 
 TEST_F(GpuShardedTest, OffloadOfParametersIsThePlainLoop) {
-  const Result expected = plain_loop(device());
+  const Result expected = undivided_loop(device());
   for (const OffloadDevice optimizer : {OffloadDevice::kCpu, OffloadDevice::kNvme}) {
     ShardedOptions all = options(3, optimizer);
     all.offload_param.device = OffloadDevice::kCpu;
@@ -149,12 +151,12 @@ TEST_F(GpuShardedTest, OffloadOfParametersIsThePlainLoop) {
 TEST_F(GpuShardedTest, OffloadToFilesIsThePlainLoop) {
   expect_close(sharded_loop(alone(), device(), options(3, OffloadDevice::kNvme),
                             [](const ShardedModel::Memory& memory) { EXPECT_GT(memory.nvme, 0); }),
-               plain_loop(device()), "files");
+               undivided_loop(device()), "files");
 }
 
 TEST_F(GpuShardedTest, TwoProcessesOverGlooAreThePlainLoopOverTheJoinedBatch) {
   run_processes(2, [&](World& world) {
-    const Result expected = plain_loop(device());
+    const Result expected = undivided_loop(device());
     for (int stage = 0; stage <= 3; ++stage) {
       expect_close(sharded_loop(world.communicator(), device(), options(stage)), expected,
                    "stage " + std::to_string(stage));

@@ -17,7 +17,7 @@ namespace {
 using test::NoHostWait;
 using test::Training;
 
-constexpr int64_t kSteps = 24;  // six epochs of four steps
+constexpr int64_t kTrainerSteps = 24;  // six epochs of four steps
 
 class GpuTrainerTest : public test::GpuTest {
  protected:
@@ -36,7 +36,7 @@ class GpuTrainerTest : public test::GpuTest {
     training.config.checkpoint_every_steps = 1;
     training.config.checkpoint_keep = 1000;
     const Training::Outcome whole = training.run();
-    ASSERT_EQ(whole.result.steps, kSteps);
+    ASSERT_EQ(whole.result.steps, kTrainerSteps);
     for (const int64_t step : {1, 6, 8, 23}) {
       Training rest = training;
       rest.config.resume = (folder_.path() / name / fmt::format("checkpoints/step-{:010}", step)).string();
@@ -44,7 +44,7 @@ class GpuTrainerTest : public test::GpuTest {
       rest.config.checkpoint_every_steps = 0;
       const Training::Outcome outcome = rest.run();
       SCOPED_TRACE(fmt::format("{} from step {}", name, step));
-      EXPECT_EQ(outcome.result.steps, kSteps);
+      EXPECT_EQ(outcome.result.steps, kTrainerSteps);
       EXPECT_EQ(outcome.result.train_loss, whole.result.train_loss);
       EXPECT_EQ(outcome.result.skipped_steps, whole.result.skipped_steps);
       test::expect_equal_weights(outcome, whole);
@@ -118,7 +118,7 @@ TEST_F(GpuTrainerTest, CountsTheStepsThatOverflow) {
   const Training::Outcome ours = fused.run();
   const Training::Outcome theirs = asked.run();
   EXPECT_GT(ours.result.skipped_steps, 0) << "nothing has overflowed";
-  EXPECT_LT(ours.result.skipped_steps, kSteps);
+  EXPECT_LT(ours.result.skipped_steps, kTrainerSteps);
   EXPECT_EQ(ours.result.skipped_steps, theirs.result.skipped_steps);
   test::expect_close_weights(ours, theirs, 1e-2);
 }

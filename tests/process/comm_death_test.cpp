@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 // Far above what is expected, for a busy machine, and far below the two minutes
 // that the programs' own timeout would take.
-constexpr std::chrono::seconds kBound{30};
+constexpr std::chrono::seconds kDeathBound{30};
 
 struct Job {
   std::string backend;
@@ -34,7 +34,7 @@ class Ranks {
           test::program_path("test/comm_rank"), scenario, job.backend, std::to_string(rank),
           std::to_string(job.hosts.size()), rendezvous, job.hosts[rank]});
       if (rank == 0) {
-        const auto line = ranks_[0].read_line(kBound);
+        const auto line = ranks_[0].read_line(kDeathBound);
         rendezvous = "tcp:" + line.value_or("port ?").substr(5);
       }
     }
@@ -47,7 +47,7 @@ class Ranks {
   void wait_for_all(const std::string& wanted) {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       for (;;) {
-        const auto line = ranks_[rank].read_line(kBound);
+        const auto line = ranks_[rank].read_line(kDeathBound);
         ASSERT_TRUE(line.has_value())
             << "rank " << rank << ": " << ranks_[rank].output() << ranks_[rank].errors();
         if (*line == wanted) {
@@ -72,7 +72,7 @@ TEST_P(CommDeathTest, EverySurvivorOfALoopNamesTheVictim) {
     }
     ranks[victim].signal(SIGKILL);
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      const auto status = ranks[rank].wait(kBound);
+      const auto status = ranks[rank].wait(kDeathBound);
       ASSERT_TRUE(status.has_value()) << "rank " << rank << " hangs, victim " << victim;
       if (rank != victim) {
         EXPECT_EQ(status->code, 3) << ranks[rank].errors();
@@ -90,19 +90,19 @@ TEST_P(CommDeathTest, WhoWaitsForALivingRankIsFreedToo) {
     return;
   }
   ranks[2].signal(SIGKILL);
-  const auto status = ranks[0].wait(kBound);
+  const auto status = ranks[0].wait(kDeathBound);
   ASSERT_TRUE(status.has_value()) << "rank 0 waits for rank 1, which waits for nobody";
   EXPECT_EQ(status->code, 3) << ranks[0].errors();
   EXPECT_THAT(ranks[0].output(), HasSubstr("failed 2 [comm] rank 2 died"));
   ranks[1].close_input();
-  EXPECT_EQ(ranks[1].wait(kBound), (test::ExitStatus{0, 0})) << ranks[1].output() << ranks[1].errors();
+  EXPECT_EQ(ranks[1].wait(kDeathBound), (test::ExitStatus{0, 0})) << ranks[1].output() << ranks[1].errors();
 }
 
 TEST_P(CommDeathTest, ARankThatLeavesIsNotCalledDead) {
   Ranks ranks("leave", GetParam());
-  EXPECT_EQ(ranks[0].wait(kBound), (test::ExitStatus{0, 0})) << ranks[0].output() << ranks[0].errors();
+  EXPECT_EQ(ranks[0].wait(kDeathBound), (test::ExitStatus{0, 0})) << ranks[0].output() << ranks[0].errors();
   for (size_t rank = 1; rank < ranks.size(); ++rank) {
-    const auto status = ranks[rank].wait(kBound);
+    const auto status = ranks[rank].wait(kDeathBound);
     ASSERT_TRUE(status.has_value()) << rank;
     EXPECT_EQ(status->code, 3) << ranks[rank].errors();
     EXPECT_THAT(ranks[rank].output(), HasSubstr("left")) << rank;
@@ -117,12 +117,12 @@ TEST(CommDeathInSubgroupTest, BothRanksOfTheVictimAreNamed) {
     return;
   }
   ranks[2].signal(SIGKILL);
-  const auto status = ranks[0].wait(kBound);
+  const auto status = ranks[0].wait(kDeathBound);
   ASSERT_TRUE(status.has_value());
   EXPECT_EQ(status->code, 3) << ranks[0].errors();
   EXPECT_THAT(ranks[0].output(), HasSubstr("failed 0 [comm] rank 2, rank 0 of this group, died during"));
   ranks[1].close_input();
-  EXPECT_EQ(ranks[1].wait(kBound), (test::ExitStatus{0, 0})) << ranks[1].output() << ranks[1].errors();
+  EXPECT_EQ(ranks[1].wait(kDeathBound), (test::ExitStatus{0, 0})) << ranks[1].output() << ranks[1].errors();
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CommDeathTest,

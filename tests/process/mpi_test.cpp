@@ -15,7 +15,7 @@ namespace {
 using test::Process;
 using testing::HasSubstr;
 
-constexpr std::chrono::seconds kBound{120};
+constexpr std::chrono::seconds kMpiBound{120};
 
 // The plugin lies in build/lib, the programs in build/bin/test.
 std::string plugin_folder() {
@@ -35,7 +35,7 @@ TEST_P(MpiTest, EveryOperationUnderMpirun) {
   Process job({"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(GetParam()),
                test::program_path("test/comm_operations"), "mpi", meeting},
               {{"LOCKSTEP_PLUGIN_DIR", plugin_folder()}, test::kExcuseMpiLeaks});
-  const auto status = job.wait(kBound);
+  const auto status = job.wait(kMpiBound);
   std::filesystem::remove(meeting);
   ASSERT_TRUE(status.has_value());
   EXPECT_EQ(status->code, 0) << job.output() << job.errors();
@@ -59,7 +59,7 @@ TEST(MpiStartTest, WithoutMpirunTheErrorSaysSo) {
         Process::EnvironmentChanges{{"LOCKSTEP_PLUGIN_DIR", plugin_folder()}, test::kExcuseMpiLeaks});
   }
   for (Process& rank : ranks) {
-    const auto status = rank.wait(kBound);
+    const auto status = rank.wait(kMpiBound);
     ASSERT_TRUE(status.has_value());
     EXPECT_EQ(status->code, 2) << rank.output() << rank.errors();
     EXPECT_THAT(rank.output(), HasSubstr("[mpi] MPI's world is not this job's, start the job with mpirun"));
@@ -71,7 +71,7 @@ TEST(MpiStartTest, WithoutMpirunTheErrorSaysSo) {
 TEST(PluginTest, OneThatIsNotThereIsLookedForEverywhere) {
   Process rank({test::program_path("test/comm_rank"), "loop", "mpi", "0", "1", "file:unused"},
                {{"LOCKSTEP_PLUGIN_DIR", "/nonexistent"}});
-  const auto status = rank.wait(kBound);
+  const auto status = rank.wait(kMpiBound);
   ASSERT_TRUE(status.has_value());
   EXPECT_EQ(status->code, 2) << rank.output() << rank.errors();
   EXPECT_THAT(rank.output(), HasSubstr("plugin liblockstep_mpi.so does not load"));

@@ -11,6 +11,13 @@
 
 namespace lockstep::test {
 
+// What a training on CIFAR-100 does to a picture.
+inline const ImageTransform kCifarTransform{.random_crop = 32,
+                                            .padding = 4,
+                                            .flip_probability = 0.5,
+                                            .mean = {0.5071F, 0.4865F, 0.4409F},
+                                            .stddev = {0.2673F, 0.2564F, 0.2762F}};
+
 // Planar pictures of random bytes in memory; the label of a picture is its index modulo 4.
 class ByteImages : public ImageSource {
  public:

@@ -14,6 +14,12 @@ at::Tensor formula(at::IntArrayRef sizes, int64_t salt) {
   return (mixed.to(torch::kFloat) / 65536 - 0.5).view(sizes);
 }
 
+at::Tensor trained_formula(at::IntArrayRef sizes, int64_t salt) {
+  return formula(sizes, salt).set_requires_grad(true);
+}
+
+at::Tensor batch_of(int rank, int step) { return formula({4, 3}, 100 + 10 * step + rank); }
+
 void set_parameters(torch::nn::Module& module, int64_t salt) {
   const torch::NoGradGuard no_grad;
   for (auto& parameter : module.parameters()) {

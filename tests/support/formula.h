@@ -12,6 +12,12 @@ namespace lockstep::test {
 //   ((i * 40503 + salt * 9973 + 7) * 25173 + 13849) mod 65536 / 65536 - 0.5
 at::Tensor formula(at::IntArrayRef sizes, int64_t salt);
 
+// The same as a leaf that takes gradients.
+at::Tensor trained_formula(at::IntArrayRef sizes, int64_t salt = 1);
+
+// What a rank trains on in a step: four samples of three features.
+at::Tensor batch_of(int rank, int step = 0);
+
 // Sets every parameter to 2 * formula * 2^-k, where 2^k is the least power of two
 // not below sqrt(fan-in), with its index as salt.
 void set_parameters(torch::nn::Module& module, int64_t salt = 0);

@@ -13,6 +13,12 @@ std::string GroupCase::name() const { return fmt::format("{}_{}", backend, fmt::
 
 void PrintTo(const GroupCase& group, std::ostream* stream) { *stream << group.name(); }
 
+GroupCase on_one_host(int ranks) { return {"shm", std::vector<int>(static_cast<size_t>(ranks), 0)}; }
+
+std::string StageCase::name() const { return fmt::format("{}_stage{}", group.name(), stage); }
+
+void PrintTo(const StageCase& value, std::ostream* stream) { *stream << value.name(); }
+
 void run_group(const GroupCase& group, const std::function<void(Communicator&)>& body) {
   CommunicatorOptions options;
   options.timeout = std::chrono::seconds(30);

@@ -22,6 +22,19 @@ struct GroupCase {
 
 void PrintTo(const GroupCase& group, std::ostream* stream);
 
+// All ranks on one host, over shared memory.
+GroupCase on_one_host(int ranks);
+
+// A group, and the stage at which it divides a training.
+struct StageCase {
+  GroupCase group;
+  int stage;
+
+  std::string name() const;  // gloo_0_0_1_stage3
+};
+
+void PrintTo(const StageCase& value, std::ostream* stream);
+
 // Runs `body` as every rank of a new group, each in a thread of its own, and joins
 // them. The first exception of a body is rethrown.
 void run_group(const GroupCase& group, const std::function<void(Communicator&)>& body);

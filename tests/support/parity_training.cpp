@@ -19,13 +19,13 @@ namespace F = torch::nn::functional;
 constexpr int64_t kSteps = 50;
 constexpr int64_t kBatch = 16;
 
-struct Model : torch::nn::Module {
+struct ParityModel : torch::nn::Module {
   virtual at::Tensor batch(int64_t salt) const = 0;
   virtual at::Tensor forward(at::Tensor x) = 0;
   virtual at::Tensor loss(const at::Tensor& output, int64_t salt) const = 0;
 };
 
-struct Mlp : Model {
+struct Mlp : ParityModel {
   torch::nn::Linear fc1 = register_module("fc1", torch::nn::Linear(1, 16));
   torch::nn::Linear fc2 = register_module("fc2", torch::nn::Linear(16, 1));
 
@@ -37,7 +37,7 @@ struct Mlp : Model {
   }
 };
 
-struct Cnn : Model {
+struct Cnn : ParityModel {
   torch::nn::Conv2d conv1 =
       register_module("conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 4, 3).padding(1)));
   torch::nn::BatchNorm2d bn = register_module("bn", torch::nn::BatchNorm2d(4));
@@ -128,7 +128,7 @@ const std::vector<std::string>& portable_parity_cases() {
 }
 
 std::string train_parity_case(const std::string& name, const Communicator& communicator) {
-  std::shared_ptr<Model> module;
+  std::shared_ptr<ParityModel> module;
   if (name.starts_with("mlp")) {
     module = std::make_shared<Mlp>();
   } else {

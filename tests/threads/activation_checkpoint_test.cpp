@@ -27,21 +27,21 @@ using test::same_bits;
 using test::set_parameters;
 using testing::HasSubstr;
 
-struct InnerImpl : torch::nn::Module {
-  InnerImpl(int64_t width, double dropout)
+struct DropoutUnitImpl : torch::nn::Module {
+  DropoutUnitImpl(int64_t width, double dropout)
       : fc(register_module("fc", torch::nn::Linear(width, width))),
         drop(register_module("drop", torch::nn::Dropout(dropout))) {}
   torch::Tensor forward(torch::Tensor x) { return drop(torch::tanh(fc(x))); }
   torch::nn::Linear fc;
   torch::nn::Dropout drop;
 };
-using Inner = Sharded<InnerImpl>;
+using DropoutUnit = Sharded<DropoutUnitImpl>;
 
 // Two tensors, one of them optional, and a number in; two tensors out. A unit inside.
-struct BlockImpl : torch::nn::Module {
-  BlockImpl(int64_t width, double dropout)
+struct TupleBlockImpl : torch::nn::Module {
+  TupleBlockImpl(int64_t width, double dropout)
       : in(register_module("in", torch::nn::Linear(width, width))),
-        inner(register_module("inner", Inner(width, dropout))),
+        inner(register_module("inner", DropoutUnit(width, dropout))),
         out(register_module("out", torch::nn::Linear(width, width))) {}
   std::tuple<torch::Tensor, torch::Tensor> forward(const torch::Tensor& x, std::optional<torch::Tensor> skip,
                                                    double factor) {
@@ -51,28 +51,28 @@ struct BlockImpl : torch::nn::Module {
     return {torch::tanh(out(y)), y};
   }
   torch::nn::Linear in;
-  Inner inner;
+  DropoutUnit inner;
   torch::nn::Linear out;
 };
-using Block = Sharded<BlockImpl>;
+using TupleBlock = Sharded<TupleBlockImpl>;
 
-struct NetImpl : torch::nn::Module {
-  explicit NetImpl(int64_t width = 8, int count = 3, double dropout = 0) {
+struct TupleNetImpl : torch::nn::Module {
+  explicit TupleNetImpl(int64_t width = 8, int count = 3, double dropout = 0) {
     for (int i = 0; i < count; ++i) {
-      blocks.push_back(register_module(fmt::format("block{}", i), Block(width, dropout)));
+      blocks.push_back(register_module(fmt::format("block{}", i), TupleBlock(width, dropout)));
     }
     last = register_module("last", torch::nn::Linear(width, 2));
     set_parameters(*this);
   }
   torch::Tensor forward(torch::Tensor x) {
     std::optional<torch::Tensor> skip;
-    for (Block& block : blocks) std::tie(x, skip) = block->forward(x, skip, 0.5);
+    for (TupleBlock& block : blocks) std::tie(x, skip) = block->forward(x, skip, 0.5);
     return last(x + *skip);
   }
-  std::vector<Block> blocks;
+  std::vector<TupleBlock> blocks;
   torch::nn::Linear last{nullptr};
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(TupleNet);
 
 void expect_same_gradients(const torch::nn::Module& a, const torch::nn::Module& b) {
   const auto left = a.named_parameters();
@@ -85,7 +85,7 @@ void expect_same_gradients(const torch::nn::Module& a, const torch::nn::Module& 
 
 TEST(ActivationCheckpoint, GivesTheSameGradients) {
   for (const bool input_needs_gradient : {false, true}) {
-    Net plain, checkpointed;
+    TupleNet plain, checkpointed;
     set_activation_checkpointing(*checkpointed);
     torch::Tensor a = formula({4, 8}, 1).set_requires_grad(input_needs_gradient);
     torch::Tensor b = formula({4, 8}, 1).set_requires_grad(input_needs_gradient);
@@ -100,9 +100,9 @@ TEST(ActivationCheckpoint, GivesTheSameGradients) {
 }
 
 TEST(ActivationCheckpoint, DropsTheSameElements) {
-  Net plain(16, 3, 0.5), checkpointed(16, 3, 0.5);
+  TupleNet plain(16, 3, 0.5), checkpointed(16, 3, 0.5);
   set_activation_checkpointing(*checkpointed);
-  const auto run = [](Net& net) {
+  const auto run = [](TupleNet& net) {
     torch::manual_seed(7);
     net(formula({8, 16}, 1)).square().mean().backward();
     return torch::rand({3});  // backward leaves the stream where forward has left it
@@ -113,9 +113,9 @@ TEST(ActivationCheckpoint, DropsTheSameElements) {
 }
 
 TEST(ActivationCheckpoint, RunsUnderTheSameAutocast) {
-  Net plain, checkpointed;
+  TupleNet plain, checkpointed;
   set_activation_checkpointing(*checkpointed);
-  const auto run = [](Net& net) {
+  const auto run = [](TupleNet& net) {
     torch::Tensor loss;
     {
       at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
@@ -134,9 +134,9 @@ TEST(ActivationCheckpoint, RunsUnderTheSameAutocast) {
 }
 
 TEST(ActivationCheckpoint, LeavesFrozenParametersAlone) {
-  Net plain, checkpointed;
+  TupleNet plain, checkpointed;
   set_activation_checkpointing(*checkpointed);
-  for (Net* net : {&plain, &checkpointed}) {
+  for (TupleNet* net : {&plain, &checkpointed}) {
     (*net)->blocks[1]->in->weight.set_requires_grad(false);
     (*net)(formula({4, 8}, 1)).square().mean().backward();
   }
@@ -145,14 +145,14 @@ TEST(ActivationCheckpoint, LeavesFrozenParametersAlone) {
 }
 
 TEST(ActivationCheckpoint, RunsOnceWithoutGradients) {
-  Net net;
+  TupleNet net;
   set_activation_checkpointing(*net);
   const torch::NoGradGuard no_grad;
   EXPECT_FALSE(net(formula({4, 8}, 1)).requires_grad());
 }
 
 TEST(ActivationCheckpoint, ChecksWhatBackwardNeeds) {
-  Net net;
+  TupleNet net;
   set_activation_checkpointing(*net);
   torch::Tensor x = formula({4, 8}, 1);
   torch::Tensor output = net(x).sum();
@@ -195,7 +195,7 @@ TEST(ActivationCheckpoint, WorksOnFunctions) {
 
 TEST(ActivationCheckpoint, KeepsLessMemory) {
   const auto live_after_forward = [](bool checkpoint) {
-    Net net(32, 8);
+    TupleNet net(32, 8);
     if (checkpoint) set_activation_checkpointing(*net);
     const torch::Tensor x = torch::zeros({256, 32});
     const train::CountedMemory memory;
@@ -209,7 +209,7 @@ TEST(ActivationCheckpoint, KeepsLessMemory) {
   EXPECT_GE(forgotten, int64_t{2} * 8 * 256 * 32 * 4);
 
   const auto peak = [](bool checkpoint) {
-    Net net(32, 8);
+    TupleNet net(32, 8);
     if (checkpoint) set_activation_checkpointing(*net);
     return train::measure_activations(Model(net), {32}, at::kFloat).of(256);
   };
@@ -244,10 +244,10 @@ TEST(ActivationCheckpoint, OverRanksAtEveryStage) {
   for (const int ranks : {1, 2}) {
     run_group({"gloo", std::vector<int>(static_cast<size_t>(ranks), 0)}, [&](Communicator& group) {
       const auto batch = [&](int step) { return formula({4, 8}, 10 * step + group.rank()); };
-      Net whole;
+      TupleNet whole;
       DataParallel reference(whole, group);
       torch::optim::SGD plain(whole->parameters(), 0.1);
-      const auto train = [&](auto& model, Net& net, const std::function<void()>& update) {
+      const auto train = [&](auto& model, TupleNet& net, const std::function<void()>& update) {
         for (int step = 0; step < 3; ++step) {
           model.zero_grad();
           model.prepare_forward();
@@ -257,7 +257,7 @@ TEST(ActivationCheckpoint, OverRanksAtEveryStage) {
       };
       train(reference, whole, [&] { plain.step(); });
 
-      Net copy;
+      TupleNet copy;
       set_activation_checkpointing(*copy);
       DataParallel checkpointed(copy, group);
       torch::optim::SGD optimizer(copy->parameters(), 0.1);
@@ -267,7 +267,7 @@ TEST(ActivationCheckpoint, OverRanksAtEveryStage) {
       }
       for (int stage = 0; stage <= 3; ++stage) {
         for (const int64_t threshold : {0, 50}) {
-          Net net;
+          TupleNet net;
           set_activation_checkpointing(*net);
           torch::optim::SGD own(net->parameters(), 0.1);
           ShardedModel model(net.ptr(), own, group,
@@ -297,7 +297,7 @@ TEST(ActivationCheckpoint, FreesALongGraph) {
 TEST(ActivationCheckpoint, NeedsNoMoreBuffersAtStage3) {
   run_group({"gloo", {0, 0}}, [](Communicator& group) {
     const auto buffers = [&](bool checkpoint) {
-      Net net(8, 6);
+      TupleNet net(8, 6);
       if (checkpoint) set_activation_checkpointing(*net);
       torch::optim::SGD optimizer(net->parameters(), 0.1);
       ShardedModel model(net.ptr(), optimizer, group, {.stage = 3, .persistence_threshold = 0});

@@ -17,15 +17,14 @@ namespace lockstep {
 namespace {
 
 using test::formula;
+using test::on_one_host;
 using test::run_group;
 
-test::GroupCase group_of(int ranks) { return {"shm", std::vector<int>(static_cast<size_t>(ranks), 0)}; }
-
 // A model on one rank, divided at this stage; its optimizer keeps two tensors a parameter.
-struct Training {
+struct DividedTraining {
   using Unit = Sharded<torch::nn::LinearImpl>;
 
-  Training(const Communicator& group, int stage, c10::ScalarType dtype)
+  DividedTraining(const Communicator& group, int stage, c10::ScalarType dtype)
       : net(Unit(64, 64), torch::nn::Tanh(), Unit(64, 64), torch::nn::Tanh(), torch::nn::Linear(64, 64)),
         optimizer(net->parameters(), torch::optim::AdamOptions(0.01)) {
     net->to(dtype);
@@ -62,8 +61,8 @@ struct Training {
 // On three ranks at stage 3; returns the checkpoint's folder.
 std::filesystem::path save(const std::filesystem::path& folder, c10::ScalarType dtype) {
   std::filesystem::path saved;
-  run_group(group_of(3), [&](Communicator& group) {
-    Training training(group, 3, dtype);
+  run_group(on_one_host(3), [&](Communicator& group) {
+    DividedTraining training(group, 3, dtype);
     training.step(dtype);
     checkpoint::Snapshot snapshot;
     snapshot.step = 1;
@@ -93,10 +92,10 @@ TEST_P(DividedLoadTest, EachRankReadsItsRangesOnly) {
   const auto manifest_bytes = static_cast<int64_t>(std::filesystem::file_size(saved / "manifest.json"));
   for (const int stage : {1, 2, 3}) {
     for (const int ranks : {1, 2, 3, 4, 5}) {
-      run_group(group_of(ranks), [&](Communicator& group) {
+      run_group(on_one_host(ranks), [&](Communicator& group) {
         SCOPED_TRACE(testing::Message()
                      << "stage " << stage << " on " << ranks << " ranks, rank " << group.rank());
-        Training training(group, stage, GetParam());
+        DividedTraining training(group, stage, GetParam());
         const checkpoint::Reader reader(saved);
         ASSERT_EQ(reader.bytes_read(), manifest_bytes);
         engine::restore_weight_parts(reader, *training.net, *training.model);

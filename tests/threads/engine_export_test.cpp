@@ -15,8 +15,8 @@ namespace {
 using test::BlockNet;
 using test::formula;
 
-struct TiedImpl : torch::nn::Module {
-  TiedImpl()
+struct UsedTwiceImpl : torch::nn::Module {
+  UsedTwiceImpl()
       : weight(register_parameter("weight", formula({3, 3}, 7))),
         out(register_module("out", torch::nn::Linear(3, 2))) {
     register_parameter("again", weight);
@@ -28,7 +28,7 @@ struct TiedImpl : torch::nn::Module {
   torch::Tensor weight;
   torch::nn::Linear out;
 };
-TORCH_MODULE(Tied);
+TORCH_MODULE(UsedTwice);
 
 class EngineExportTest : public testing::TestWithParam<int> {
  protected:
@@ -78,7 +78,7 @@ TEST_P(EngineExportTest, Float32IsTheMasterBehindTheWeight) {
 
 // Read by name, the last of which counts: all of them must be the master.
 TEST_P(EngineExportTest, ATiedWeightIsTheSameUnderEachName) {
-  train<Tied>();
+  train<UsedTwice>();
   NamedTensors whole = interop::read_weights_as(interop::find_weights(folder_.path()), torch::kFloat32);
   const auto find = [&](const std::string& name) {
     for (const auto& [own, tensor] : whole) {

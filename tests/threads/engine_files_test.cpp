@@ -23,16 +23,16 @@ using test::same_bits;
 using testing::HasSubstr;
 
 // The loss of one fixed batch, before and after some steps on it.
-struct Training {
+struct LossChange {
   double first = 0;
   double last = 0;
 };
 
-Training train(const DeepSpeedConfig& file, Communicator& group, int64_t batch, int micro_batches) {
+LossChange losses_of(const DeepSpeedConfig& file, Communicator& group, int64_t batch, int micro_batches) {
   BlockNet net;
   auto engine = initialize(net, file, group);
   const bool converts = file.dtype() == DeepSpeedConfig::Dtype::kBf16;
-  Training result;
+  LossChange result;
   for (int i = 0; i < micro_batches; ++i) {
     const at::Tensor x = formula({batch, 3}, group.rank());
     const at::Tensor loss = engine.forward(converts ? x.to(at::kBFloat16) : x).to(at::kFloat).square().mean();
@@ -58,7 +58,7 @@ TEST(EngineFilesTest, EachTrains) {
     run_group({"shm", {0, 0}}, [&](Communicator& group) {
       SCOPED_TRACE(file.name);
       const auto config = DeepSpeedConfig::from_text(file.text, std::string(file.name) + ".json");
-      const Training training = train(config, group, 4, 16);
+      const LossChange training = losses_of(config, group, 4, 16);
       EXPECT_LT(training.last, 0.97 * training.first);
     });
   }
@@ -68,7 +68,7 @@ TEST(EngineFilesTest, EachTrains) {
 TEST(EngineFilesTest, LumisFileTrains) {
   run_group({"shm", {0, 0}}, [&](Communicator& group) {
     const auto config = DeepSpeedConfig::from_text(test::lumis_repository_file(), "ds_config.json");
-    const Training training = train(config, group, 16, 16);
+    const LossChange training = losses_of(config, group, 16, 16);
     EXPECT_LT(training.last, training.first);
   });
 }
@@ -77,15 +77,15 @@ TEST(EngineFilesTest, StateInFilesTrainsAsInMemory) {
   const test::TemporaryFolder folder;
   run_group({"shm", {0, 0}}, [&](Communicator& group) {
     const auto with = [&](const std::string& offload) {
-      return train(DeepSpeedConfig::from_text(
-                       R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
+      return losses_of(DeepSpeedConfig::from_text(
+                           R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
                        "stage3_param_persistence_threshold": 10)" +
-                           offload + R"(}, "optimizer": {"type": "Adam", "params": {"lr": 0.01}}})",
-                       "ds.json"),
-                   group, 4, 8);
+                               offload + R"(}, "optimizer": {"type": "Adam", "params": {"lr": 0.01}}})",
+                           "ds.json"),
+                       group, 4, 8);
     };
-    const Training plain = with("");
-    const Training offloaded =
+    const LossChange plain = with("");
+    const LossChange offloaded =
         with(R"(, "offload_optimizer": {"device": "nvme", "pipeline_read": true, "nvme_path": ")" +
              folder.path().string() + "\"}");
     EXPECT_EQ(offloaded.first, plain.first);
@@ -97,15 +97,15 @@ TEST(EngineFilesTest, MonitorsWriteOnRank0) {
   const test::TemporaryFolder folder;
   run_group({"shm", {0, 0}}, [&](Communicator& group) {
     const std::string path = folder.path().string();
-    train(DeepSpeedConfig::from_text(R"({"train_batch_size": 8, "wall_clock_breakdown": true,
+    losses_of(DeepSpeedConfig::from_text(R"({"train_batch_size": 8, "wall_clock_breakdown": true,
               "fp16": {"enabled": true, "auto_cast": true, "initial_scale_power": 4},
               "optimizer": {"type": "Adam"},
               "csv_monitor": {"enabled": true, "output_path": ")" +
-                                         path + R"(", "job_name": "csv"},
+                                             path + R"(", "job_name": "csv"},
               "tensorboard": {"enabled": true, "output_path": ")" +
-                                         path + R"(", "job_name": "events"}})",
-                                     "ds.json"),
-          group, 4, 3);
+                                             path + R"(", "job_name": "events"}})",
+                                         "ds.json"),
+              group, 4, 3);
   });
   std::stringstream text;
   text << std::ifstream(folder.path() / "csv" / "metrics.csv").rdbuf();

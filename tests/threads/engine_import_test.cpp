@@ -23,12 +23,12 @@ using checkpoint::Reader;
 using checkpoint::SafetensorsFile;
 
 // Another's weight under a name of its own.
-struct TiedImpl : torch::nn::Module {
-  explicit TiedImpl(const at::Tensor& other) : weight(register_parameter("weight", other)) {}
+struct BorrowedWeightImpl : torch::nn::Module {
+  explicit BorrowedWeightImpl(const at::Tensor& other) : weight(register_parameter("weight", other)) {}
   at::Tensor forward(const at::Tensor& x) { return torch::linear(x, weight); }
   at::Tensor weight;
 };
-TORCH_MODULE(Tied);
+TORCH_MODULE(BorrowedWeight);
 
 // Odd of tests/peers/programs/deepspeed_training.py, with other values.
 struct OddImpl : torch::nn::Module {
@@ -37,7 +37,7 @@ struct OddImpl : torch::nn::Module {
         norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({7})))),
         middle(register_module("middle", torch::nn::Linear(7, 6))),
         frozen(register_module("frozen", torch::nn::Linear(6, 5))),
-        head(register_module("head", Tied(embed->weight))) {
+        head(register_module("head", BorrowedWeight(embed->weight))) {
     register_buffer("seen", torch::zeros({}, torch::kLong));
     register_buffer("scale", torch::zeros({3}));
     for (at::Tensor& parameter : frozen->parameters()) parameter.set_requires_grad(false);
@@ -47,7 +47,7 @@ struct OddImpl : torch::nn::Module {
   torch::nn::Linear embed;
   torch::nn::LayerNorm norm;
   torch::nn::Linear middle, frozen;
-  Tied head;
+  BorrowedWeight head;
 };
 TORCH_MODULE(Odd);
 
@@ -62,7 +62,7 @@ torch::optim::AdamW optimizer_of(const Odd& net) {
       {{net->norm->weight, net->norm->bias, net->middle->bias}, options(0)}});
 }
 
-struct Case {
+struct ImportCase {
   int saved;          // DeepSpeed's stage
   std::string dtype;  // its section of the file
   int ranks;
@@ -70,7 +70,7 @@ struct Case {
 
 class EngineImportTest : public testing::TestWithParam<int> {};
 
-DeepSpeedConfig config(int stage, const std::string& dtype) {
+DeepSpeedConfig import_config(int stage, const std::string& dtype) {
   return DeepSpeedConfig::from_text("{train_micro_batch_size_per_gpu: 4, " + dtype +
                                         "zero_optimization: {stage: " + std::to_string(stage) +
                                         ", stage3_param_persistence_threshold: 0}}",
@@ -94,8 +94,9 @@ void expect_deepspeeds(const Reader& saved, const SafetensorsFile& state) {
 
 TEST_P(EngineImportTest, GoesOnWithItsWeightsMomentsAndCounts) {
   const test::TemporaryFolder folder;
-  for (const Case& from : {Case{0, "", 1}, Case{1, "", 3}, Case{2, "fp16: {enabled: true}, ", 2},
-                           Case{3, "bf16: {enabled: true}, ", 2}}) {
+  for (const ImportCase& from :
+       {ImportCase{0, "", 1}, ImportCase{1, "", 3}, ImportCase{2, "fp16: {enabled: true}, ", 2},
+        ImportCase{3, "bf16: {enabled: true}, ", 2}}) {
     SCOPED_TRACE("DeepSpeed's stage " + std::to_string(from.saved));
     const std::string original =
         test::data_path("fuzz/deepspeed_checkpoint/stage" + std::to_string(from.saved));
@@ -105,7 +106,7 @@ TEST_P(EngineImportTest, GoesOnWithItsWeightsMomentsAndCounts) {
     run_group(group_case, [&](Communicator& group) {
       Odd net;
       torch::optim::AdamW optimizer = optimizer_of(net);
-      auto engine = initialize(net, config(GetParam(), from.dtype), group, &optimizer);
+      auto engine = initialize(net, import_config(GetParam(), from.dtype), group, &optimizer);
       const auto loaded = engine.load_checkpoint(imported);
       ASSERT_TRUE(loaded);
       EXPECT_EQ(Json::parse(loaded->client_state).at("epoch"), 3);

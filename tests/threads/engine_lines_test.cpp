@@ -39,7 +39,7 @@ struct Said {
 };
 
 // Four steps of two ranks with 1 MiB of float32 weights; the first input may be infinite.
-Said train(const std::string& keys, bool overflows = false) {
+Said said_with(const std::string& keys, bool overflows = false) {
   Said said;
   testing::internal::CaptureStderr();
   run_group({"shm", {0, 0}}, [&](Communicator& group) {
@@ -69,7 +69,7 @@ constexpr const char* kTimes =
     "[0-9]+\\.[0-9][0-9] \\| bwd_allreduce: [0-9]+\\.[0-9][0-9] \\| step: [0-9]+\\.[0-9][0-9]$";
 
 TEST(EngineLines, OfProgressComeEverySoManyStepsFromOneRank) {
-  const Said said = train(std::string(kAdam) + "zero_optimization: {stage: 2}, steps_per_print: 2");
+  const Said said = said_with(std::string(kAdam) + "zero_optimization: {stage: 2}, steps_per_print: 2");
   EXPECT_THAT(said.with("skipped="),
               ElementsAre(HasSubstr("step=2, skipped=0, lr=[0.25], norm=" + said.norms.at(1)),
                           HasSubstr("step=4, skipped=0, lr=[0.25], norm=" + said.norms.at(3))));
@@ -84,8 +84,8 @@ TEST(EngineLines, OfProgressComeEverySoManyStepsFromOneRank) {
 }
 
 TEST(EngineLines, OfTimesAndMemoryComeWithThem) {
-  const Said said = train(std::string(kAdam) + "zero_optimization: {stage: 1}, steps_per_print: 2, " +
-                          "wall_clock_breakdown: true, memory_breakdown: true");
+  const Said said = said_with(std::string(kAdam) + "zero_optimization: {stage: 1}, steps_per_print: 2, " +
+                              "wall_clock_breakdown: true, memory_breakdown: true");
   EXPECT_THAT(said.with("skipped="), SizeIs(2));
   EXPECT_THAT(said.with("time (ms)"), AllOf(SizeIs(2), Each(ContainsRegex(kTimes))));
   // Adam's two tensors are divided by the two ranks.
@@ -95,9 +95,9 @@ TEST(EngineLines, OfTimesAndMemoryComeWithThem) {
 }
 
 TEST(EngineLines, OfTimesAndMemoryComeEachStepWithoutAPeriod) {
-  const Said said = train(std::string(kAdam) +
-                          "bf16: {enabled: true}, wall_clock_breakdown: true, "
-                          "memory_breakdown: true, zero_optimization: {stage: 1}");
+  const Said said = said_with(std::string(kAdam) +
+                              "bf16: {enabled: true}, wall_clock_breakdown: true, "
+                              "memory_breakdown: true, zero_optimization: {stage: 1}");
   EXPECT_THAT(said.with("skipped="), IsEmpty());
   EXPECT_THAT(said.with("time (ms)"), AllOf(SizeIs(4), Each(ContainsRegex(kTimes))));
   // Half a MiB of bfloat16; masters and both tensors of Adam in float32.
@@ -108,10 +108,10 @@ TEST(EngineLines, OfTimesAndMemoryComeEachStepWithoutAPeriod) {
 
 TEST(EngineLines, OfProgressTellOfTheLossScale) {
   const Said said =
-      train(std::string(kAdam) +
-                "steps_per_print: 1, timers: {throughput: {enabled: false}}, fp16: {enabled: true, "
-                "initial_scale_power: 4, hysteresis: 1, loss_scale_window: 100}",
-            /*overflows=*/true);
+      said_with(std::string(kAdam) +
+                    "steps_per_print: 1, timers: {throughput: {enabled: false}}, fp16: {enabled: true, "
+                    "initial_scale_power: 4, hysteresis: 1, loss_scale_window: 100}",
+                /*overflows=*/true);
   EXPECT_THAT(
       said.with("step="),
       ElementsAre(ContainsRegex("step=1, skipped=1, lr=\\[0.25\\], norm=[-a-z]+, loss_scale=8$"),
@@ -121,10 +121,10 @@ TEST(EngineLines, OfProgressTellOfTheLossScale) {
   EXPECT_THAT(said.with("SamplesPerSec"), IsEmpty());
 }
 
-TEST(EngineLines, WhoAsksForNoneGetsNone) { EXPECT_THAT(train(kAdam).lines, IsEmpty()); }
+TEST(EngineLines, WhoAsksForNoneGetsNone) { EXPECT_THAT(said_with(kAdam).lines, IsEmpty()); }
 
 TEST(EngineLines, TheConfigurationIsSaidOnce) {
-  const Said said = train(std::string(kAdam) + "dump_state: true, gradient_clipping: \"auto\"");
+  const Said said = said_with(std::string(kAdam) + "dump_state: true, gradient_clipping: \"auto\"");
   EXPECT_THAT(said.with("configuration: {"), SizeIs(1));
   EXPECT_THAT(said.with("gradient_clipping: \"auto\" is"), SizeIs(1));
 }

@@ -29,7 +29,7 @@ struct Output {
 
 // Three steps of two ranks; `also` runs at their end.
 template <typename Also>
-Output train(const std::string& keys, Also also) {
+Output output_with(const std::string& keys, Also also) {
   testing::internal::CaptureStderr();
   testing::internal::CaptureStdout();
   run_group({"shm", {0, 0}}, [&](Communicator& group) {
@@ -49,13 +49,13 @@ Output train(const std::string& keys, Also also) {
   return {testing::internal::GetCapturedStderr(), testing::internal::GetCapturedStdout()};
 }
 
-Output train(const std::string& keys) {
-  return train(keys, [](EngineCore&) {});
+Output output_with(const std::string& keys) {
+  return output_with(keys, [](EngineCore&) {});
 }
 
 TEST(EngineMeasuresTest, AutoIsSaidAsWhatItBecame) {
   const std::string log =
-      train(
+      output_with(
           "train_batch_size: \"auto\", gradient_accumulation_steps: \"auto\", gradient_clipping: \"auto\", "
           "zero_optimization: {stage: 2, reduce_bucket_size: \"auto\"}")
           .log;
@@ -67,25 +67,26 @@ TEST(EngineMeasuresTest, AutoIsSaidAsWhatItBecame) {
 }
 
 TEST(EngineMeasuresTest, CollectivesAreSummedUpAtTheEnd) {
-  const std::string log = train("comms_logger: {enabled: true}").log;
+  const std::string log = output_with("comms_logger: {enabled: true}").log;
   // All of the model's 882 gradients, padded, are one bucket.
   EXPECT_THAT(log,
               ContainsRegex("comm op: all_reduce \\| msg size: 3\\.5 KiB \\| count: 3 \\| total \\(ms\\): "
                             "[0-9.]+ \\| avg \\(ms\\): [0-9.]+ \\| algbw \\(Gbps\\): [0-9.]+ \\| busbw"));
   EXPECT_THAT(log, Not(HasSubstr("time (ms): ")));
-  EXPECT_THAT(train("comms_logger: {enabled: false}").log, Not(HasSubstr("comm op")));
+  EXPECT_THAT(output_with("comms_logger: {enabled: false}").log, Not(HasSubstr("comm op")));
 }
 
 TEST(EngineMeasuresTest, EachCallHasALineWhereAskedAndItsPhase) {
   const std::string log =
-      train("zero_optimization: {stage: 2}, comms_logger: {enabled: true, verbose: true, debug: true}").log;
+      output_with("zero_optimization: {stage: 2}, comms_logger: {enabled: true, verbose: true, debug: true}")
+          .log;
   EXPECT_THAT(
       log, ContainsRegex("comm op: reduce_scatter \\[backward\\] \\| time \\(ms\\): [0-9.]+ \\| msg size: "));
   EXPECT_THAT(log, HasSubstr("comm op: all_gather [step] | "));
 }
 
 TEST(EngineMeasuresTest, OnlyNamedCollectivesAreMeasured) {
-  const std::string log = train(
+  const std::string log = output_with(
                               "zero_optimization: {stage: 2}, comms_logger: {enabled: true, prof_all: false, "
                               "prof_ops: [\"all_gather_into_tensor\"]}")
                               .log;
@@ -94,12 +95,12 @@ TEST(EngineMeasuresTest, OnlyNamedCollectivesAreMeasured) {
 }
 
 TEST(EngineMeasuresTest, StragglersAreWhatARankWaitsForTheLast) {
-  const std::string log = train("comms_logger: {enabled: true}", [](EngineCore& engine) {
+  const std::string log = output_with("comms_logger: {enabled: true}", [](EngineCore& engine) {
                             engine.log_comms_summary(/*show_straggler=*/true);
                           }).log;
   EXPECT_THAT(log, ContainsRegex("comm op: all_reduce .*count: 3 \\| total comm \\(ms\\): [0-9.]+ \\| total "
                                  "straggler \\(ms\\): [0-9.]+ \\|"));
-  train("steps_per_print: 0", [](EngineCore& engine) {
+  output_with("steps_per_print: 0", [](EngineCore& engine) {
     EXPECT_THAT(error_of([&] { engine.log_comms_summary(); }), HasSubstr("set comms_logger.enabled"));
   });
 }
@@ -108,15 +109,15 @@ TEST(EngineMeasuresTest, StragglersAreWhatARankWaitsForTheLast) {
 TEST(EngineMeasuresTest, MeasuringChangesNoWeight) {
   std::vector<at::Tensor> weights[2];
   for (const bool measured : {false, true}) {
-    train(fmt::format("zero_optimization: {{stage: 3}}, comms_logger: {{enabled: {}}}", measured),
-          [&](EngineCore& engine) {
-            const auto scope = engine.gather_parameters();
-            if (engine.communicator().rank() != 0) return;
-            for (const auto& group : engine.optimizer().param_groups()) {
-              for (const at::Tensor& part : group.params())
-                weights[measured].push_back(part.detach().clone());
-            }
-          });
+    output_with(fmt::format("zero_optimization: {{stage: 3}}, comms_logger: {{enabled: {}}}", measured),
+                [&](EngineCore& engine) {
+                  const auto scope = engine.gather_parameters();
+                  if (engine.communicator().rank() != 0) return;
+                  for (const auto& group : engine.optimizer().param_groups()) {
+                    for (const at::Tensor& part : group.params())
+                      weights[measured].push_back(part.detach().clone());
+                  }
+                });
   }
   ASSERT_EQ(weights[0].size(), weights[1].size());
   for (size_t i = 0; i < weights[0].size(); ++i) EXPECT_TRUE(test::same_bits(weights[0][i], weights[1][i]));
@@ -125,7 +126,8 @@ TEST(EngineMeasuresTest, MeasuringChangesNoWeight) {
 TEST(EngineMeasuresTest, TheProfileOfOneStepIsPrintedByRankZero) {
   for (const char* stage : {"0", "3"}) {
     const std::string out =
-        train(fmt::format("zero_optimization: {{stage: {}}}, flops_profiler: {{enabled: true}}", stage)).out;
+        output_with(fmt::format("zero_optimization: {{stage: {}}}, flops_profiler: {{enabled: true}}", stage))
+            .out;
     EXPECT_THAT(out, HasSubstr("Step 1, counted from 0"));
     EXPECT_EQ(out.find("fwd MACs per rank"), out.rfind("fwd MACs per rank"));
     EXPECT_THAT(out, HasSubstr("3.23 KMACs"));

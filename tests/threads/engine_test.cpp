@@ -16,33 +16,26 @@
 #include "support/config_error.h"
 #include "support/group_case.h"
 #include "support/overflow_schedule.h"
+#include "support/parameter_copies.h"
 
 namespace lockstep {
 namespace {
 
+using test::batch_of;
 using test::BlockNet;
+using test::copies;
 using test::error_of;
+using test::expect_same;
 using test::formula;
-using test::GroupCase;
 using test::parameters_of;
 using test::run_group;
 using test::same_bits;
+using test::StageCase;
 using testing::HasSubstr;
 
 constexpr int kBatch = 4;
 
-at::Tensor batch_of(int rank, int step) { return formula({kBatch, 3}, 100 + 10 * step + rank); }
-
-struct Case {
-  GroupCase group;
-  int stage;
-
-  std::string name() const { return group.name() + "_stage" + std::to_string(stage); }
-};
-
-void PrintTo(const Case& value, std::ostream* stream) { *stream << value.name(); }
-
-class EngineTest : public testing::TestWithParam<Case> {
+class EngineTest : public testing::TestWithParam<StageCase> {
  protected:
   // Small buckets and few small parameters, so that all paths are taken; `more` is the rest
   // of the file.
@@ -54,19 +47,6 @@ class EngineTest : public testing::TestWithParam<Case> {
   }
   void run(const std::function<void(Communicator&)>& body) { run_group(GetParam().group, body); }
 };
-
-std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> result;
-  for (const at::Tensor& tensor : tensors) result.push_back(tensor.detach().clone());
-  return result;
-}
-
-void expect_same(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < actual.size(); ++i) {
-    EXPECT_TRUE(same_bits(actual[i], expected[i])) << "parameter " << i;
-  }
-}
 
 TEST_P(EngineTest, Fp32IsDataParallelBitForBit) {
   for (const char* optimizer : {R"({type: "SGD", params: {lr: 0.1, momentum: 0.9, weight_decay: 0.01}})",
@@ -314,8 +294,8 @@ TEST_P(EngineTest, MisuseIsExplained) {
   });
 }
 
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
+std::vector<StageCase> all_cases() {
+  std::vector<StageCase> cases;
   for (const std::vector<int>& hosts : {std::vector<int>{0}, {0, 0}, {0, 0, 0}}) {
     for (int stage = 0; stage <= 3; ++stage) cases.push_back({{"shm", hosts}, stage});
   }

@@ -21,7 +21,7 @@ using test::formula;
 using test::same_bits;
 
 constexpr int kGraphs = 60;
-constexpr int kSteps = 3;
+constexpr int kGraphSteps = 3;
 
 // What a graph is: drawn from the seed alone, so that both ranks and both reducers
 // see the same.
@@ -54,7 +54,7 @@ Plan draw_plan(unsigned seed) {
   plan.bucket_bytes = random() % 3 == 0 ? 1 << 20 : 1 + random() % 300;
   const size_t num_parameters = 2 + random() % 6;
   for (size_t i = 0; i < num_parameters; ++i) plan.frozen.push_back(i > 0 && random() % 4 == 0);
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kGraphSteps; ++step) {
     auto& ranks = plan.uses.emplace_back();
     for (int rank = 0; rank < 2; ++rank) {
       ranks.push_back(draw_uses(random, num_parameters, !plan.find_unused));
@@ -66,8 +66,8 @@ Plan draw_plan(unsigned seed) {
   return plan;
 }
 
-struct Net : torch::nn::Module {
-  explicit Net(const Plan& plan) {
+struct RandomNet : torch::nn::Module {
+  explicit RandomNet(const Plan& plan) {
     for (size_t i = 0; i < plan.frozen.size(); ++i) {
       register_parameter("p" + std::to_string(i), formula({plan.width, plan.width}, static_cast<int64_t>(i)),
                          !plan.frozen[i]);
@@ -118,13 +118,13 @@ void keep(Gradients& all, const std::vector<at::Tensor>& parameters) {
 
 Gradients run_oracle(const Plan& plan, const Communicator& communicator,
                      const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  Net net(plan);
+  RandomNet net(plan);
   const auto parameters = net.trained();
   const auto reducer = make_oracle(plan, parameters, group);
   const auto logger = std::make_shared<c10d::Logger>(reducer);  // it does not run without one
   reducer->set_logger(logger);
   Gradients gradients;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kGraphSteps; ++step) {
     net.zero_grad();
     reducer->prepare_for_forward();
     reducer->rebuild_buckets();
@@ -138,11 +138,11 @@ Gradients run_oracle(const Plan& plan, const Communicator& communicator,
 }
 
 Gradients run_ours(const Plan& plan, const Communicator& communicator, bool optimizer_zeroes) {
-  auto net = std::make_shared<Net>(plan);
+  auto net = std::make_shared<RandomNet>(plan);
   GradientSync sync(net, communicator,
                     {.find_unused_parameters = plan.find_unused, .bucket_cap_bytes = plan.bucket_bytes});
   Gradients gradients;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kGraphSteps; ++step) {
     if (optimizer_zeroes) {
       net->zero_grad();
     } else {
@@ -166,7 +166,7 @@ TEST(C10dOracle, RandomGraphsGiveTheSameBits) {
       const Plan plan = draw_plan(seed);
       const Gradients expected = run_oracle(plan, communicator, group);
       const Gradients ours = run_ours(plan, communicator, seed % 2 == 0);
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kGraphSteps; ++step) {
         for (size_t i = 0; i < expected[step].size(); ++i) {
           EXPECT_TRUE(same_bits(ours[step][i], expected[step][i]))
               << "graph " << seed << " step " << step << " parameter " << i << "\nours " << ours[step][i]

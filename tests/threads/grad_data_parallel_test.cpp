@@ -12,6 +12,7 @@
 namespace lockstep {
 namespace {
 
+using test::batch_of;
 using test::formula;
 using test::GroupCase;
 using test::run_group;
@@ -31,8 +32,6 @@ torch::nn::Sequential make_mlp(int64_t salt = 0) {
   set_parameters(*net, salt);
   return net;
 }
-
-at::Tensor batch_of(int rank, int step = 0) { return formula({4, 3}, 100 + 10 * step + rank); }
 
 // This rank's own gradients, without any communication.
 std::vector<at::Tensor> local_gradients(const at::Tensor& loss, const std::vector<at::Tensor>& parameters) {

@@ -20,7 +20,7 @@ using testing::HasSubstr;
 
 constexpr double kTolerance = 1e-12;
 
-struct Case {
+struct NormCase {
   std::vector<int64_t> rows;   // of each rank
   std::vector<int64_t> inner;  // dimensions after the channels
   torch::nn::BatchNormOptions options = torch::nn::BatchNormOptions(3);
@@ -38,7 +38,7 @@ at::Tensor reference_forward(torch::nn::Module& norm, const at::Tensor& input) {
   return norm.as<torch::nn::BatchNorm3dImpl>()->forward(input);
 }
 
-std::shared_ptr<torch::nn::Module> make_reference(const Case& test) {
+std::shared_ptr<torch::nn::Module> make_reference(const NormCase& test) {
   if (test.inner.size() < 2) return std::make_shared<torch::nn::BatchNorm1dImpl>(test.options);
   if (test.inner.size() == 2) return std::make_shared<torch::nn::BatchNorm2dImpl>(test.options);
   return std::make_shared<torch::nn::BatchNorm3dImpl>(test.options);
@@ -50,7 +50,7 @@ void set_affine(torch::nn::Module& module) {
   for (auto& parameter : module.parameters()) parameter.copy_(formula(parameter.sizes(), ++salt) + 1);
 }
 
-void compare(const Case& test) {
+void compare(const NormCase& test) {
   std::vector<int64_t> sizes{0, 3};
   for (const int64_t rows : test.rows) sizes[0] += rows;
   sizes.insert(sizes.end(), test.inner.begin(), test.inner.end());

@@ -12,50 +12,52 @@
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
+#include "support/sharded_training.h"
 
 namespace lockstep {
 namespace {
 
+using test::batch_of;
 using test::error_of;
 using test::formula;
 using test::GroupCase;
+using test::make_adagrad;
+using test::MakeOptimizer;
 using test::run_group;
 using test::same_bits;
 using test::set_parameters;
+using test::StageCase;
+using test::UnknownOptimizer;
 using testing::HasSubstr;
 
-using Block = Sharded<test::BlockImpl>;
+using BlockUnit = Sharded<test::BlockImpl>;
 
 // A unit around units, with parameters of its own.
 struct PairImpl : torch::nn::Module {
   explicit PairImpl(int64_t width)
-      : first(register_module("first", Block(width))),
-        second(register_module("second", Block(width))),
+      : first(register_module("first", BlockUnit(width))),
+        second(register_module("second", BlockUnit(width))),
         scale(register_parameter("scale", torch::ones({width}))) {}
   torch::Tensor forward(torch::Tensor x) { return second(first(x)) * scale; }
-  Block first, second;
+  BlockUnit first, second;
   torch::Tensor scale;
 };
 
-struct NetImpl : torch::nn::Module {
-  NetImpl()
+struct PairNetImpl : torch::nn::Module {
+  PairNetImpl()
       : in(register_module("in", torch::nn::Linear(3, 8))),
         pair(register_module("pair", Sharded<PairImpl>(8))),
-        last(register_module("last", Block(8))),
+        last(register_module("last", BlockUnit(8))),
         out(register_module("out", torch::nn::Linear(8, 2))) {
     set_parameters(*this);
   }
   torch::Tensor forward(torch::Tensor x) { return out(last(pair(torch::tanh(in(x))))); }
   torch::nn::Linear in;
   Sharded<PairImpl> pair;
-  Block last;
+  BlockUnit last;
   torch::nn::Linear out;
 };
-TORCH_MODULE(Net);
-
-at::Tensor batch_of(int rank, int step) { return formula({4, 3}, 100 + 10 * step + rank); }
-
-using MakeOptimizer = std::unique_ptr<torch::optim::Optimizer> (*)(std::vector<at::Tensor>);
+TORCH_MODULE(PairNet);
 
 std::unique_ptr<torch::optim::Optimizer> make_sgd(std::vector<at::Tensor> parameters) {
   return std::make_unique<torch::optim::SGD>(std::move(parameters),
@@ -64,15 +66,11 @@ std::unique_ptr<torch::optim::Optimizer> make_sgd(std::vector<at::Tensor> parame
 std::unique_ptr<torch::optim::Optimizer> make_adam(std::vector<at::Tensor> parameters) {
   return std::make_unique<torch::optim::Adam>(std::move(parameters), torch::optim::AdamOptions(0.01));
 }
-std::unique_ptr<torch::optim::Optimizer> make_adagrad(std::vector<at::Tensor> parameters) {
-  return std::make_unique<torch::optim::Adagrad>(
-      std::move(parameters), torch::optim::AdagradOptions(0.05).initial_accumulator_value(0.1));
-}
 
 // What DataParallel makes of the same training.
 std::vector<at::Tensor> reference(const Communicator& group, MakeOptimizer make, int steps,
                                   int micro_batches = 1) {
-  Net net;
+  PairNet net;
   DataParallel model(net, group);
   const auto optimizer = make(net->parameters());
   for (int step = 0; step < steps; ++step) {
@@ -87,7 +85,7 @@ std::vector<at::Tensor> reference(const Communicator& group, MakeOptimizer make,
   return net->parameters();
 }
 
-void expect_parameters(ShardedModel& model, const Net& net, const std::vector<at::Tensor>& expected) {
+void expect_parameters(ShardedModel& model, const PairNet& net, const std::vector<at::Tensor>& expected) {
   const auto scope = model.gather_parameters();
   const auto parameters = net->parameters();
   ASSERT_EQ(parameters.size(), expected.size());
@@ -96,16 +94,7 @@ void expect_parameters(ShardedModel& model, const Net& net, const std::vector<at
   }
 }
 
-struct Case {
-  GroupCase group;
-  int stage;
-
-  std::string name() const { return group.name() + "_stage" + std::to_string(stage); }
-};
-
-void PrintTo(const Case& value, std::ostream* stream) { *stream << value.name(); }
-
-class ShardedModelTest : public testing::TestWithParam<Case> {
+class ShardedModelTest : public testing::TestWithParam<StageCase> {
  protected:
   // Small buckets and no small parameters: all paths are taken.
   ShardedOptions options() const {
@@ -118,7 +107,7 @@ TEST_P(ShardedModelTest, TrainsAsDataParallelBitForBit) {
   for (const MakeOptimizer make : {make_sgd, make_adam, make_adagrad}) {
     run([&](Communicator& group) {
       const auto expected = reference(group, make, 5);
-      Net net;
+      PairNet net;
       const auto optimizer = make(net->parameters());
       ShardedOptions overlapping = options();
       overlapping.overlap_gather = make != make_adam;
@@ -137,7 +126,7 @@ TEST_P(ShardedModelTest, TrainsAsDataParallelBitForBit) {
 TEST_P(ShardedModelTest, AddsUpMicroBatchesWithoutSync) {
   run([&](Communicator& group) {
     const auto expected = reference(group, make_sgd, 4, 3);
-    Net net;
+    PairNet net;
     const auto optimizer = make_sgd(net->parameters());
     ShardedModel model(net.ptr(), *optimizer, group, options());
     for (int step = 0; step < 4; ++step) {
@@ -156,7 +145,7 @@ TEST_P(ShardedModelTest, AddsUpMicroBatchesWithoutSync) {
 
 TEST_P(ShardedModelTest, ReducesEveryMicroBatchFromStage2On) {
   run([&](Communicator& group) {
-    Net net;
+    PairNet net;
     const auto optimizer = make_sgd(net->parameters());
     ShardedModel model(net.ptr(), *optimizer, group, options());
     const auto backward = [&](int step) {
@@ -183,14 +172,14 @@ TEST_P(ShardedModelTest, ReducesEveryMicroBatchFromStage2On) {
 TEST_P(ShardedModelTest, ClipsByTheNormOfAllParts) {
   for (const double type : {2.0, 1.0, std::numeric_limits<double>::infinity()}) {
     run([&](Communicator& group) {
-      Net whole;
+      PairNet whole;
       DataParallel expected(whole, group);
       expected.forward(batch_of(group.rank(), 0)).square().mean().backward();
       const double norm = expected.clip_grad_norm(0.01, type).item<double>();
       double sum = 0;
       for (const auto& parameter : whole->parameters()) sum += parameter.grad().sum().item<double>();
 
-      Net net;
+      PairNet net;
       const auto optimizer = make_sgd(net->parameters());
       ShardedModel model(net.ptr(), *optimizer, group, options());
       model.prepare_forward();
@@ -210,10 +199,10 @@ TEST_P(ShardedModelTest, ClipsByTheNormOfAllParts) {
 
 TEST_P(ShardedModelTest, Bf16KeepsMastersInFloat32) {
   run([&](Communicator& group) {
-    Net net;
+    PairNet net;
     net->to(at::kBFloat16);
     // The same by hand: one rank, float32 masters, mean gradients in bf16.
-    Net twin;
+    PairNet twin;
     twin->to(at::kBFloat16);
     DataParallel expected(twin, group);
     std::vector<at::Tensor> masters;
@@ -254,7 +243,7 @@ TEST_P(ShardedModelTest, Bf16KeepsMastersInFloat32) {
 
 TEST_P(ShardedModelTest, GroupsKeepTheirOptions) {
   run([&](Communicator& group) {
-    const auto groups_of = [](const Net& net) {
+    const auto groups_of = [](const PairNet& net) {
       std::vector<torch::optim::OptimizerParamGroup> groups;
       groups.emplace_back(net->in->parameters(), std::make_unique<torch::optim::SGDOptions>(0.5));
       std::vector<at::Tensor> rest = net->pair->parameters();
@@ -264,13 +253,13 @@ TEST_P(ShardedModelTest, GroupsKeepTheirOptions) {
       groups.emplace_back(rest, std::make_unique<torch::optim::SGDOptions>(0.01));
       return groups;
     };
-    Net whole;
+    PairNet whole;
     DataParallel expected(whole, group);
     torch::optim::SGD plain(groups_of(whole), torch::optim::SGDOptions(1));
     expected.forward(batch_of(group.rank(), 0)).square().mean().backward();
     plain.step();
 
-    Net net;
+    PairNet net;
     torch::optim::SGD optimizer(groups_of(net), torch::optim::SGDOptions(1));
     ShardedModel model(net.ptr(), optimizer, group, options());
     model.prepare_forward();
@@ -282,7 +271,7 @@ TEST_P(ShardedModelTest, GroupsKeepTheirOptions) {
 
 TEST_P(ShardedModelTest, WrittenParametersCount) {
   run([&](Communicator& group) {
-    Net net;
+    PairNet net;
     const auto optimizer = make_sgd(net->parameters());
     ShardedModel model(net.ptr(), *optimizer, group, options());
     {
@@ -300,8 +289,8 @@ TEST_P(ShardedModelTest, WrittenParametersCount) {
 
 TEST_P(ShardedModelTest, EvaluationNeedsNoGradients) {
   run([&](Communicator& group) {
-    Net whole;
-    Net net;
+    PairNet whole;
+    PairNet net;
     const auto optimizer = make_sgd(net->parameters());
     ShardedModel model(net.ptr(), *optimizer, group, options());
     const torch::NoGradGuard no_grad;
@@ -315,7 +304,7 @@ TEST_P(ShardedModelTest, EvaluationNeedsNoGradients) {
 TEST_P(ShardedModelTest, PredivideAndOtherDtypesOfCommunication) {
   run([&](Communicator& group) {
     const auto gradients_with = [&](double factor, std::optional<at::ScalarType> dtype) {
-      Net net;
+      PairNet net;
       const auto optimizer = make_sgd(net->parameters());
       ShardedOptions changed = options();
       changed.gradient_predivide_factor = factor;
@@ -343,8 +332,8 @@ TEST_P(ShardedModelTest, PredivideAndOtherDtypesOfCommunication) {
   });
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> cases;
+std::vector<StageCase> cases() {
+  std::vector<StageCase> cases;
   for (const GroupCase& group : {GroupCase{"gloo", {0}}, GroupCase{"shm", {0, 0}}, GroupCase{"gloo", {0, 0}},
                                  GroupCase{"shm", {0, 0, 0}}, GroupCase{"auto", {0, 0, 1}}}) {
     for (const int stage : {0, 1, 2, 3}) cases.push_back({group, stage});
@@ -357,7 +346,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, ShardedModelTest, testing::ValuesIn(cases()),
 
 TEST(ShardedModel, Stage3HoldsNothingWholeBetweenSteps) {
   run_group({"shm", {0, 0}}, [](Communicator& group) {
-    Net net;
+    PairNet net;
     const auto optimizer = make_adam(net->parameters());
     ShardedModel model(net.ptr(), *optimizer, group, {.stage = 3, .persistence_threshold = 0});
     for (int step = 0; step < 2; ++step) {
@@ -370,7 +359,7 @@ TEST(ShardedModel, Stage3HoldsNothingWholeBetweenSteps) {
       EXPECT_FALSE(net->last->up->weight.grad().defined());
       model.step();
     }
-    Net whole;
+    PairNet whole;
     int64_t elements = 0;
     for (const auto& parameter : whole->parameters()) elements += parameter.numel();
     // Parts are padded to whole cache lines in each bucket.
@@ -385,10 +374,10 @@ TEST(ShardedModel, Stage3HoldsNothingWholeBetweenSteps) {
 
 TEST(ShardedModel, UsesAUnitTwiceInAForward) {
   run_group({"shm", {0, 0}}, [](Communicator& group) {
-    const auto loss_of = [&](Block& block, const at::Tensor& input) {
+    const auto loss_of = [&](BlockUnit& block, const at::Tensor& input) {
       return block(torch::tanh(block(input))).square().mean();
     };
-    Block whole(8);
+    BlockUnit whole(8);
     set_parameters(*whole);
     DataParallel expected(whole.ptr(), group);
     expected.prepare_forward();
@@ -397,7 +386,7 @@ TEST(ShardedModel, UsesAUnitTwiceInAForward) {
     torch::optim::SGD plain(whole->parameters(), 0.1);
     plain.step();
 
-    Block block(8);
+    BlockUnit block(8);
     set_parameters(*block);
     torch::optim::SGD optimizer(block->parameters(), 0.1);
     ShardedModel model(block.ptr(), optimizer, group, {.stage = 3, .persistence_threshold = 0});
@@ -412,7 +401,7 @@ TEST(ShardedModel, UsesAUnitTwiceInAForward) {
 }
 
 TEST(ShardedModel, RefusesWhatCannotBeDivided) {
-  Net net;
+  PairNet net;
   const auto refusal = [&](torch::optim::Optimizer& optimizer, ShardedOptions options) {
     return error_of([&] { ShardedModel(net.ptr(), optimizer, Communicator(), options); });
   };
@@ -433,14 +422,9 @@ TEST(ShardedModel, RefusesWhatCannotBeDivided) {
   EXPECT_THAT(refusal(used, {}), HasSubstr("has a state already"));
 }
 
-class Unknown : public torch::optim::SGD {
- public:
-  using SGD::SGD;
-};
-
 TEST(ShardedModel, AsksBeforeItTakesAnUnknownOptimizer) {
-  Net net;
-  Unknown optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+  PairNet net;
+  UnknownOptimizer optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
   EXPECT_THAT(error_of([&] { ShardedModel(net.ptr(), optimizer, Communicator()); }),
               HasSubstr("set allow_untested_optimizer if it does"));
   ShardedModel(net.ptr(), optimizer, Communicator(), {.allow_untested_optimizer = true});
@@ -450,14 +434,14 @@ TEST(ShardedModel, PartsOfAllRanksAreTheWhole) {
   for (const int stage : {0, 1, 3}) {
     std::vector<std::map<std::string, int64_t>> counts(3);
     run_group({"shm", {0, 0, 0}}, [&](Communicator& group) {
-      Net net;
+      PairNet net;
       const auto optimizer = make_sgd(net->parameters());
       ShardedModel model(net.ptr(), *optimizer, group, {.stage = stage, .persistence_threshold = 0});
       for (const auto& owned : model.master_parts()) {
         counts[static_cast<size_t>(group.rank())][owned.name] += owned.data.numel();
       }
     });
-    Net net;
+    PairNet net;
     for (const auto& item : net->named_parameters()) {
       int64_t sum = 0;
       for (auto& of_rank : counts) sum += of_rank[item.key()];

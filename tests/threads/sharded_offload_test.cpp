@@ -11,29 +11,31 @@
 #include <torch/torch.h>
 
 #include <filesystem>
-#include <mutex>
 
 #include "support/block_net.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
+#include "support/sharded_training.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
 namespace {
 
+using test::BlockNet;
 using test::error_of;
 using test::formula;
 using test::GroupCase;
+using test::make_adagrad;
+using test::MakeOptimizer;
 using test::run_group;
 using test::same_bits;
+using test::SavedParts;
 using test::TemporaryFolder;
+using test::UnknownOptimizer;
 using testing::HasSubstr;
 
-using Net = test::BlockNet;
-
 using Parameters = std::vector<at::Tensor>;
-using MakeOptimizer = std::unique_ptr<torch::optim::Optimizer> (*)(Parameters);
 
 std::unique_ptr<torch::optim::Optimizer> make_adamw(Parameters parameters) {
   return std::make_unique<torch::optim::AdamW>(std::move(parameters),
@@ -45,13 +47,9 @@ std::unique_ptr<torch::optim::Optimizer> make_adam_kernel(Parameters parameters)
 std::unique_ptr<torch::optim::Optimizer> make_lion_kernel(Parameters parameters) {
   return make_lion(parameters, {.lr = 0.003, .weight_decay = 0.1});
 }
-std::unique_ptr<torch::optim::Optimizer> make_sgd(Parameters parameters) {
+std::unique_ptr<torch::optim::Optimizer> make_damped_sgd(Parameters parameters) {
   return std::make_unique<torch::optim::SGD>(std::move(parameters),
                                              torch::optim::SGDOptions(0.1).momentum(0.9).dampening(0.2));
-}
-std::unique_ptr<torch::optim::Optimizer> make_adagrad(Parameters parameters) {
-  return std::make_unique<torch::optim::Adagrad>(
-      std::move(parameters), torch::optim::AdagradOptions(0.05).initial_accumulator_value(0.1));
 }
 std::unique_ptr<torch::optim::Optimizer> make_rmsprop(Parameters parameters) {
   return std::make_unique<torch::optim::RMSprop>(
@@ -86,7 +84,7 @@ at::Tensor share_of(const Communicator& group, int step, at::ScalarType dtype) {
   return formula({12, 3}, 50 + step).to(dtype).narrow(0, count * group.rank(), count);
 }
 
-void train(ShardedModel& model, Net& net, int from, int to) {
+void train(ShardedModel& model, BlockNet& net, int from, int to) {
   for (int step = from; step < to; ++step) {
     model.zero_grad();
     model.prepare_forward();
@@ -97,44 +95,7 @@ void train(ShardedModel& model, Net& net, int from, int to) {
   }
 }
 
-// What a checkpoint would hold: whole tensors by name, put together from parts.
-struct Saved {
-  std::mutex mutex;
-  std::map<std::string, at::Tensor> tensors;
-  std::string values;
-  bool has_masters = false;
-
-  void add(const std::vector<ShardedModel::Part>& parts, const std::string& prefix) {
-    const std::lock_guard lock(mutex);
-    for (const auto& part : parts) {
-      at::Tensor& whole = tensors[prefix + part.name];
-      if (!whole.defined()) whole = at::full(part.shape, std::nan(""), part.data.options());
-      whole.view(-1).narrow(0, part.first, part.data.numel()).copy_(part.data);
-    }
-  }
-  void take(const ShardedModel& model) {
-    add(model.parameter_parts(), "");
-    if (model.has_masters()) add(model.master_parts(), "master:");
-    const auto optimizer = model.optimizer_parts();
-    add(optimizer.parts, "");
-    const std::lock_guard lock(mutex);
-    values = optimizer.values;
-    has_masters = model.has_masters();
-  }
-  ShardedModel::ReadParts reader(const std::string& prefix = "") const {
-    return [this, prefix](const std::vector<ShardedModel::Part>& parts) {
-      for (const auto& part : parts) {
-        part.data.copy_(tensors.at(prefix + part.name).view(-1).narrow(0, part.first, part.data.numel()));
-      }
-    };
-  }
-  void give(ShardedModel& model) const {
-    model.load_parameters(reader(), has_masters ? reader("master:") : ShardedModel::ReadParts());
-    model.load_optimizer(values, reader());
-  }
-};
-
-struct Training {
+struct OffloadRun {
   Kind kind = kNone;
   int stage = 3;
   int ranks = 1;
@@ -146,11 +107,11 @@ struct Training {
 
 using Weights = std::map<std::string, at::Tensor>;
 
-Weights run(const Training& what, const Saved* start = nullptr, Saved* end = nullptr) {
+Weights run(const OffloadRun& what, const SavedParts* start = nullptr, SavedParts* end = nullptr) {
   const TemporaryFolder folder;
   Weights weights;
   run_group({"shm", std::vector<int>(static_cast<size_t>(what.ranks), 0)}, [&](Communicator& group) {
-    Net net;
+    BlockNet net;
     net->to(what.dtype);
     const auto optimizer = what.make(net->parameters());
     ShardedModel model(net.ptr(), *optimizer, group, options_of(what.stage, what.kind, folder.path()));
@@ -177,7 +138,7 @@ std::vector<Kind> kinds_of(int stage) {
 
 class ShardedOffloadTest : public testing::TestWithParam<std::tuple<int, int, at::ScalarType>> {
  protected:
-  Training plain(MakeOptimizer make) const {
+  OffloadRun plain(MakeOptimizer make) const {
     const auto& [stage, ranks, dtype] = GetParam();
     return {.kind = kNone, .stage = stage, .ranks = ranks, .dtype = dtype, .make = make};
   }
@@ -189,7 +150,7 @@ TEST_P(ShardedOffloadTest, TrainsBitForBitAsWithoutOffload) {
                                                                    {"rmsprop", make_rmsprop}};
   if (std::get<2>(GetParam()) == at::kFloat) optimizers.emplace_back("adam", make_adam_kernel);
   for (const auto& [name, make] : optimizers) {
-    Training what = plain(make);
+    OffloadRun what = plain(make);
     const Weights expected = run(what);
     for (const Kind& kind : kinds_of(what.stage)) {
       what.kind = kind;
@@ -201,8 +162,8 @@ TEST_P(ShardedOffloadTest, TrainsBitForBitAsWithoutOffload) {
 // The others take our kernels, which round differently, wherever their state is.
 TEST_P(ShardedOffloadTest, TakesTheKernelsOfTheClass) {
   const double tolerance = std::get<2>(GetParam()) == at::kFloat ? 1e-5 : 2e-2;
-  for (const MakeOptimizer make : {make_adamw, make_sgd, make_adagrad}) {
-    Training what = plain(make);
+  for (const MakeOptimizer make : {make_adamw, make_damped_sgd, make_adagrad}) {
+    OffloadRun what = plain(make);
     const Weights expected = run(what);
     Weights first;
     for (const Kind& kind : kinds_of(what.stage)) {
@@ -229,10 +190,10 @@ INSTANTIATE_TEST_SUITE_P(Cases, ShardedOffloadTest,
 // From every place to every other, with another number of ranks.
 TEST(ShardedOffload, ResumesWhereverTheStateWas) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    Training what{.kind = kCpu, .stage = 3, .ranks = 2, .dtype = dtype, .make = make_lion_kernel, .to = 8};
+    OffloadRun what{.kind = kCpu, .stage = 3, .ranks = 2, .dtype = dtype, .make = make_lion_kernel, .to = 8};
     const Weights straight = run(what);
     for (const Kind& from : {kNone, kCpu, kCpuAll, kNvme, kNvmeAll}) {
-      Saved saved;
+      SavedParts saved;
       run({.kind = from, .stage = 3, .ranks = 2, .dtype = dtype, .make = make_lion_kernel, .to = 4}, nullptr,
           &saved);
       for (const Kind& to : {kNone, kCpu, kCpuAll, kNvme, kNvmeAll}) {
@@ -252,11 +213,11 @@ TEST(ShardedOffload, ResumesWhereverTheStateWas) {
 }
 
 TEST(ShardedOffload, SavesTheSameStateFromEverywhere) {
-  Saved expected;
+  SavedParts expected;
   run({.kind = kCpu, .ranks = 2, .dtype = at::kBFloat16}, nullptr, &expected);
   EXPECT_TRUE(expected.has_masters);
   for (const Kind& kind : {kCpuAll, kNvme, kNvmeAll}) {
-    Saved saved;
+    SavedParts saved;
     run({.kind = kind, .ranks = 2, .dtype = at::kBFloat16}, nullptr, &saved);
     EXPECT_EQ(saved.values, expected.values);
     ASSERT_EQ(saved.tensors.size(), expected.tensors.size());
@@ -270,7 +231,7 @@ TEST(ShardedOffload, SaysWhatIsWhere) {
   const TemporaryFolder folder;
   run_group({"shm", {0, 0}}, [&](Communicator& group) {
     const auto memory_of = [&](const Kind& kind) {
-      Net net;
+      BlockNet net;
       net->to(at::kBFloat16);
       const auto optimizer = make_adamw(net->parameters());
       ShardedOptions options = options_of(3, kind, folder.path());
@@ -301,7 +262,7 @@ TEST(ShardedOffload, WrittenParametersReachTheState) {
   for (const Kind& kind : {kCpu, kCpuAll, kNvme, kNvmeAll}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       run_group({"shm", {0, 0}}, [&](Communicator& group) {
-        Net net;
+        BlockNet net;
         net->to(dtype);
         const auto optimizer = make_adamw(net->parameters());
         ShardedModel model(net.ptr(), *optimizer, group, options_of(3, kind, folder.path()));
@@ -328,7 +289,7 @@ TEST(ShardedOffload, EveryPipelineIsTheSameStep) {
     for (const auto& [reads, writes] :
          {std::pair(false, false), {true, false}, {false, true}, {true, true}}) {
       Communicator alone;
-      Net net;
+      BlockNet net;
       net->to(at::kBFloat16);
       const auto optimizer = make_adamw(net->parameters());
       ShardedOptions options = options_of(3, kNvme, folder.path());
@@ -349,7 +310,7 @@ TEST(ShardedOffload, AddsUpMicroBatches) {
   const TemporaryFolder folder;
   const auto weights_of = [&](const Kind& kind) {
     Communicator alone;
-    Net net;
+    BlockNet net;
     const auto optimizer = make_rmsprop(net->parameters());
     ShardedModel model(net.ptr(), *optimizer, alone, options_of(3, kind, folder.path()));
     for (int step = 0; step < 3; ++step) {
@@ -374,7 +335,7 @@ TEST(ShardedOffload, ScalesGradientsInTheStep) {
   const TemporaryFolder folder;
   for (const MakeOptimizer make : {make_lion_kernel, make_rmsprop}) {
     const auto weights_of = [&](const Kind& kind) {
-      Net net;
+      BlockNet net;
       net->to(at::kBFloat16);
       const auto optimizer = make(net->parameters());
       ShardedModel model(net.ptr(), *optimizer, Communicator(), options_of(3, kind, folder.path()));
@@ -394,14 +355,9 @@ TEST(ShardedOffload, ScalesGradientsInTheStep) {
   }
 }
 
-class Unknown : public torch::optim::SGD {
- public:
-  using SGD::SGD;
-};
-
 TEST(ShardedOffload, RefusesWhatDoesNotGoTogether) {
   const TemporaryFolder folder;
-  Net net;
+  BlockNet net;
   const auto optimizer = make_adamw(net->parameters());
   const auto refusal = [&](const ShardedOptions& options) {
     return error_of([&] { ShardedModel(net.ptr(), *optimizer, Communicator(), options); });
@@ -426,8 +382,8 @@ TEST(ShardedOffload, RefusesWhatDoesNotGoTogether) {
 // The model is what it was, and nothing is left.
 TEST(ShardedOffload, TellsBeforeTheFirstStepThatThereIsNoDisk) {
   const TemporaryFolder folder;
-  Net net;
-  const Net untouched;
+  BlockNet net;
+  const BlockNet untouched;
   const auto optimizer = make_adamw(net->parameters());
   const auto refusal = [&](const std::filesystem::path& path) {
     return error_of([&] { ShardedModel(net.ptr(), *optimizer, Communicator(), options_of(3, kNvme, path)); });
@@ -438,7 +394,7 @@ TEST(ShardedOffload, TellsBeforeTheFirstStepThatThereIsNoDisk) {
   for (size_t i = 0; i < net->parameters().size(); ++i) {
     EXPECT_TRUE(same_bits(net->parameters()[i], untouched->parameters()[i]));
   }
-  Unknown unknown(net->parameters(), torch::optim::SGDOptions(0.1));
+  UnknownOptimizer unknown(net->parameters(), torch::optim::SGDOptions(0.1));
   ShardedOptions options = options_of(3, kNvme, folder.path());
   options.allow_untested_optimizer = true;
   EXPECT_THAT(error_of([&] { ShardedModel(net.ptr(), unknown, Communicator(), options); }),

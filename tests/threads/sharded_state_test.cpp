@@ -7,11 +7,10 @@
 #include <lockstep/sharded_model.h>
 #include <torch/torch.h>
 
-#include <mutex>
-
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
+#include "support/sharded_training.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
@@ -19,62 +18,33 @@ namespace {
 
 using test::error_of;
 using test::formula;
-using test::GroupCase;
+using test::on_one_host;
 using test::run_group;
 using test::same_bits;
+using test::SavedParts;
 using test::set_parameters;
 using test::TemporaryFolder;
 using testing::HasSubstr;
 
-struct BlockImpl : torch::nn::Module {
-  BlockImpl() : fc(register_module("fc", torch::nn::Linear(6, 6))) {}
+struct TanhUnitImpl : torch::nn::Module {
+  TanhUnitImpl() : fc(register_module("fc", torch::nn::Linear(6, 6))) {}
   torch::Tensor forward(torch::Tensor x) { return torch::tanh(fc(x)); }
   torch::nn::Linear fc;
 };
 
-struct NetImpl : torch::nn::Module {
-  NetImpl()
-      : first(register_module("first", Sharded<BlockImpl>())),
-        second(register_module("second", Sharded<BlockImpl>())),
+struct DoubleNetImpl : torch::nn::Module {
+  DoubleNetImpl()
+      : first(register_module("first", Sharded<TanhUnitImpl>())),
+        second(register_module("second", Sharded<TanhUnitImpl>())),
         out(register_module("out", torch::nn::Linear(6, 1))) {
     to(torch::kFloat64);
     set_parameters(*this);
   }
   torch::Tensor forward(torch::Tensor x) { return out(second(first(x))); }
-  Sharded<BlockImpl> first, second;
+  Sharded<TanhUnitImpl> first, second;
   torch::nn::Linear out;
 };
-TORCH_MODULE(Net);
-
-// What a checkpoint would hold: whole tensors by name, put together from parts.
-struct Saved {
-  std::mutex mutex;
-  std::map<std::string, at::Tensor> tensors;
-  std::string values;
-
-  void add(const std::vector<ShardedModel::Part>& parts) {
-    const std::lock_guard lock(mutex);
-    for (const auto& part : parts) {
-      at::Tensor& whole = tensors[part.name];
-      if (!whole.defined()) whole = at::full(part.shape, std::nan(""), part.data.options());
-      whole.view(-1).narrow(0, part.first, part.data.numel()).copy_(part.data);
-    }
-  }
-  void take(const ShardedModel& model) {
-    add(model.parameter_parts());
-    const auto optimizer = model.optimizer_parts();
-    add(optimizer.parts);
-    const std::lock_guard lock(mutex);
-    values = optimizer.values;
-  }
-  ShardedModel::ReadParts reader() const {
-    return [this](const std::vector<ShardedModel::Part>& parts) {
-      for (const auto& part : parts) {
-        part.data.copy_(tensors.at(part.name).view(-1).narrow(0, part.first, part.data.numel()));
-      }
-    };
-  }
-};
+TORCH_MODULE(DoubleNet);
 
 // Twelve samples a step, whatever the number of ranks.
 at::Tensor share_of(const Communicator& group, int step) {
@@ -82,7 +52,7 @@ at::Tensor share_of(const Communicator& group, int step) {
   return formula({12, 6}, 50 + step).to(torch::kFloat64).narrow(0, count * group.rank(), count);
 }
 
-void train(ShardedModel& model, Net& net, int from, int to) {
+void train(ShardedModel& model, DoubleNet& net, int from, int to) {
   for (int step = from; step < to; ++step) {
     model.zero_grad();
     model.prepare_forward();
@@ -92,7 +62,7 @@ void train(ShardedModel& model, Net& net, int from, int to) {
   }
 }
 
-torch::optim::AdamW make_optimizer(const Net& net) {
+torch::optim::AdamW make_optimizer(const DoubleNet& net) {
   return torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(0.02).weight_decay(0.1));
 }
 
@@ -115,14 +85,12 @@ ShardedOptions options_of(const Layout& layout, const TemporaryFolder& folder) {
   return options;
 }
 
-GroupCase group_of(int ranks) { return {"shm", std::vector<int>(static_cast<size_t>(ranks), 0)}; }
-
-std::map<std::string, at::Tensor> run(const Layout& layout, int ranks, int from, int to, const Saved* start,
-                                      Saved* end) {
+std::map<std::string, at::Tensor> run(const Layout& layout, int ranks, int from, int to,
+                                      const SavedParts* start, SavedParts* end) {
   const TemporaryFolder folder;
   std::map<std::string, at::Tensor> weights;
-  run_group(group_of(ranks), [&](Communicator& group) {
-    Net net;
+  run_group(on_one_host(ranks), [&](Communicator& group) {
+    DoubleNet net;
     auto optimizer = make_optimizer(net);
     ShardedModel model(net.ptr(), optimizer, group, options_of(layout, folder));
     if (start != nullptr) {
@@ -144,7 +112,7 @@ class ShardedStateTest : public testing::TestWithParam<std::tuple<int, int>> {};
 TEST_P(ShardedStateTest, GoesOnAtEveryStageAndWorldSize) {
   const auto [stage, ranks] = GetParam();
   const auto straight = run(0, 1, 0, 15, nullptr, nullptr);
-  Saved saved;
+  SavedParts saved;
   run(stage, ranks, 0, 5, nullptr, &saved);
   for (const int next_stage : {0, 1, 2, 3}) {
     for (const int next_ranks : {1, 2, 3, 4}) {
@@ -160,7 +128,7 @@ TEST_P(ShardedStateTest, GoesOnAtEveryStageAndWorldSize) {
 TEST_P(ShardedStateTest, GoesOnBitForBitOnAsManyRanks) {
   const auto [stage, ranks] = GetParam();
   const auto straight = run(stage, ranks, 0, 15, nullptr, nullptr);
-  Saved saved;
+  SavedParts saved;
   run(stage, ranks, 0, 5, nullptr, &saved);
   const auto weights = run(stage, ranks, 5, 15, &saved, nullptr);
   for (const auto& [name, expected] : straight) EXPECT_TRUE(same_bits(weights.at(name), expected)) << name;
@@ -176,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(From, ShardedStateTest,
 // Into and out of host memory and files, between stages and world sizes.
 TEST(ShardedState, GoesOnWhereverItWasAndIs) {
   const auto straight = run(0, 1, 0, 15, nullptr, nullptr);
-  const auto expect_straight = [&](const Layout& layout, int ranks, const Saved& saved) {
+  const auto expect_straight = [&](const Layout& layout, int ranks, const SavedParts& saved) {
     const auto weights = run(layout, ranks, 5, 15, &saved, nullptr);
     for (const auto& [name, expected] : straight) {
       EXPECT_TRUE(torch::allclose(weights.at(name), expected, 1e-9, 1e-11))
@@ -189,7 +157,7 @@ TEST(ShardedState, GoesOnWhereverItWasAndIs) {
                                          {3, OffloadDevice::kNvme},
                                          {3, OffloadDevice::kNvme, OffloadDevice::kCpu}};
   for (const Layout& from : offloaded) {
-    Saved saved;
+    SavedParts saved;
     run(from, 3, 0, 5, nullptr, &saved);
     for (const int ranks : {1, 2, 4}) {
       for (const int stage : {0, 1, 2, 3}) expect_straight(stage, ranks, saved);
@@ -197,7 +165,7 @@ TEST(ShardedState, GoesOnWhereverItWasAndIs) {
     }
   }
   for (const int stage : {0, 1, 2, 3}) {
-    Saved saved;
+    SavedParts saved;
     run(stage, 2, 0, 5, nullptr, &saved);
     for (const Layout& to : offloaded) expect_straight(to, 3, saved);
   }
@@ -205,9 +173,9 @@ TEST(ShardedState, GoesOnWhereverItWasAndIs) {
 
 // A plain optimizer's state and a sharded one's are the same thing.
 TEST(ShardedState, IsThatOfAPlainOptimizer) {
-  Saved saved;
+  SavedParts saved;
   run(2, 3, 0, 5, nullptr, &saved);
-  Net net;
+  DoubleNet net;
   auto optimizer = make_optimizer(net);
   NamedTensors parameters;
   for (const auto& item : net->named_parameters()) parameters.emplace_back(item.key(), item.value());
@@ -224,9 +192,9 @@ TEST(ShardedState, IsThatOfAPlainOptimizer) {
 }
 
 TEST(ShardedState, RefusesAnotherOptimizer) {
-  Saved saved;
+  SavedParts saved;
   run(1, 2, 0, 2, nullptr, &saved);
-  Net net;
+  DoubleNet net;
   torch::optim::SGD optimizer(net->parameters(), 0.1);
   ShardedModel model(net.ptr(), optimizer, Communicator());
   EXPECT_THAT(error_of([&] { model.load_optimizer(saved.values, saved.reader()); }),
@@ -234,9 +202,9 @@ TEST(ShardedState, RefusesAnotherOptimizer) {
 }
 
 TEST(ShardedState, RefusesOtherGroups) {
-  Saved saved;
+  SavedParts saved;
   run(1, 2, 0, 2, nullptr, &saved);
-  Net net;
+  DoubleNet net;
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(net->first->parameters());
   std::vector<at::Tensor> rest = net->second->parameters();

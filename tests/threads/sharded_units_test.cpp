@@ -12,11 +12,14 @@
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
+#include "support/parameter_copies.h"
 
 namespace lockstep {
 namespace {
 
+using test::copies;
 using test::error_of;
+using test::expect_same;
 using test::formula;
 using test::GroupCase;
 using test::run_group;
@@ -31,8 +34,8 @@ struct LayerImpl : torch::nn::Module {
 };
 using Layer = Sharded<LayerImpl>;
 
-struct NetImpl : torch::nn::Module {
-  NetImpl()
+struct LayerNetImpl : torch::nn::Module {
+  LayerNetImpl()
       : first(register_module("first", Layer())),
         second(register_module("second", Layer())),
         out(register_module("out", torch::nn::Linear(8, 2))) {
@@ -52,23 +55,12 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Linear out;
   torch::Tensor first_head, second_head;
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(LayerNet);
 
 const ShardedOptions kStage3{.stage = 3, .persistence_threshold = 0};
 
 at::Tensor batch_of(const Communicator& group, int step = 0) {
   return formula({4, 8}, 10 * step + group.rank());
-}
-
-std::vector<at::Tensor> copies(const torch::nn::Module& module) {
-  std::vector<at::Tensor> result;
-  for (const auto& parameter : module.parameters()) result.push_back(parameter.detach().clone());
-  return result;
-}
-
-void expect_same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i], b[i])) << "parameter " << i;
 }
 
 class ShardedUnitsTest : public testing::TestWithParam<GroupCase> {
@@ -78,50 +70,50 @@ class ShardedUnitsTest : public testing::TestWithParam<GroupCase> {
 
 TEST_P(ShardedUnitsTest, NothingTakesParametersFromWhoHoldsThem) {
   run([](Communicator& group) {
-    Net whole;
-    const auto expected = copies(*whole);
-    Net net;
+    LayerNet whole;
+    const auto expected = copies(whole->parameters());
+    LayerNet net;
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     ShardedModel model(net.ptr(), optimizer, group, kStage3);
     {
       const auto outer = model.gather_parameters();
       {
         const auto inner = model.gather_parameters();
-        expect_same(copies(*net), expected);
+        expect_same(copies(net->parameters()), expected);
       }
       net->forward(batch_of(group)).sum().backward();
-      expect_same(copies(*net), expected);
+      expect_same(copies(net->parameters()), expected);
       EXPECT_THAT(error_of([&] { model.step(); }), HasSubstr("while gather_parameters() keeps"));
     }
     EXPECT_EQ(net->first->fc->weight.numel(), 0);
     const auto again = model.gather_parameters();
-    expect_same(copies(*net), expected);
+    expect_same(copies(net->parameters()), expected);
   });
 }
 
 // One weight in two units, under two names.
-struct TiedImpl : torch::nn::Module {
+struct TiedUnitsImpl : torch::nn::Module {
   struct PartImpl : torch::nn::Module {
     explicit PartImpl(torch::Tensor shared) : weight(register_parameter("weight", std::move(shared))) {}
     torch::Tensor forward(torch::Tensor x) { return torch::tanh(torch::matmul(x, weight)); }
     torch::Tensor weight;
   };
-  TiedImpl()
+  TiedUnitsImpl()
       : first(register_module("first", Sharded<PartImpl>(formula({8, 8}, 3)))),
         second(register_module("second", Sharded<PartImpl>(first->weight))) {}
   torch::Tensor forward(torch::Tensor x) { return second(first(x)); }
   Sharded<PartImpl> first, second;
 };
-TORCH_MODULE(Tied);
+TORCH_MODULE(TiedUnits);
 
 TEST_P(ShardedUnitsTest, TiedParametersOfSeveralUnits) {
   run([](Communicator& group) {
-    Tied whole;
+    TiedUnits whole;
     DataParallel reference(whole, group);
     reference.forward(batch_of(group)).square().mean().backward();
     torch::optim::SGD plain({whole->first->weight}, torch::optim::SGDOptions(0.1));
     plain.step();
-    Tied tied;
+    TiedUnits tied;
     torch::optim::SGD optimizer({tied->first->weight}, torch::optim::SGDOptions(0.1));
     ShardedModel model(tied.ptr(), optimizer, group, kStage3);
     model.prepare_forward();
@@ -134,12 +126,12 @@ TEST_P(ShardedUnitsTest, TiedParametersOfSeveralUnits) {
 
 TEST_P(ShardedUnitsTest, TwoForwardsThenTwoBackwards) {
   run([](Communicator& group) {
-    const auto losses = [&](Net& net) {
+    const auto losses = [&](LayerNet& net) {
       const at::Tensor a = net->forward(batch_of(group, 0)).square().mean();
       const at::Tensor b = net->forward(batch_of(group, 1)).square().mean();
       return std::pair(a, b);
     };
-    Net whole;
+    LayerNet whole;
     DataParallel reference(whole, group);
     reference.prepare_forward();
     const auto [a, b] = losses(whole);
@@ -149,7 +141,7 @@ TEST_P(ShardedUnitsTest, TwoForwardsThenTwoBackwards) {
     }
     b.backward();
 
-    Net net;
+    LayerNet net;
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     ShardedModel model(net.ptr(), optimizer, group, kStage3);
     model.prepare_forward();
@@ -169,7 +161,7 @@ TEST_P(ShardedUnitsTest, TwoForwardsThenTwoBackwards) {
 
 TEST_P(ShardedUnitsTest, RanksMayUseDifferentParameters) {
   run([](Communicator& group) {
-    Net net;
+    LayerNet net;
     net->add_heads();
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     ShardedOptions options = kStage3;
@@ -182,7 +174,7 @@ TEST_P(ShardedUnitsTest, RanksMayUseDifferentParameters) {
       net->forward_by_rank(batch_of(group, step), group.rank()).square().mean().backward();
       model.step();
     }
-    Net whole;
+    LayerNet whole;
     whole->add_heads();
     DataParallel reference(whole, group, {.find_unused_parameters = true});
     torch::optim::SGD plain(whole->parameters(), 0.1);
@@ -193,13 +185,13 @@ TEST_P(ShardedUnitsTest, RanksMayUseDifferentParameters) {
       plain.step();
     }
     const auto scope = model.gather_parameters();
-    expect_same(copies(*net), copies(*whole));
+    expect_same(copies(net->parameters()), copies(whole->parameters()));
   });
 }
 
 TEST_P(ShardedUnitsTest, GoesOnAfterABackwardThatFailed) {
   run([](Communicator& group) {
-    Net net;
+    LayerNet net;
     net->add_heads();
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     ShardedModel model(net.ptr(), optimizer, group, kStage3);
@@ -220,7 +212,7 @@ TEST_P(ShardedUnitsTest, GoesOnAfterABackwardThatFailed) {
 
 TEST_P(ShardedUnitsTest, LoadedParametersCountAfterAnEvaluation) {
   run([](Communicator& group) {
-    Net net;
+    LayerNet net;
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     ShardedModel model(net.ptr(), optimizer, group, kStage3);
     const torch::NoGradGuard no_grad;
@@ -240,7 +232,7 @@ TEST_P(ShardedUnitsTest, RanksMustAgreeOnTheOptions) {
   if (GetParam().size() == 1) return;  // nobody to disagree with
   EXPECT_THAT(error_of([&] {
                 run([](Communicator& group) {
-                  Net net;
+                  LayerNet net;
                   torch::optim::SGD optimizer(net->parameters(), 0.1);
                   ShardedModel model(net.ptr(), optimizer, group, {.stage = 1 + group.rank() % 2});
                 });

@@ -22,7 +22,7 @@ constexpr const char* kOptimizers[] = {
     R"({type: "Adam", params: {lr: 0.005, weight_decay: 0.01}})"};
 
 // Several buckets, and at stage 3 both kinds of parameters: kept whole and divided.
-DeepSpeedConfig config(int stage, const std::string& optimizer) {
+DeepSpeedConfig stage_config(int stage, const std::string& optimizer) {
   return DeepSpeedConfig::from_text("{train_micro_batch_size_per_gpu: 4, gradient_clipping: 0, optimizer: " +
                                         optimizer + ", zero_optimization: {stage: " + std::to_string(stage) +
                                         ", reduce_bucket_size: 300, stage3_param_persistence_threshold: 20}}",
@@ -41,7 +41,7 @@ Outcome train(int stage, const char* optimizer, const Make& make, const std::vec
   run_group({"shm", {0, 0}}, [&](Communicator& group) {
     const auto module = make();
     test::set_parameters(*module);
-    auto engine = initialize(module, config(stage, optimizer), group);
+    auto engine = initialize(module, stage_config(stage, optimizer), group);
     std::vector<at::Tensor> losses;
     for (int step = 0; step < kSteps; ++step) {
       const at::Tensor loss = engine.forward(formula(batch, 2 * step + group.rank())).square().mean();

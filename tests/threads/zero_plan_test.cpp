@@ -22,59 +22,59 @@ using test::formula;
 using test::run_group;
 using testing::HasSubstr;
 
-struct InnerImpl : torch::nn::Module {
-  explicit InnerImpl(int64_t width) : fc(register_module("fc", torch::nn::Linear(width, width))) {}
+struct PlannedInnerImpl : torch::nn::Module {
+  explicit PlannedInnerImpl(int64_t width) : fc(register_module("fc", torch::nn::Linear(width, width))) {}
   torch::Tensor forward(torch::Tensor x) { return torch::tanh(fc(x)); }
   torch::nn::Linear fc;
 };
-using Inner = Sharded<InnerImpl>;
+using PlannedInner = Sharded<PlannedInnerImpl>;
 
 // A unit with a unit inside where `nested`.
-struct BlockImpl : torch::nn::Module {
-  BlockImpl(int64_t width, bool nested)
+struct PlannedBlockImpl : torch::nn::Module {
+  PlannedBlockImpl(int64_t width, bool nested)
       : in(register_module("in", torch::nn::Linear(width, 2 * width))),
         out(register_module("out", torch::nn::Linear(2 * width, width))) {
-    if (nested) inner = register_module("inner", Inner(width));
+    if (nested) inner = register_module("inner", PlannedInner(width));
   }
   torch::Tensor forward(torch::Tensor x) {
     x = out(torch::tanh(in(x)));
     return inner ? inner(x) : x;
   }
   torch::nn::Linear in, out;
-  Inner inner{nullptr};
+  PlannedInner inner{nullptr};
 };
-using Block = Sharded<BlockImpl>;
+using PlannedBlock = Sharded<PlannedBlockImpl>;
 
-struct NetImpl : torch::nn::Module {
-  explicit NetImpl(bool nested) : first(register_module("first", torch::nn::Linear(8, 24))) {
+struct PlannedNetImpl : torch::nn::Module {
+  explicit PlannedNetImpl(bool nested) : first(register_module("first", torch::nn::Linear(8, 24))) {
     for (int i = 0; i < 5; ++i) {
-      blocks.push_back(register_module(fmt::format("block{}", i), Block(24, nested)));
+      blocks.push_back(register_module(fmt::format("block{}", i), PlannedBlock(24, nested)));
     }
     last = register_module("last", torch::nn::Linear(24, 3));
   }
   torch::Tensor forward(torch::Tensor x) {
     x = first(x);
-    for (Block& block : blocks) x = block(x);
+    for (PlannedBlock& block : blocks) x = block(x);
     return last(x);
   }
   torch::nn::Linear first;
-  std::vector<Block> blocks;
+  std::vector<PlannedBlock> blocks;
   torch::nn::Linear last{nullptr};
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(PlannedNet);
 
-using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(torch::nn::Module&)>;
+using MakeForModule = std::function<std::unique_ptr<torch::optim::Optimizer>(torch::nn::Module&)>;
 
 std::unique_ptr<torch::optim::Optimizer> adam(torch::nn::Module& module) {
   return std::make_unique<torch::optim::Adam>(module.parameters(), torch::optim::AdamOptions(1e-3));
 }
 
-struct Case {
+struct PlanCase {
   int ranks = 1;
   c10::ScalarType dtype = at::kFloat;
   ShardedOptions options = {};
   bool nested = false;
-  MakeOptimizer make = adam;
+  MakeForModule make = adam;
 
   std::string text() const {
     return fmt::format("{} ranks, {}, stage {}, threshold {}, bucket {}, nested {}", ranks,
@@ -83,17 +83,17 @@ struct Case {
   }
 };
 
-ZeroPlan plan_of(const Case& c) {
-  Net net(c.nested);
+ZeroPlan plan_of(const PlanCase& c) {
+  PlannedNet net(c.nested);
   const auto optimizer = c.make(*net);
   net->to(c.dtype);
   return plan_zero(*net, *optimizer, c.ranks, c.options);
 }
 
-ShardedModel::Memory measure(const Case& c) {
+ShardedModel::Memory measure(const PlanCase& c) {
   ShardedModel::Memory memory;
   run_group({"gloo", std::vector<int>(static_cast<size_t>(c.ranks), 0)}, [&](Communicator& group) {
-    Net net(c.nested);
+    PlannedNet net(c.nested);
     const auto optimizer = c.make(*net);  // CpuAdam is made for float32, which masters have
     net->to(c.dtype);
     ShardedModel model(net.ptr(), *optimizer, group, c.options);
@@ -108,7 +108,7 @@ ShardedModel::Memory measure(const Case& c) {
   return memory;
 }
 
-void expect_planned(const Case& c) {
+void expect_planned(const PlanCase& c) {
   SCOPED_TRACE(c.text());
   const ShardedModel::Memory planned = plan_of(c).memory;
   const ShardedModel::Memory measured = measure(c);
@@ -149,7 +149,7 @@ TEST(ZeroPlan, OfWhatIsReducedAtTheEndOnly) {
 
 TEST(ZeroPlan, KnowsTheStateOfEveryOptimizer) {
   using torch::optim::SGDOptions;
-  const std::vector<MakeOptimizer> makers = {
+  const std::vector<MakeForModule> makers = {
       [](auto& m) { return std::make_unique<torch::optim::SGD>(m.parameters(), SGDOptions(0.1)); },
       [](auto& m) {
         return std::make_unique<torch::optim::SGD>(m.parameters(), SGDOptions(0.1).momentum(0.9));
@@ -162,13 +162,13 @@ TEST(ZeroPlan, KnowsTheStateOfEveryOptimizer) {
       },
       [](auto& m) { return make_cpu_adam(m.parameters(), {.lr = 1e-3}); },
   };
-  for (const MakeOptimizer& make : makers) {
+  for (const MakeForModule& make : makers) {
     expect_planned({.ranks = 2, .dtype = at::kBFloat16, .options = {.stage = 1}, .make = make});
   }
 }
 
 TEST(ZeroPlan, LeavesTheOptimizerAsItWas) {
-  Net net(false);
+  PlannedNet net(false);
   torch::optim::Adagrad optimizer(net->parameters());
   const size_t states = optimizer.state().size();
   plan_zero(*net, optimizer, 4, {.stage = 2});
@@ -205,12 +205,12 @@ TEST(ZeroPlan, NamesEveryParameterOnce) {
   }
   EXPECT_EQ(elements, plan.elements);
   std::vector<std::string> expected;
-  for (const auto& item : Net(false)->named_parameters()) expected.push_back(item.key());
+  for (const auto& item : PlannedNet(false)->named_parameters()) expected.push_back(item.key());
   EXPECT_THAT(names, testing::UnorderedElementsAreArray(expected));
 }
 
 TEST(ZeroPlan, RefusesWhatATrainingWouldRefuse) {
-  Net net(false);
+  PlannedNet net(false);
   torch::optim::LBFGS optimizer(net->parameters());
   EXPECT_THAT(error_of([&] { plan_zero(*net, optimizer, 2, {}); }), HasSubstr("LBFGS"));
   torch::optim::SGD sgd(net->parameters(), 0.1);

@@ -9,7 +9,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::minutes;
 
-ProcessOptions shell(const std::string& script) {
+ProcessOptions shell_options(const std::string& script) {
   ProcessOptions options;
   options.program = "/bin/sh";
   options.arguments = {"sh", "-c", script};
@@ -18,7 +18,7 @@ ProcessOptions shell(const std::string& script) {
 }
 
 TEST(ProgramTest, KeepsBothStreamsAndTheExitCode) {
-  const auto result = run_program(shell("echo out; echo err >&2; exit 3"), minutes(1));
+  const auto result = run_program(shell_options("echo out; echo err >&2; exit 3"), minutes(1));
   ASSERT_TRUE(result);
   EXPECT_EQ(result->output, "out\n");
   EXPECT_EQ(result->errors, "err\n");
@@ -27,20 +27,20 @@ TEST(ProgramTest, KeepsBothStreamsAndTheExitCode) {
 
 TEST(ProgramTest, ReadsMoreThanAPipeHolds) {
   const auto result =
-      run_program(shell("head -c 300000 /dev/zero; head -c 200000 /dev/zero >&2"), minutes(1));
+      run_program(shell_options("head -c 300000 /dev/zero; head -c 200000 /dev/zero >&2"), minutes(1));
   ASSERT_TRUE(result);
   EXPECT_EQ(result->output.size(), 300000);
   EXPECT_EQ(result->errors.size(), 200000);
 }
 
 TEST(ProgramTest, WaitsForNobodyThatTheProgramLeavesBehind) {
-  const auto result = run_program(shell("echo done; sleep 1000 & exit 0"), minutes(1));
+  const auto result = run_program(shell_options("echo done; sleep 1000 & exit 0"), minutes(1));
   ASSERT_TRUE(result);
   EXPECT_EQ(result->output, "done\n");
 }
 
 TEST(ProgramTest, KillsWhatTakesTooLong) {
-  EXPECT_EQ(run_program(shell("exec sleep 1000"), milliseconds(50)).has_value(), false);
+  EXPECT_EQ(run_program(shell_options("exec sleep 1000"), milliseconds(50)).has_value(), false);
 }
 
 TEST(ProgramTest, FindsProgramsByPath) {

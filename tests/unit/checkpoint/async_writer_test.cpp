@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-Snapshot snapshot_of(int64_t step, const at::Tensor& tensor) {
+Snapshot snapshot_with(int64_t step, const at::Tensor& tensor) {
   Snapshot snapshot{.step = step, .metadata = {{"seed", step}}};
   snapshot.pieces.push_back(TensorPiece::whole("w", tensor));
   return snapshot;
@@ -38,7 +38,7 @@ TEST(AsyncWriterTest, SavesTheValuesOfTheMomentOfTheCall) {
   });
   const at::Tensor w = at::arange(12).view({3, 4}).t();  // not contiguous
   const at::Tensor expected = w.clone();
-  writer.save(snapshot_of(1, w));
+  writer.save(snapshot_with(1, w));
   w.fill_(-1);
   EXPECT_TRUE(writer.busy());
   EXPECT_EQ(writer.poll(), std::nullopt);
@@ -58,14 +58,14 @@ TEST(AsyncWriterTest, OneSaveIsOutstandingAtMost) {
     --running;
     return entry;
   });
-  for (int64_t step = 1; step <= 20; ++step) writer.save(snapshot_of(step, at::full({100}, step)));
+  for (int64_t step = 1; step <= 20; ++step) writer.save(snapshot_with(step, at::full({100}, step)));
   writer.wait();
   EXPECT_EQ(store.newest_valid()->step, 20);
 }
 
 TEST(AsyncWriterTest, AnErrorReachesTheCallerOnce) {
   AsyncWriter writer([](const Snapshot&) -> Entry { throw CheckpointError("no space"); });
-  writer.save(snapshot_of(1, at::ones({2})));
+  writer.save(snapshot_with(1, at::ones({2})));
   EXPECT_THAT([&] { writer.wait(); }, ThrowsMessage<CheckpointError>(HasSubstr("no space")));
   EXPECT_EQ(writer.poll(), std::nullopt);
 }
@@ -76,10 +76,10 @@ TEST(AsyncWriterTest, AnErrorThatNobodyTookStopsTheNextSave) {
     if (++calls == 1) throw CheckpointError("no space");
     return {};
   });
-  writer.save(snapshot_of(1, at::ones({2})));
-  EXPECT_THAT([&] { writer.save(snapshot_of(2, at::ones({2}))); },
+  writer.save(snapshot_with(1, at::ones({2})));
+  EXPECT_THAT([&] { writer.save(snapshot_with(2, at::ones({2}))); },
               ThrowsMessage<CheckpointError>(HasSubstr("no space")));
-  writer.save(snapshot_of(3, at::ones({2})));
+  writer.save(snapshot_with(3, at::ones({2})));
   EXPECT_TRUE(writer.wait().has_value());
   EXPECT_EQ(calls, 2);
 }
@@ -88,7 +88,7 @@ TEST(AsyncWriterTest, AnErrorIsLoggedWhenTheWriterGoes) {
   testing::internal::CaptureStderr();
   {
     AsyncWriter writer([](const Snapshot&) -> Entry { throw CheckpointError("no space"); });
-    writer.save(snapshot_of(7, at::ones({2})));
+    writer.save(snapshot_with(7, at::ones({2})));
   }
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr("step 7 was not saved: [checkpoint] no space"));
@@ -97,20 +97,20 @@ TEST(AsyncWriterTest, AnErrorIsLoggedWhenTheWriterGoes) {
 TEST(AsyncWriterTest, TheDestructorWaitsForTheSave) {
   const Folder folder;
   Store store(folder.path());
-  { AsyncWriter(store).save(snapshot_of(4, at::ones({1000}))); }
+  { AsyncWriter(store).save(snapshot_with(4, at::ones({1000}))); }
   EXPECT_EQ(store.newest_valid()->step, 4);
 }
 
 TEST(HostCopyTest, KeepsItsMemoryFromCopyToCopy) {
   HostCopy copy;
   const at::Tensor w = at::rand({64, 64});
-  const void* first = copy.copy(snapshot_of(1, w)).pieces[0].data.const_data_ptr();
+  const void* first = copy.copy(snapshot_with(1, w)).pieces[0].data.const_data_ptr();
   w.mul_(2);
-  const Snapshot second = copy.copy(snapshot_of(2, w));
+  const Snapshot second = copy.copy(snapshot_with(2, w));
   EXPECT_EQ(second.pieces[0].data.const_data_ptr(), first);
   EXPECT_TRUE(at::equal(second.pieces[0].data, w));
   EXPECT_EQ(copy.bytes(), 64 * 64 * 4);
-  const Snapshot other = copy.copy(snapshot_of(3, at::ones({5}, at::kLong)));
+  const Snapshot other = copy.copy(snapshot_with(3, at::ones({5}, at::kLong)));
   EXPECT_TRUE(at::equal(other.pieces[0].data, at::ones({5}, at::kLong)));
 }
 

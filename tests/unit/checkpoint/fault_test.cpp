@@ -33,7 +33,7 @@ using Fault = FaultyFiles::Fault;
 // Thousands of saves: in memory, where fsync costs nothing.
 constexpr char kMemory[] = "/dev/shm";
 
-Snapshot snapshot_of(int64_t step, double value) {
+Snapshot filled_snapshot(int64_t step, double value) {
   Snapshot snapshot{.step = step, .metadata = {{"value", value}}};
   snapshot.pieces.push_back(TensorPiece::whole("w", at::full({40, 50}, value)));
   snapshot.pieces.push_back(TensorPiece::whole("generator", at::full({16}, value).to(at::kByte)));
@@ -60,12 +60,12 @@ class FaultTest : public testing::TestWithParam<Case> {
   void prepare(const std::filesystem::path& folder) {
     Store store(folder, {.rotation = {.keep_last = 0}});
     double value = 0;
-    for (const int64_t step : GetParam().before) store.save(snapshot_of(step, ++value));
+    for (const int64_t step : GetParam().before) store.save(filled_snapshot(step, ++value));
   }
 
   void save(const std::filesystem::path& folder, FileSystem& files) {
     Store store(folder, {.rotation = GetParam().rotation, .files = &files});
-    const Snapshot snapshot = snapshot_of(GetParam().step, 100);
+    const Snapshot snapshot = filled_snapshot(GetParam().step, 100);
     if (GetParam().ranks == 1) {
       store.save(snapshot);
     } else {
@@ -120,7 +120,7 @@ class FaultTest : public testing::TestWithParam<Case> {
     {
       Store store(folder, {.rotation = {.keep_last = 0}});
       EXPECT_EQ(newest_value(folder), value) << "the next run changed what is newest";
-      store.save(snapshot_of(777, 200));
+      store.save(filled_snapshot(777, 200));
     }
     EXPECT_EQ(newest_value(folder), 200);
     EXPECT_THAT(names_in(folder), Each(Not(AnyOf(StartsWith("."), EndsWith(".tmp")))));
@@ -229,10 +229,10 @@ TEST(SpaceTest, IsAskedForBeforeAnythingIsWritten) {
   const Folder folder;
   FaultyFiles files;
   Store store(folder.path(), {.files = &files});
-  store.save(snapshot_of(1, 1));
+  store.save(filled_snapshot(1, 1));
   const int before = files.calls();
   files.pretended_free_bytes = 5000;
-  EXPECT_THAT([&] { store.save(snapshot_of(2, 2)); },
+  EXPECT_THAT([&] { store.save(filled_snapshot(2, 2)); },
               ThrowsMessage<CheckpointError>(
                   testing::AllOf(HasSubstr(folder.path().string()), HasSubstr("5000 bytes are free"))));
   EXPECT_EQ(files.calls(), before + 1);
@@ -244,7 +244,7 @@ TEST(SpaceTest, AFileThatTheSystemRefusesLeavesTheOneBefore) {
   const Folder folder;
   Store store(folder.path());
   AsyncWriter writer(store);
-  writer.save(snapshot_of(1, 1));
+  writer.save(filled_snapshot(1, 1));
   writer.wait();
 
   rlimit limit{};
@@ -252,13 +252,13 @@ TEST(SpaceTest, AFileThatTheSystemRefusesLeavesTheOneBefore) {
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{.rlim_cur = 4096, .rlim_max = limit.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  writer.save(snapshot_of(2, 2));
+  writer.save(filled_snapshot(2, 2));
   EXPECT_THAT([&] { writer.wait(); }, ThrowsMessage<CheckpointError>(HasSubstr("File too large")));
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
   std::signal(SIGXFSZ, handler);
 
   EXPECT_THAT(names_in(folder.path()), testing::ElementsAre("latest", "lock", "step-0000000001"));
-  writer.save(snapshot_of(3, 3));
+  writer.save(filled_snapshot(3, 3));
   EXPECT_EQ(writer.wait()->step, 3);
 }
 

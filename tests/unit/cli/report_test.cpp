@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 
 // What the command prints, or the error's text.
-std::string run(const std::vector<std::string>& words) {
+std::string report_says(const std::vector<std::string>& words) {
   std::vector<const char*> arguments = {"report"};
   for (const std::string& word : words) arguments.push_back(word.c_str());
   testing::internal::CaptureStdout();
@@ -31,20 +31,21 @@ std::string run(const std::vector<std::string>& words) {
 TEST(ReportCommandTest, WritesIntoTheRunUnlessToldOtherwise) {
   const test::TemporaryFolder folder;
   std::ofstream(folder.path() / "metrics.csv") << "step,train_loss\n1,0.5\n2,0.25\n";
-  EXPECT_EQ(run({folder.path()}), "Report: " + (folder.path() / "report.html").string() + "\n");
+  EXPECT_EQ(report_says({folder.path()}), "Report: " + (folder.path() / "report.html").string() + "\n");
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "report.html"));
   const std::string output =
-      run({folder.path(), "-o", folder.path() / "x.html", "--svg", folder.path() / "svg"});
+      report_says({folder.path(), "-o", folder.path() / "x.html", "--svg", folder.path() / "svg"});
   EXPECT_THAT(output, HasSubstr("Chart: " + (folder.path() / "svg/loss.svg").string() + "\n"));
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "x.html"));
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "svg/loss.svg"));
 }
 
 TEST(ReportCommandTest, ErrorsSayWhatToDo) {
-  EXPECT_THAT(run({}), HasSubstr("lockstep report --help lists the flags"));
-  EXPECT_THAT(run({"--bogus", "x"}), HasSubstr("--bogus"));
-  EXPECT_THAT(run({"/nowhere"}), HasSubstr("there is no such folder, give that of a run: '/nowhere'"));
-  EXPECT_THAT(run({"--help"}), HasSubstr("--svg"));
+  EXPECT_THAT(report_says({}), HasSubstr("lockstep report --help lists the flags"));
+  EXPECT_THAT(report_says({"--bogus", "x"}), HasSubstr("--bogus"));
+  EXPECT_THAT(report_says({"/nowhere"}),
+              HasSubstr("there is no such folder, give that of a run: '/nowhere'"));
+  EXPECT_THAT(report_says({"--help"}), HasSubstr("--svg"));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 using testing::HasSubstr;
 
 // What the command prints, or the error's text.
-std::string run(std::vector<const char*> words) {
+std::string slurm_says(std::vector<const char*> words) {
   words.insert(words.begin(), {"slurm", "--slurm-version", "22.05"});
   testing::internal::CaptureStdout();
   try {
@@ -24,8 +24,8 @@ std::string run(std::vector<const char*> words) {
 }
 
 TEST(SlurmCommandTest, FlagsReachTheScript) {
-  const std::string script = run({"--style", "srun", "--nodes", "2", "--module", "a", "--module", "b",
-                                  "./sine", "--nodes", "9", "--", "x"});
+  const std::string script = slurm_says({"--style", "srun", "--nodes", "2", "--module", "a", "--module", "b",
+                                         "./sine", "--nodes", "9", "--", "x"});
   EXPECT_THAT(script, HasSubstr("for Slurm 22.05.\n"));
   EXPECT_THAT(script, HasSubstr("#SBATCH --nodes=2\n"));
   EXPECT_THAT(script, HasSubstr("module load a || exit\nmodule load b || exit\n"));
@@ -33,31 +33,32 @@ TEST(SlurmCommandTest, FlagsReachTheScript) {
 }
 
 TEST(SlurmCommandTest, WhatFollowsTwoDashesIsTheProgram) {
-  EXPECT_THAT(run({"--style=srun", "--", "./sine", "--wait", "--", "--help"}),
+  EXPECT_THAT(slurm_says({"--style=srun", "--", "./sine", "--wait", "--", "--help"}),
               HasSubstr("  ./sine --wait -- --help\n"));
-  EXPECT_THAT(run({"--", "--sine"}), HasSubstr("must not begin with a dash"));
+  EXPECT_THAT(slurm_says({"--", "--sine"}), HasSubstr("must not begin with a dash"));
 }
 
 TEST(SlurmCommandTest, ErrorsNameFlagAndValue) {
-  EXPECT_THAT(run({"--bogus", "3", "--", "x"}),
+  EXPECT_THAT(slurm_says({"--bogus", "3", "--", "x"}),
               HasSubstr("unknown flag, lockstep slurm --help lists them: '--bogus'"));
-  EXPECT_THAT(run({"--nodes", "two", "--", "x"}),
+  EXPECT_THAT(slurm_says({"--nodes", "two", "--", "x"}),
               HasSubstr("--nodes must be a whole number from 1 to 1048576: 'two'"));
-  EXPECT_THAT(run({"--mem", "", "--", "x"}), HasSubstr("--mem must not be empty"));
-  EXPECT_THAT(run({"--style", "mpi", "--", "x"}), HasSubstr("--style: mpi not in {torchrun,srun,spawn}"));
-  EXPECT_THAT(run({"--slurm-version", "new", "--", "x"}), HasSubstr("--slurm-version"));
-  EXPECT_THAT(run({"--job-name", "a\nb", "--", "x"}), HasSubstr("--job-name must be one line"));
-  EXPECT_THAT(run({"--nodes"}), HasSubstr("--nodes"));
-  EXPECT_THAT(run({}), HasSubstr("the program is missing"));
+  EXPECT_THAT(slurm_says({"--mem", "", "--", "x"}), HasSubstr("--mem must not be empty"));
+  EXPECT_THAT(slurm_says({"--style", "mpi", "--", "x"}),
+              HasSubstr("--style: mpi not in {torchrun,srun,spawn}"));
+  EXPECT_THAT(slurm_says({"--slurm-version", "new", "--", "x"}), HasSubstr("--slurm-version"));
+  EXPECT_THAT(slurm_says({"--job-name", "a\nb", "--", "x"}), HasSubstr("--job-name must be one line"));
+  EXPECT_THAT(slurm_says({"--nodes"}), HasSubstr("--nodes"));
+  EXPECT_THAT(slurm_says({}), HasSubstr("the program is missing"));
 }
 
 TEST(SlurmCommandTest, FlagsWithoutEffectAreRefused) {
-  EXPECT_THAT(run({"--wait", "--", "x"}), HasSubstr("--wait has no effect without --submit"));
-  EXPECT_THAT(run({"--test-only", "--submit", "--", "x"}), HasSubstr("--test-only submits nothing"));
+  EXPECT_THAT(slurm_says({"--wait", "--", "x"}), HasSubstr("--wait has no effect without --submit"));
+  EXPECT_THAT(slurm_says({"--test-only", "--submit", "--", "x"}), HasSubstr("--test-only submits nothing"));
 }
 
 TEST(SlurmCommandTest, HelpListsTheFlags) {
-  const std::string help = run({"--help"});
+  const std::string help = slurm_says({"--help"});
   for (const char* flag :
        {"--nodes", "--gpus-per-node", "--array", "--requeue", "--style", "--submit", "--wait"}) {
     EXPECT_THAT(help, HasSubstr(flag));

@@ -9,10 +9,6 @@ TEST_P(ExplicitPlacementTest, GivesTheExactMapOrError) {
   EXPECT_EQ(outcome(GetParam()), GetParam().expected);
 }
 
-constexpr char kAssumed[] =
-    " | nothing tells how many ranks share this machine, so one is assumed: set LOCAL_RANK and "
-    "LOCAL_WORLD_SIZE";
-
 PlacementRequest url(const char* init_method) { return {.init_method = init_method}; }
 
 const base::Environment kMaster{{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
@@ -41,7 +37,7 @@ const PlacementCase kArguments[] = {
     {"FileMeetsElsewhere",
      {.rank = 0, .world_size = 2, .init_method = "file:///shared/store"},
      {},
-     std::string("explicit 0/2 local 0/1 node -1/0 [] file:///shared/store") + kAssumed},
+     std::string("explicit 0/2 local 0/1 node -1/0 [] file:///shared/store") + kOneRankAssumed},
     {"QueryOfTcp",
      url("tcp://127.0.0.1:4000?rank=1&world_size=2"),
      {},
@@ -90,7 +86,7 @@ const PlacementCase kSingle[] = {
 
 INSTANTIATE_TEST_SUITE_P(Single, ExplicitPlacementTest, testing::ValuesIn(kSingle), case_name);
 
-const PlacementCase kRefusals[] = {
+const PlacementCase kExplicitRefusals[] = {
     {"RankAlone",
      {.rank = 1},
      {{"WORLD_SIZE", "2"}},
@@ -208,7 +204,7 @@ const PlacementCase kRefusals[] = {
      "init_method='tcp://h:1?rank=x&world_size=2'"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Refuses, ExplicitPlacementTest, testing::ValuesIn(kRefusals), case_name);
+INSTANTIATE_TEST_SUITE_P(Refuses, ExplicitPlacementTest, testing::ValuesIn(kExplicitRefusals), case_name);
 
 }  // namespace
 }  // namespace lockstep::cluster

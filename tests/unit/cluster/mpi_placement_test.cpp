@@ -17,7 +17,7 @@ const base::Environment kOmpiTwoNodes =
 
 constexpr char kHint[] = "give it to all ranks (OpenMPI: -x NAME=value, MPICH: -genv NAME value): ";
 
-const PlacementCase kJoins[] = {
+const PlacementCase kMpiJoins[] = {
     {"RealOpenMpi", {}, kOmpi, "mpi 1/2 local 1/2 node 0/1 [vm:2] tcp://127.0.0.1:28922 job 661848065"},
     {"RealOpenMpiWithNprocs",
      {.nprocs = 2},
@@ -89,9 +89,9 @@ const PlacementCase kJoins[] = {
      "mpi 2/4 local 0/2 node -1/0 [] tcp://head:29500 job 661848065"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Joins, MpiPlacementTest, testing::ValuesIn(kJoins), case_name);
+INSTANTIATE_TEST_SUITE_P(Joins, MpiPlacementTest, testing::ValuesIn(kMpiJoins), case_name);
 
-const PlacementCase kRefusals[] = {
+const PlacementCase kMpiRefusals[] = {
     {"RealMpirunInsideASlurmJobNeedsAnAddress",
      {},
      captured(kOpenMpiInSlurm),
@@ -151,7 +151,7 @@ const PlacementCase kRefusals[] = {
      "OMPI_COMM_WORLD_SIZE='2', OMPI_COMM_WORLD_LOCAL_RANK='1', OMPI_COMM_WORLD_LOCAL_SIZE='2'"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Refuses, MpiPlacementTest, testing::ValuesIn(kRefusals), case_name);
+INSTANTIATE_TEST_SUITE_P(Refuses, MpiPlacementTest, testing::ValuesIn(kMpiRefusals), case_name);
 
 }  // namespace
 }  // namespace lockstep::cluster

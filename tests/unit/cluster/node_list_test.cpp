@@ -2,25 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/error.h>
+
+#include "support/config_error.h"
 
 namespace lockstep::cluster {
 namespace {
 
+using test::error_of;
 using testing::ElementsAre;
 
 std::vector<std::string> hosts(std::string_view text) { return expand_node_list(text, "LIST"); }
 std::vector<int> counts(std::string_view text) { return expand_counts(text, "COUNTS"); }
-
-template <typename Function>
-std::string error_of(Function function) {
-  try {
-    function();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string host_error(std::string_view text) {
   return error_of([&] { hosts(text); });

@@ -67,6 +67,11 @@ inline std::string describe(const Placement& placement) {
   return result;
 }
 
+// The warning at the end of a placement whose launcher says nothing of its local ranks.
+inline constexpr char kOneRankAssumed[] =
+    " | nothing tells how many ranks share this machine, so one is assumed: set LOCAL_RANK and "
+    "LOCAL_WORLD_SIZE";
+
 inline std::string outcome(const PlacementCase& test) {
   try {
     const Placement placement = decide_placement(test.request, test.environment, "vm");

@@ -20,7 +20,7 @@ const base::Environment kOneNode{{"SLURM_JOB_ID", "7"},
                                  {"SLURM_STEP_NODELIST", "node01"},
                                  {"SLURM_STEP_TASKS_PER_NODE", "2"}};
 
-const PlacementCase kJoins[] = {
+const PlacementCase kSlurmJoins[] = {
     {"RealTaskPerRank",
      {},
      kTask,
@@ -99,7 +99,7 @@ const PlacementCase kJoins[] = {
      "slurm 3/4 local 1/2 node 1/2 [node01:2 node02:2] tcp://node01:28708 job 1.0"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Joins, SlurmPlacementTest, testing::ValuesIn(kJoins), case_name);
+INSTANTIATE_TEST_SUITE_P(Joins, SlurmPlacementTest, testing::ValuesIn(kSlurmJoins), case_name);
 
 constexpr char kNotSrun[] =
     " | this process was not started by srun and uses one machine of the allocation, start it with srun to "
@@ -156,7 +156,7 @@ constexpr char kTaskValues[] =
     "SLURM_STEP_NUM_NODES='2', "
     "SLURM_STEP_NODELIST='node[01-02]', SLURM_STEP_TASKS_PER_NODE='2(x2)'";
 
-const PlacementCase kRefusals[] = {
+const PlacementCase kSlurmRefusals[] = {
     {"NoProcid",
      {},
      without(kOneNode, {"SLURM_PROCID"}),
@@ -305,7 +305,7 @@ const PlacementCase kRefusals[] = {
      "[cluster] WORLD_SIZE contradicts nprocs=4: WORLD_SIZE='8'"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Refuses, SlurmPlacementTest, testing::ValuesIn(kRefusals), case_name);
+INSTANTIATE_TEST_SUITE_P(Refuses, SlurmPlacementTest, testing::ValuesIn(kSlurmRefusals), case_name);
 
 }  // namespace
 }  // namespace lockstep::cluster

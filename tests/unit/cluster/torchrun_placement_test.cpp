@@ -30,11 +30,7 @@ const base::Environment kTorchrun{{"GROUP_RANK", "0"},
 const base::Environment kHandSet{
     {"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "29500"}};
 
-constexpr char kAssumed[] =
-    " | nothing tells how many ranks share this machine, so one is assumed: set LOCAL_RANK and "
-    "LOCAL_WORLD_SIZE";
-
-const PlacementCase kJoins[] = {
+const PlacementCase kTorchrunJoins[] = {
     {"RealTorchrun", {}, kTorchrun, "torchrun 1/2 local 1/2 node 0/1 [vm:2] tcp://127.0.0.1:29500 agent"},
     {"OurOwnLauncher",
      {},
@@ -85,7 +81,7 @@ const PlacementCase kJoins[] = {
     {"HandSetElsewhereAssumesOneRankHere",
      {},
      kHandSet,
-     std::string("torchrun 1/4 local 0/1 node -1/0 [] tcp://10.0.0.1:29500") + kAssumed},
+     std::string("torchrun 1/4 local 0/1 node -1/0 [] tcp://10.0.0.1:29500") + kOneRankAssumed},
     {"HandSetWithLocalRanks",
      {},
      with(kHandSet, {{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}),
@@ -129,9 +125,9 @@ const PlacementCase kJoins[] = {
      "torchrun 1/2 local 1/2 node 0/1 [vm:2] tcp://127.0.0.1:29500 agent"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Joins, TorchrunPlacementTest, testing::ValuesIn(kJoins), case_name);
+INSTANTIATE_TEST_SUITE_P(Joins, TorchrunPlacementTest, testing::ValuesIn(kTorchrunJoins), case_name);
 
-const PlacementCase kRefusals[] = {
+const PlacementCase kTorchrunRefusals[] = {
     {"RankWithoutWorldSize",
      {},
      {{"RANK", "0"}},
@@ -283,7 +279,7 @@ const PlacementCase kRefusals[] = {
      "[cluster] nprocs=4 contradicts torchrun, which started 2 ranks: RANK='1', WORLD_SIZE='2'"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Refuses, TorchrunPlacementTest, testing::ValuesIn(kRefusals), case_name);
+INSTANTIATE_TEST_SUITE_P(Refuses, TorchrunPlacementTest, testing::ValuesIn(kTorchrunRefusals), case_name);
 
 }  // namespace
 }  // namespace lockstep::cluster

@@ -119,5 +119,7 @@ TEST(SingleGroupTest, NeedsNoBackend) {
   nothing.wait();
 }
 
+#undef EXPECT_REFUSED
+
 }  // namespace
 }  // namespace lockstep

@@ -14,7 +14,7 @@ namespace {
 
 using Kind = HjsonNode::Kind;
 
-HjsonNode value_of(const std::string& text) {
+HjsonNode parsed(const std::string& text) {
   const HjsonNode root = parse_hjson("{\n  a: " + text + "\n}", "t");
   return *root.find("a");
 }
@@ -48,35 +48,35 @@ TEST(HjsonTest, KnowsWhereEverythingStands) {
 
 TEST(HjsonTest, TellsWordsFromTexts) {
   for (const char* number : {"0", "-1.5", "1e5", "2.5E-3", "1.0"}) {
-    EXPECT_EQ(value_of(number).kind, Kind::kNumber) << number;
-    EXPECT_EQ(value_of(std::string(number) + " // five").text, number);
-    EXPECT_EQ(value_of(std::string(number) + ", b: 1").text, number);
+    EXPECT_EQ(parsed(number).kind, Kind::kNumber) << number;
+    EXPECT_EQ(parsed(std::string(number) + " // five").text, number);
+    EXPECT_EQ(parsed(std::string(number) + ", b: 1").text, number);
   }
   for (const char* text :
        {"01", "+1", ".5", "1.", "1e", "0x10", "1 2", "trueish", "True", "nan", "10:30", "auto"}) {
-    EXPECT_EQ(value_of(text).kind, Kind::kText) << text;
-    EXPECT_EQ(value_of(text).text, text);
-    EXPECT_FALSE(value_of(text).quoted);
+    EXPECT_EQ(parsed(text).kind, Kind::kText) << text;
+    EXPECT_EQ(parsed(text).text, text);
+    EXPECT_FALSE(parsed(text).quoted);
   }
-  EXPECT_TRUE(value_of("true # yes").truth);
-  EXPECT_TRUE(value_of("true\u00a0").truth) << "a page of the web leaves such spaces";
-  EXPECT_EQ(value_of("null").kind, Kind::kNull);
-  EXPECT_EQ(value_of("Adam, and more # no comment  ").text, "Adam, and more # no comment");
+  EXPECT_TRUE(parsed("true # yes").truth);
+  EXPECT_TRUE(parsed("true\u00a0").truth) << "a page of the web leaves such spaces";
+  EXPECT_EQ(parsed("null").kind, Kind::kNull);
+  EXPECT_EQ(parsed("Adam, and more # no comment  ").text, "Adam, and more # no comment");
 }
 
 TEST(HjsonTest, ReadsTextsInQuotes) {
-  EXPECT_EQ(value_of(R"("a\"b\\c\/\b\f\n\r\t\u00e9\ud83d\ude00'")").text,
+  EXPECT_EQ(parsed(R"("a\"b\\c\/\b\f\n\r\t\u00e9\ud83d\ude00'")").text,
             "a\"b\\c/\b\f\n\r\t\u00e9\U0001f600'");
-  EXPECT_EQ(value_of(R"('it\'s "so"')").text, "it's \"so\"");
-  EXPECT_EQ(value_of("\"5\"").kind, Kind::kText);
-  EXPECT_TRUE(value_of("\"5\"").quoted);
+  EXPECT_EQ(parsed(R"('it\'s "so"')").text, "it's \"so\"");
+  EXPECT_EQ(parsed("\"5\"").kind, Kind::kText);
+  EXPECT_TRUE(parsed("\"5\"").quoted);
 }
 
 TEST(HjsonTest, ReadsTextsOfSeveralLines) {
-  EXPECT_EQ(value_of("'''one'''").text, "one");
-  EXPECT_EQ(value_of("''''''").text, "");
-  EXPECT_EQ(value_of("\n    '''\n    a\n      b\n   c\n\n    'd'\n    '''").text, "a\n  b\nc\n\n'd'");
-  EXPECT_EQ(value_of("\r\n    '''\r\n    a\r\n    b'''").text, "a\nb");
+  EXPECT_EQ(parsed("'''one'''").text, "one");
+  EXPECT_EQ(parsed("''''''").text, "");
+  EXPECT_EQ(parsed("\n    '''\n    a\n      b\n   c\n\n    'd'\n    '''").text, "a\n  b\nc\n\n'd'");
+  EXPECT_EQ(parsed("\r\n    '''\r\n    a\r\n    b'''").text, "a\nb");
 }
 
 TEST(HjsonTest, NeedsNeitherCommasNorBraces) {

@@ -10,18 +10,13 @@ namespace {
 
 using test::ByteImages;
 using test::error_of;
+using test::kCifarTransform;
 using testing::HasSubstr;
 using Type = ImageTransform::Type;
 using Layout = ImageTransform::Layout;
 
 // Everything here is ATen's operators: what holds for the CPU as device holds for a GPU.
 const c10::Device kDevice(c10::kCPU);
-
-const ImageTransform kCifar{.random_crop = 32,
-                            .padding = 4,
-                            .flip_probability = 0.5,
-                            .mean = {0.5071F, 0.4865F, 0.4409F},
-                            .stddev = {0.2673F, 0.2564F, 0.2762F}};
 
 void expect_equal_bits(const std::shared_ptr<ByteImages>& source, const ImageTransform& transform) {
   const ImageDataset expected(source, transform);
@@ -43,7 +38,7 @@ TEST(DeviceImageDataset, EqualsTheCpuBitForBitInEveryTypeAndLayout) {
   const auto source = std::make_shared<ByteImages>(13, ImageSize{32, 32}, 3);
   for (const Type type : {Type::kFloat32, Type::kFloat16, Type::kBFloat16}) {
     for (const Layout layout : {Layout::kChannelsFirst, Layout::kChannelsLast}) {
-      ImageTransform transform = kCifar;
+      ImageTransform transform = kCifarTransform;
       transform.type = type;
       transform.layout = layout;
       expect_equal_bits(source, transform);
@@ -74,8 +69,8 @@ TEST(DeviceImageDataset, TakesManyPictures) {
 TEST(DeviceImageDataset, ServesALoader) {
   const auto source = std::make_shared<ByteImages>(20, ImageSize{32, 32}, 3);
   const LoaderOptions options{.batch_size = 6, .shuffle = true, .seed = 5};
-  Loader ours(DeviceImageDataset(*source, kCifar, kDevice), options);
-  Loader theirs(ImageDataset(source, kCifar), options);
+  Loader ours(DeviceImageDataset(*source, kCifarTransform, kDevice), options);
+  Loader theirs(ImageDataset(source, kCifarTransform), options);
   Loader::Epoch expected = theirs.epoch(2);
   for (Batch& batch : ours.epoch(2)) {
     Batch* other = expected.next();
@@ -88,8 +83,8 @@ TEST(DeviceImageDataset, ServesALoader) {
 
 TEST(DeviceImageDataset, GivesOneSample) {
   const auto source = std::make_shared<ByteImages>(4, ImageSize{32, 32}, 3);
-  const Example ours = DeviceImageDataset(*source, kCifar, kDevice).get(2, 99);
-  const Example theirs = ImageDataset(source, kCifar).get(2, 99);
+  const Example ours = DeviceImageDataset(*source, kCifarTransform, kDevice).get(2, 99);
+  const Example theirs = ImageDataset(source, kCifarTransform).get(2, 99);
   EXPECT_TRUE(at::equal(ours[0], theirs[0]));
   EXPECT_TRUE(at::equal(ours[1], theirs[1]));
 }

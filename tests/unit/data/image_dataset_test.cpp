@@ -11,13 +11,8 @@ namespace {
 
 using test::ByteImages;
 using test::error_of;
+using test::kCifarTransform;
 using testing::HasSubstr;
-
-const ImageTransform kCifar{.random_crop = 32,
-                            .padding = 4,
-                            .flip_probability = 0.5,
-                            .mean = {0.5071F, 0.4865F, 0.4409F},
-                            .stddev = {0.2673F, 0.2564F, 0.2762F}};
 
 // The transform by ATen, one step after the other, of a uint8 [C, H, W].
 at::Tensor transformed(const ImageTransform& transform, at::Tensor image, uint64_t seed) {
@@ -47,7 +42,7 @@ TEST(ImageDataset, EqualsATenBitForBitInEveryTypeAndLayout) {
                                      std::pair(ImageTransform::Type::kBFloat16, at::kBFloat16)}) {
     for (const auto layout :
          {ImageTransform::Layout::kChannelsFirst, ImageTransform::Layout::kChannelsLast}) {
-      ImageTransform transform = kCifar;
+      ImageTransform transform = kCifarTransform;
       transform.type = type;
       transform.layout = layout;
       const Batch batch = ImageDataset(source, transform).get_batch(indices, seeds);
@@ -93,7 +88,7 @@ TEST(ImageDataset, KeepsBytes) {
 // What a sample looks like depends on neither threads nor ranks.
 TEST(ImageDataset, GivesTheSamePicturesForAnyNumberOfThreadsAndRanks) {
   const auto source = std::make_shared<ByteImages>(40, ImageSize{32, 32}, 3);
-  const auto dataset = std::make_shared<const ImageDataset>(source, kCifar);
+  const auto dataset = std::make_shared<const ImageDataset>(source, kCifarTransform);
   const auto sums_of = [&](int num_workers, int world_size) {
     std::map<std::string, int> pictures;  // the bytes of every sample of the epoch
     for (int rank = 0; rank < world_size; ++rank) {
@@ -117,7 +112,7 @@ TEST(ImageDataset, GivesTheSamePicturesForAnyNumberOfThreadsAndRanks) {
 
 TEST(ImageDataset, LooksDifferentInTheNextEpoch) {
   const auto source = std::make_shared<ByteImages>(4, ImageSize{32, 32}, 3);
-  const ImageDataset dataset(source, kCifar);
+  const ImageDataset dataset(source, kCifarTransform);
   const std::vector<int64_t> indices = {0, 1, 2, 3};
   const at::Tensor first = dataset.get_batch(indices, SampleSeeds(1, 0)).data();
   EXPECT_TRUE(at::equal(first, dataset.get_batch(indices, SampleSeeds(1, 0)).data()));

@@ -375,13 +375,14 @@ const Malformed kTogether[] = {
      "1:14: 'bfloat16' is bf16 by another name, which is at f:1:2: keep one of the two"},
 };
 
-std::string error_of(const char* text) {
+std::string config_error(const char* text) {
   return test::error_of([&] { DeepSpeedConfig::from_text(text, "f"); });
 }
 
 template <size_t size>
 void expect_errors(const Malformed (&cases)[size], const std::string& prefix) {
-  for (const Malformed& wrong : cases) EXPECT_EQ(error_of(wrong.text), prefix + wrong.error) << wrong.text;
+  for (const Malformed& wrong : cases)
+    EXPECT_EQ(config_error(wrong.text), prefix + wrong.error) << wrong.text;
 }
 
 TEST(MalformedConfigTest, IsNoHjson) { expect_errors(kNotHjson, "[config] f:"); }
@@ -393,7 +394,7 @@ TEST(MalformedConfigTest, ContradictsItself) { expect_errors(kTogether, "[deepsp
 
 TEST(MalformedConfigTest, HasABadOptimizer) {
   for (const Malformed& wrong : kOptimizers) {
-    const std::string error = error_of(wrong.text);
+    const std::string error = config_error(wrong.text);
     EXPECT_EQ(error.substr(error.find("] f:") + 4), wrong.error) << wrong.text;
   }
 }

@@ -11,11 +11,11 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr hsize_t kCount = 9, kHeight = 5, kWidth = 4;
-constexpr size_t kImageBytes = 3 * kHeight * kWidth;
-
 class Hdf5 : public testing::Test {
  protected:
+  static constexpr hsize_t kCount = 9, kHeight = 5, kWidth = 4;
+  static constexpr size_t kImageBytes = 3 * kHeight * kWidth;
+
   std::string error() {
     return error_of([&] { open_hdf5(path_); });
   }

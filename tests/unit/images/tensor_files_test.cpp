@@ -11,11 +11,11 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr int kCount = 4, kHeight = 5, kWidth = 6;
-constexpr size_t kImageBytes = 3 * kHeight * kWidth;
-
 class TensorFiles : public testing::Test {
  protected:
+  static constexpr int kCount = 4, kHeight = 5, kWidth = 6;
+  static constexpr size_t kImageBytes = 3 * kHeight * kWidth;
+
   std::string write(const std::string& name, const std::string& bytes) {
     write_bytes(folder_.path() / name, bytes);
     return folder_.path() / name;

@@ -16,8 +16,8 @@
 #include "interop/deepspeed/deepspeed_checkpoint.h"
 #include "support/config_error.h"
 #include "support/fuzz.h"
-#include "support/golden.h"
 #include "support/temporary_folder.h"
+#include "unit/interop/deepspeed_corpus.h"
 
 // LibTorch's zip reader forgets what it has when its constructor throws, as it does for
 // archives that are damaged. Read by the address sanitizer's runtime, by this name.
@@ -30,10 +30,6 @@ namespace fs = std::filesystem;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-constexpr char kTag[] = "global_step3";
-
-fs::path corpus() { return test::data_path("fuzz/deepspeed_checkpoint"); }
-
 std::string read_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -44,7 +40,7 @@ void write_file(const fs::path& path, const std::string& bytes) {
 }
 
 // Of elements of all tensors that can be read.
-int64_t import(const fs::path& path) {
+int64_t imported_elements(const fs::path& path) {
   int64_t elements = 0;
   for (const auto& tensor : open_deepspeed_checkpoint(path).tensors) elements += tensor.read().numel();
   return elements;
@@ -88,9 +84,11 @@ TEST(DeepSpeedFuzzTest, HostileFilesAreErrorsThatNameThem) {
     fs::copy(file, folder.path() / kTag / file.filename(), fs::copy_options::overwrite_existing);
     if (name.starts_with("hostile_")) {
       ++hostile;
-      EXPECT_THAT(test::error_of([&] { import(folder.path()); }), HasSubstr(folder.path().string())) << name;
+      EXPECT_THAT(test::error_of([&] { imported_elements(folder.path()); }),
+                  HasSubstr(folder.path().string()))
+          << name;
     } else {
-      EXPECT_GT(import(folder.path()), 100) << name;
+      EXPECT_GT(imported_elements(folder.path()), 100) << name;
     }
   }
   EXPECT_GE(hostile, 12U);
@@ -127,7 +125,7 @@ size_t count_understood(const std::string& stage, int per_file, uint64_t seed, M
     for (int i = 0; i < per_file; ++i) {
       write_file(file, mutated(honest, random));
       try {
-        understood += import(folder.path()) > 0 ? 1 : 0;
+        understood += imported_elements(folder.path()) > 0 ? 1 : 0;
       } catch (const ConfigError&) {
       }
     }

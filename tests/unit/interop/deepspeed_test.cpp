@@ -19,8 +19,8 @@
 #include "interop/deepspeed/whole_names.h"
 #include "interop/pickle.h"
 #include "support/config_error.h"
-#include "support/golden.h"
 #include "support/temporary_folder.h"
+#include "unit/interop/deepspeed_corpus.h"
 
 namespace lockstep::interop {
 namespace {
@@ -30,10 +30,6 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr char kTag[] = "global_step3";
-
-fs::path corpus(const std::string& name) { return test::data_path("fuzz/deepspeed_checkpoint/" + name); }
 
 std::map<std::string, at::Tensor> read_all(const DeepSpeedCheckpoint& checkpoint) {
   std::map<std::string, at::Tensor> tensors;

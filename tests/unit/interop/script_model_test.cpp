@@ -6,20 +6,19 @@
 #include <torch/torch.h>
 
 #include "support/formula.h"
-#include "support/golden.h"
 #include "support/temporary_folder.h"
+#include "unit/interop/golden_files.h"
 
 namespace lockstep {
 namespace {
 
+using test::golden;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-std::string golden(const std::string& name) { return test::data_path("unit/interop/golden/" + name); }
-
 // What golden/make_golden.py scripted, in C++.
-torch::nn::Sequential network() {
+torch::nn::Sequential scripted_network() {
   torch::nn::Sequential model(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 2));
   const torch::NoGradGuard guard;
   for (auto& tensor : model->parameters())
@@ -43,7 +42,7 @@ TEST(ScriptModelTest, HasTheNamesOfPython) {
 
 TEST(ScriptModelTest, TrainsLikeTheSameModuleInCpp) {
   ScriptModel script(golden("script.pt"));
-  torch::nn::Sequential twin = network();
+  torch::nn::Sequential twin = scripted_network();
   torch::optim::SGD script_optimizer(script->parameters(), 0.01);
   torch::optim::SGD twin_optimizer(twin->parameters(), 0.01);
   const Model model = script;  // as the trainer takes it

@@ -15,17 +15,16 @@
 #include <map>
 
 #include "support/formula.h"
-#include "support/golden.h"
 #include "support/temporary_folder.h"
+#include "unit/interop/golden_files.h"
 
 namespace lockstep::interop {
 namespace {
 
+using test::golden;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-
-std::string golden(const std::string& name) { return test::data_path("unit/interop/golden/" + name); }
 
 std::map<std::string, at::Tensor> read(const std::string& name) {
   const NamedTensors tensors = read_torch_file(golden(name));

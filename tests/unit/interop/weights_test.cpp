@@ -12,20 +12,19 @@
 #include "interop/torch_file.h"
 #include "interop/weights_file.h"
 #include "support/formula.h"
-#include "support/golden.h"
 #include "support/temporary_folder.h"
+#include "unit/interop/golden_files.h"
 
 namespace lockstep {
 namespace {
 
+using test::golden;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
-
-std::string golden(const std::string& name) { return test::data_path("unit/interop/golden/" + name); }
 
 // The network of golden/make_golden.py with weights of its own.
 torch::nn::Sequential network(int64_t outputs = 2) {
@@ -136,8 +135,8 @@ TEST(WeightsTest, NamesOfTheFileCanBeMapped) {
       ThrowsMessage<ConfigError>(AllOf(HasSubstr("'first.weight' in the model"), HasSubstr("'b.weight'"))));
 }
 
-struct TiedImpl : torch::nn::Module {
-  TiedImpl() {
+struct TwoNamesImpl : torch::nn::Module {
+  TwoNamesImpl() {
     encoder = register_parameter("encoder", torch::zeros({2, 2}));
     register_parameter("decoder", encoder);
   }
@@ -148,7 +147,7 @@ struct TiedImpl : torch::nn::Module {
 TEST(WeightsTest, TiedWeightsNeedOneName) {
   const test::TemporaryFolder folder;
   const at::Tensor shared = torch::ones({2, 2});
-  TiedImpl both;
+  TwoNamesImpl both;
   interop::write_torch_file(folder.path() / "one.pt", {{"decoder", shared}});
   load_weights(both, folder.path() / "one.pt");
   EXPECT_TRUE(both.encoder.equal(shared));

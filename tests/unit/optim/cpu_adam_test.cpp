@@ -11,10 +11,9 @@ namespace {
 using test::error_of;
 using test::formula;
 using test::same_bits;
+using test::trained_formula;
 using testing::HasSubstr;
 using torch::optim::Optimizer;
-
-at::Tensor weight_of(at::IntArrayRef sizes) { return formula(sizes, 1).set_requires_grad(true); }
 
 void train(const at::Tensor& weight, Optimizer& optimizer, int steps = 1) {
   for (int step = 0; step < steps; ++step) {
@@ -25,22 +24,22 @@ void train(const at::Tensor& weight, Optimizer& optimizer, int steps = 1) {
 }
 
 TEST(CpuAdam, TrainsAsTheClassesOfTorchOptim) {
-  auto own = weight_of({33, 7});
-  auto theirs = weight_of({33, 7});
+  auto own = trained_formula({33, 7});
+  auto theirs = trained_formula({33, 7});
   train(own, *make_cpu_adam({own}, {.lr = 0.01, .weight_decay = 0.1}), 10);
   torch::optim::AdamW adamw({theirs}, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
   train(theirs, adamw, 10);
   EXPECT_TRUE(at::allclose(own, theirs, 1e-5, 1e-7));
 
-  own = weight_of({33, 7});
-  theirs = weight_of({33, 7});
+  own = trained_formula({33, 7});
+  theirs = trained_formula({33, 7});
   train(own, *make_cpu_adam({own}, {.lr = 0.01, .weight_decay = 0.1, .adam_w_mode = false}), 10);
   torch::optim::Adam adam({theirs}, torch::optim::AdamOptions(0.01).weight_decay(0.1));
   train(theirs, adam, 10);
   EXPECT_TRUE(at::allclose(own, theirs, 1e-5, 1e-7));
 
-  own = weight_of({33, 7});
-  theirs = weight_of({33, 7});
+  own = trained_formula({33, 7});
+  theirs = trained_formula({33, 7});
   train(own,
         *make_cpu_adagrad(
             {own}, {.lr = 0.1, .weight_decay = 0.1, .lr_decay = 0.01, .initial_accumulator_value = 0.5}),
@@ -53,7 +52,7 @@ TEST(CpuAdam, TrainsAsTheClassesOfTorchOptim) {
 }
 
 TEST(CpuAdam, GoesOnFromTheCheckpointOfTorchsClass) {
-  auto first = weight_of({5, 3});
+  auto first = trained_formula({5, 3});
   torch::optim::AdamW adamw({first}, torch::optim::AdamWOptions(0.02).weight_decay(0.1));
   train(first, adamw, 4);
   auto second = first.detach().clone().set_requires_grad(true);
@@ -90,8 +89,8 @@ TEST(CpuAdam, TakesGradientsOfOtherStrides) {
 }
 
 TEST(CpuAdam, PassesOverParametersWithoutGradient) {
-  auto used = weight_of({2});
-  auto unused = weight_of({2});
+  auto used = trained_formula({2});
+  auto unused = trained_formula({2});
   const auto optimizer = make_cpu_adam({used, unused});
   train(used, *optimizer);
   EXPECT_TRUE(same_bits(unused, formula({2}, 1)));
@@ -99,7 +98,7 @@ TEST(CpuAdam, PassesOverParametersWithoutGradient) {
 }
 
 TEST(CpuAdam, RefusesWhatItCannotDo) {
-  const auto weight = weight_of({4});
+  const auto weight = trained_formula({4});
   EXPECT_THAT(error_of([&] { make_cpu_adam({}); }), HasSubstr("'parameters'"));
   EXPECT_THAT(error_of([&] { make_cpu_adam({weight}, {.lr = -1}); }),
               HasSubstr("'lr' of the optimizer CpuAdam"));

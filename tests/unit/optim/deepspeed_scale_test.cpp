@@ -78,7 +78,7 @@ TEST(DeepSpeedScale, RefusesOptionsThatMakeNoSense) {
   EXPECT_THAT(error({.min_loss_scale = 0}), HasSubstr("'min_loss_scale'"));
 }
 
-bool step(GradScaler& scaler, bool finite) {
+bool step_on_ones_or_nan(GradScaler& scaler, bool finite) {
   const bool take = scaler.unscale({torch::full({3}, finite ? 1.0F : NAN)});
   scaler.update();
   return take;
@@ -89,22 +89,22 @@ TEST(DeepSpeedScale, DrivesTheGradScaler) {
       .deepspeed = DeepSpeedScaleOptions{.initial_scale_power = 3, .loss_scale_window = 4, .hysteresis = 2}};
   GradScaler scaler(options);
   EXPECT_EQ(scaler.scale(torch::ones({})).item<float>(), 8);
-  EXPECT_FALSE(step(scaler, false));
+  EXPECT_FALSE(step_on_ones_or_nan(scaler, false));
   EXPECT_EQ(scaler.current_scale(), 8);
   // Without telling the host: what the rules decide is the same.
   scaler.unscale_on_device({torch::full({3}, NAN)}, Communicator());
   scaler.update();
   EXPECT_EQ(scaler.current_scale(), 4);
   EXPECT_EQ(scaler.skipped_steps(), 2);
-  EXPECT_TRUE(step(scaler, true));
+  EXPECT_TRUE(step_on_ones_or_nan(scaler, true));
   EXPECT_EQ(scaler.growth_tracker(), 1);
 
   GradScaler loaded(options);
   loaded.load_state(Json::parse(scaler.state().dump()));
   EXPECT_EQ(loaded.current_scale(), 4);
   for (int i = 0; i < 5; ++i) {
-    step(scaler, true);
-    step(loaded, true);
+    step_on_ones_or_nan(scaler, true);
+    step_on_ones_or_nan(loaded, true);
   }
   EXPECT_EQ(scaler.current_scale(), 8);
   EXPECT_EQ(loaded.state(), scaler.state());
@@ -120,8 +120,8 @@ TEST(DeepSpeedScale, StopsTheRunAtTheMinimum) {
 
 TEST(GradScaler, AStaticScaleStaysAndStepsAreStillSkipped) {
   GradScaler scaler({.init_scale = 128, .growth_interval = 1, .dynamic = false});
-  EXPECT_TRUE(step(scaler, true));
-  EXPECT_FALSE(step(scaler, false));
+  EXPECT_TRUE(step_on_ones_or_nan(scaler, true));
+  EXPECT_FALSE(step_on_ones_or_nan(scaler, false));
   EXPECT_EQ(scaler.current_scale(), 128);
   EXPECT_EQ(scaler.skipped_steps(), 1);
 }

@@ -14,12 +14,9 @@ namespace {
 using test::error_of;
 using test::formula;
 using test::same_bits;
+using test::trained_formula;
 using testing::HasSubstr;
 using torch::optim::Optimizer;
-
-at::Tensor weight_of(at::IntArrayRef sizes, int64_t salt = 1) {
-  return formula(sizes, salt).set_requires_grad(true);
-}
 
 void step(Optimizer& optimizer, const std::vector<at::Tensor>& weights, int64_t number) {
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -30,7 +27,7 @@ void step(Optimizer& optimizer, const std::vector<at::Tensor>& weights, int64_t 
 }
 
 TEST(Lion, StepsAsItsFormulaSays) {
-  auto weight = weight_of({50});
+  auto weight = trained_formula({50});
   const auto optimizer = make_lion({weight}, {.lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1});
   at::Tensor expected = weight.detach().to(at::kDouble);
   at::Tensor average = at::zeros({50}, at::kDouble);
@@ -45,7 +42,7 @@ TEST(Lion, StepsAsItsFormulaSays) {
 }
 
 TEST(Lion, FlatMemoryAndLibTorchsOperationsAgree) {
-  auto flat = weight_of({30, 5});
+  auto flat = trained_formula({30, 5});
   // Every second element of a longer tensor: not for the kernel.
   auto sparse = at::zeros({30, 10}).slice(1, 0, 10, 2);
   sparse.copy_(flat.detach());
@@ -61,7 +58,7 @@ TEST(Lion, FlatMemoryAndLibTorchsOperationsAgree) {
 
 TEST(Lamb, StepsAsItsFormulaSays) {
   const LambOptions options{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1};
-  std::vector<at::Tensor> weights{weight_of({20}), at::zeros({4}).set_requires_grad(true)};
+  std::vector<at::Tensor> weights{trained_formula({20}), at::zeros({4}).set_requires_grad(true)};
   const auto optimizer = make_lamb(weights, options);
   std::vector<at::Tensor> expected;
   for (const at::Tensor& weight : weights) expected.push_back(weight.detach().to(at::kDouble));
@@ -87,7 +84,7 @@ TEST(Lamb, StepsAsItsFormulaSays) {
 
 // A flat buffer of two parameters, held by two ranks that meet inside the second.
 TEST(Lamb, ShardsAddUpToTheWholeParameters) {
-  std::vector<at::Tensor> weights{weight_of({13}, 1), weight_of({40}, 2)};
+  std::vector<at::Tensor> weights{trained_formula({13}, 1), trained_formula({40}, 2)};
   const auto optimizer = make_lamb(weights, {.lr = 0.02, .weight_decay = 0.1, .eps_inside_sqrt = true});
   const at::Tensor flat = at::cat({weights[0].detach(), weights[1].detach()});
   const at::Tensor average = at::zeros({53});
@@ -138,7 +135,7 @@ TEST(Lion, GoesThroughTorchSaveAndLoad) {
       [](const at::Tensor& weight) { return make_lion({weight}, {.lr = 0.01}); },
       [](const at::Tensor& weight) { return make_lamb({weight}, {.lr = 0.01}); }};
   for (const auto& make : kinds) {
-    auto first = weight_of({9});
+    auto first = trained_formula({9});
     const auto saved = make(first);
     step(*saved, {first}, 1);
     std::stringstream stream;
@@ -153,7 +150,7 @@ TEST(Lion, GoesThroughTorchSaveAndLoad) {
 }
 
 TEST(Lion, BetasAreMomentum) {
-  const auto weight = weight_of({2});
+  const auto weight = trained_formula({2});
   const auto lion = make_lion({weight});
   EXPECT_TRUE(set_momentum(*lion, 0.7));
   const auto& options = static_cast<optim::LionGroupOptions&>(lion->param_groups()[0].options());
@@ -166,7 +163,7 @@ TEST(Lion, BetasAreMomentum) {
 }
 
 TEST(Lion, RefusesOptionsThatMakeNoSense) {
-  const auto weight = weight_of({1});
+  const auto weight = trained_formula({1});
   EXPECT_THAT(error_of([&] { make_lion({}); }), HasSubstr("'parameters'"));
   EXPECT_THAT(error_of([&] { make_lion({weight}, {.lr = -1}); }), HasSubstr("'lr' of the optimizer Lion"));
   EXPECT_THAT(error_of([&] { make_lion({weight}, {.beta1 = 1.5}); }), HasSubstr("'beta1'"));

@@ -41,8 +41,8 @@ TEST(ParameterVector, AWrongLengthIsRefused) {
   EXPECT_TRUE(torch::equal(get_parameters(*model), before));
 }
 
-struct TiedImpl : torch::nn::Module {
-  TiedImpl() {
+struct SharedLinearImpl : torch::nn::Module {
+  SharedLinearImpl() {
     first = register_module("first", torch::nn::Linear(2, 2));
     again = register_module("again", first);
   }
@@ -51,7 +51,7 @@ struct TiedImpl : torch::nn::Module {
 };
 
 TEST(ParameterVector, CountsASharedParameterOnce) {
-  TiedImpl tied;
+  SharedLinearImpl tied;
   EXPECT_EQ(num_parameters(tied), 6);
   const auto named = named_parameters(tied);
   ASSERT_EQ(named.size(), 2u);

@@ -10,7 +10,7 @@ namespace {
 using test::error_of;
 using testing::HasSubstr;
 
-void train(const at::Tensor& weight, torch::optim::Optimizer& optimizer, int steps) {
+void train_with_changing_loss(const at::Tensor& weight, torch::optim::Optimizer& optimizer, int steps) {
   for (int step = 0; step < steps; ++step) {
     optimizer.zero_grad();
     (weight * weight * test::formula({40}, step)).sum().backward();
@@ -22,9 +22,10 @@ TEST(PythonAdam, IsTorchsAdamToRounding) {
   for (const bool amsgrad : {false, true}) {
     auto ours = test::formula({40}, 99).set_requires_grad(true);
     auto torchs = test::formula({40}, 99).set_requires_grad(true);
-    train(ours, *make_python_adam({ours}, {.lr = 0.01, .weight_decay = 0.1, .amsgrad = amsgrad}), 20);
+    train_with_changing_loss(
+        ours, *make_python_adam({ours}, {.lr = 0.01, .weight_decay = 0.1, .amsgrad = amsgrad}), 20);
     torch::optim::Adam adam({torchs}, torch::optim::AdamOptions(0.01).weight_decay(0.1).amsgrad(amsgrad));
-    train(torchs, adam, 20);
+    train_with_changing_loss(torchs, adam, 20);
     EXPECT_TRUE(torch::allclose(ours, torchs, 1e-5, 1e-6));
   }
 }
@@ -32,12 +33,12 @@ TEST(PythonAdam, IsTorchsAdamToRounding) {
 TEST(PythonAdam, GoesOnFromAStateOfTorchsAdam) {
   auto first = test::formula({40}, 99).set_requires_grad(true);
   torch::optim::Adam before({first}, 0.01);
-  train(first, before, 3);
+  train_with_changing_loss(first, before, 3);
   auto second = first.detach().clone().set_requires_grad(true);
   const auto after = make_python_adam({second}, {.lr = 7});
   load_optimizer_state(*after, {{"weight", second}}, optimizer_state(before, {{"weight", first}}));
-  train(first, before, 3);
-  train(second, *after, 3);
+  train_with_changing_loss(first, before, 3);
+  train_with_changing_loss(second, *after, 3);
   EXPECT_TRUE(torch::allclose(first, second, 1e-5, 1e-6));
   EXPECT_EQ(optimizer_class(*after), "Adam");
 }
