@@ -83,10 +83,11 @@ class Json {
   Json(Array elements);
   Json(Members members);
   // An array of the elements of any other range; an object, where they are pairs that begin
-  // with a text.
+  // with a text. Not of a range whose elements are such ranges again, without end: a path, another
+  // library's JSON.
   template <std::ranges::input_range Range>
-  requires(!std::convertible_to<Range, std::string_view> && !std::same_as<std::decay_t<Range>, Json>)
-      Json(const Range& range) {
+  requires(!std::convertible_to<Range, std::string_view> && !std::same_as<std::decay_t<Range>, Json> &&
+           !std::same_as<std::ranges::range_value_t<Range>, Range>) Json(const Range& range) {
     if constexpr (requires { typename Range::mapped_type; }) {
       *this = object();
       for (const auto& [name, element] : range) (*this)[name] = Json(element);

@@ -37,8 +37,8 @@ torch::optim::SGD make_sgd(const std::vector<double>& rates) {
 // [[rate of each group..., momentum] of each step].
 json schedule_trace(const json& request) {
   auto optimizer = make_sgd(request.at("base_lrs"));
-  lockstep::ScheduledLearningRate rate(optimizer,
-                                       lockstep::LearningRateSchedule::from_json(request.at("schedule")));
+  lockstep::ScheduledLearningRate rate(optimizer, lockstep::LearningRateSchedule::from_json(
+                                                      lockstep::Json::parse(request.at("schedule").dump())));
   json rows = json::array();
   for (int64_t step = 0; step < request.at("steps"); ++step) {
     json row = lockstep::learning_rates(optimizer);
@@ -53,8 +53,8 @@ json schedule_trace(const json& request) {
 json adam_schedule_trace(const json& request) {
   using torch::optim::AdamOptions;
   auto optimizer = make_optimizer<torch::optim::Adam, AdamOptions>(request.at("base_lrs"));
-  lockstep::ScheduledLearningRate rate(optimizer,
-                                       lockstep::LearningRateSchedule::from_json(request.at("schedule")));
+  lockstep::ScheduledLearningRate rate(optimizer, lockstep::LearningRateSchedule::from_json(
+                                                      lockstep::Json::parse(request.at("schedule").dump())));
   json rows = json::array();
   for (int64_t step = 0; step < request.at("steps"); ++step) {
     json row = lockstep::learning_rates(optimizer);

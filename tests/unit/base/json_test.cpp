@@ -3,8 +3,11 @@
 #include <lockstep/json.h>
 
 #include <cmath>
+#include <concepts>
+#include <filesystem>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 namespace lockstep {
@@ -31,6 +34,12 @@ TEST(JsonTest, BracesMakeObjectsOfPairsThatBeginWithText) {
   EXPECT_EQ(Json().dump(), "null");
   EXPECT_EQ(Json::object().dump(), "{}");
   EXPECT_EQ(Json::array().dump(), "[]");
+}
+
+// Each element of such a range is the range again: there would be no end.
+TEST(JsonTest, TakesNoRangeOfItself) {
+  static_assert(!std::convertible_to<nlohmann::json, Json>);
+  EXPECT_EQ(Json(std::filesystem::path("/a/b")).dump(), R"("/a/b")");
 }
 
 TEST(JsonTest, ContainersAreArraysAndMapsAreObjects) {
