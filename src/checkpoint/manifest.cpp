@@ -26,8 +26,11 @@ void check_finite(const Json& value, const std::string& place) {
                                                 "as a string or in a tensor",
                                                 place, value.get<double>()));
   }
-  if (value.is_structured()) {
+  if (value.is_object()) {
     for (const auto& [key, member] : value.items()) check_finite(member, place + "." + key);
+  }
+  for (size_t i = 0; value.is_array() && i < value.size(); ++i) {
+    check_finite(value[i], fmt::format("{}[{}]", place, i));
   }
 }
 
