@@ -1,8 +1,7 @@
 #pragma once
 
-// Nodes of autograd's graph. LibTorch 2.11 owns them by std::shared_ptr with a deleter of its
-// own, LibTorch 2.15 by c10::intrusive_ptr. The type of Edge::function says which, so that the
-// versions between them need no list.
+// Nodes of autograd's graph. LibTorch up to 2.12 owns them by std::shared_ptr with a deleter of
+// its own, from 2.13 on by c10::intrusive_ptr. The type of Edge::function says which.
 
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/edge.h>
@@ -21,7 +20,7 @@ using NodePtr = decltype(torch::autograd::Edge::function);
 template <typename T, typename... Arguments>
 auto make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>) {
-    // Found by the argument's namespace: LibTorch 2.15 has no such function.
+    // Found by the argument's namespace: later versions have no such function.
     const auto free_node = [](auto* node) { deleteNode(node); };
     return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...), free_node);
   } else {

@@ -11,7 +11,7 @@
 namespace lockstep::torch_private {
 
 // The sum of each contribution times `factor`; NCCL's. c10d's function for it has another name
-// in LibTorch 2.15, where the old name of the supplement still stands for the new one.
+// from LibTorch 2.13 on, where the old name of the supplement still stands for the new one.
 inline c10d::ReduceOp premultiplied_sum(double factor) {
   c10d::ReduceOp op;
   op.op_ = c10d::ReduceOp::PREMUL_SUM;
@@ -19,9 +19,9 @@ inline c10d::ReduceOp premultiplied_sum(double factor) {
   return op;
 }
 
-// Whether c10d calls its collectives on one tensor all_gather_single, reduce_scatter_single and
-// all_to_all_single. Then _allgather_base, _reduce_scatter_base and alltoall_base are deprecated
-// names, which call the new ones.
+// From LibTorch 2.14 on c10d calls its collectives on one tensor all_gather_single,
+// reduce_scatter_single and all_to_all_single; _allgather_base, _reduce_scatter_base and
+// alltoall_base are deprecated names, which call the new ones.
 template <typename Backend>
 concept HasSingleNames = requires {
   &Backend::all_gather_single;

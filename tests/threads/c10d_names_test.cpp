@@ -1,5 +1,5 @@
-// LibTorch 2.15 has new names for collectives on one tensor, and calls backends by them: a call
-// by either name comes to our backend.
+// LibTorch has new names for collectives on one tensor from 2.14 on, and calls backends by them: a
+// call by either name comes to our backend.
 
 #include <gtest/gtest.h>
 #include <lockstep/c10d.h>
