@@ -55,7 +55,8 @@ class Json {
   };
 
   struct ParseRules {
-    size_t max_depth = 256;     // of arrays and objects in each other
+    size_t max_depth = 256;     // of arrays and objects in each other; more: a JsonError
+    bool drop_deeper = false;   // leave out what is deeper, instead of the error
     bool unique_names = false;  // two members of one name: a JsonError; false: the last one counts
   };
 
@@ -111,7 +112,8 @@ class Json {
   static Json parse(std::string_view text, const ParseRules& rules);
   static Json parse(std::string_view text) { return parse(text, ParseRules{}); }
   // The same; nothing where the text is not JSON.
-  static std::optional<Json> try_parse(std::string_view text);
+  static std::optional<Json> try_parse(std::string_view text, const ParseRules& rules);
+  static std::optional<Json> try_parse(std::string_view text) { return try_parse(text, ParseRules{}); }
 
   std::string dump(int indent = -1) const { return dump(Print{.indent = indent}); }
   std::string dump(const Print& print) const;
@@ -210,9 +212,10 @@ class Json {
   void erase(std::string_view name);
   // Adds the members of an object; those with the same name are replaced.
   void update(const Json& other);
-  // All members, sorted by name.
+  // All members, sorted by name; of null none.
   const Members& items() const;
-  Members& items();
+  // Their names as they were added.
+  std::vector<std::string> names() const;
 
   // Arrays.
   const Json& at(size_t index) const;

@@ -23,7 +23,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool start_array(size_t) override { return open(Json::array()); }
   bool key(string_t& name) override {
     name_ = std::move(name);
-    if (!rules_.unique_names || !open_.back()->contains(name_)) return true;
+    if (!rules_.unique_names || levels_dropped_ > 0 || !open_.back()->contains(name_)) return true;
     error_ = "a name is there twice: " + name_;
     return false;
   }
@@ -46,11 +46,15 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool add(Json value) {
-    place(std::move(value));
+    if (levels_dropped_ == 0) place(std::move(value));
     return true;
   }
 
   bool open(Json value) {
+    if (rules_.drop_deeper && open_.size() >= rules_.max_depth) {
+      ++levels_dropped_;
+      return true;
+    }
     if (open_.size() >= rules_.max_depth) {
       error_ = "nested more than " + std::to_string(rules_.max_depth) + " deep";
       return false;
@@ -60,13 +64,18 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool close() {
-    open_.pop_back();
+    if (levels_dropped_ > 0) {
+      --levels_dropped_;
+    } else {
+      open_.pop_back();
+    }
     return true;
   }
 
   Json& root_;
   const Json::ParseRules& rules_;
-  std::vector<Json*> open_;  // from the root to where the next value goes
+  std::vector<Json*> open_;    // from the root to where the next value goes
+  size_t levels_dropped_ = 0;  // open ones below those that are kept
   std::string name_;
   std::string error_;
 };
@@ -177,9 +186,9 @@ Json Json::parse(std::string_view text, const ParseRules& rules) {
   return result;
 }
 
-std::optional<Json> Json::try_parse(std::string_view text) {
+std::optional<Json> Json::try_parse(std::string_view text, const ParseRules& rules) {
   Json result;
-  if (!parse_into(result, text, ParseRules{}).empty()) return std::nullopt;
+  if (!parse_into(result, text, rules).empty()) return std::nullopt;
   return result;
 }
 
@@ -301,7 +310,12 @@ const Json::Members& Json::items() const {
   return std::get<std::shared_ptr<Object>>(value_)->members;
 }
 
-Json::Members& Json::items() { return make_object().members; }
+std::vector<std::string> Json::names() const {
+  std::vector<std::string> names;
+  if (!is_object()) fail_type("an object");
+  for (const auto& member : std::get<std::shared_ptr<Object>>(value_)->added) names.push_back(member->first);
+  return names;
+}
 
 const Json::Array& Json::elements() const {
   const auto* const array = std::get_if<Array>(&value_);

@@ -10,6 +10,8 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr size_t kMaxBytes = 1 << 20;
+// What is nested deeper than anyone means is left out; the rest of the file counts.
+constexpr Json::ParseRules kParseRules = {.max_depth = 32, .drop_deeper = true};
 
 std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
@@ -48,7 +50,7 @@ std::optional<WorkerError> read_error_file(const std::string& path) {
   std::string bytes(kMaxBytes, '\0');
   file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   bytes.resize(static_cast<size_t>(file.gcount()));
-  const std::optional<Json> content = Json::try_parse(bytes);
+  const std::optional<Json> content = Json::try_parse(bytes, kParseRules);
   if (!content) return std::nullopt;
   std::optional<WorkerError> error = parse(*content);
   if (error) error->text = std::move(bytes);
@@ -65,7 +67,7 @@ void write_error_file(const std::string& path, const WorkerError& error) {
 }
 
 void pass_error_file_on(const std::string& path, const std::string& text, int exit_code) {
-  Json content = Json::try_parse(text).value_or(nullptr);
+  Json content = Json::try_parse(text, kParseRules).value_or(nullptr);
   if (!content.is_object() || !content.contains("message") || !content["message"].is_object()) {
     base::publish_file(path, text);
     return;

@@ -75,7 +75,8 @@ void print_json(Content content) {
 // Text without quotes, a section of its own for what has parts.
 void print_facts(const Json& facts) {
   std::vector<std::vector<std::string>> rows;
-  for (const auto& [key, value] : facts.items()) {
+  for (const std::string& key : facts.names()) {
+    const Json& value = facts[key];
     if (key == "metadata") continue;
     rows.push_back({key, value.is_string() ? value.get<std::string>() : value.dump()});
   }

@@ -82,6 +82,7 @@ TEST(JsonTest, MembersAreSortedOrAsTheyWereAdded) {
   const Json copy = value;
   EXPECT_EQ(copy.dump(as_added), value.dump(as_added));
   EXPECT_EQ(Json::parse(R"({"z":1,"a":2})").dump(as_added), R"({"z":1,"a":2})");
+  EXPECT_THAT(value.names(), ElementsAre("z", "a", "m"));
   value.erase("a");
   value.erase("not there");
   EXPECT_EQ(value.dump(as_added), R"({"z":1,"m":"text"})");
@@ -143,6 +144,8 @@ TEST(JsonTest, DepthAndNamesFollowTheRules) {
   EXPECT_EQ(json_error_of([&] { Json::parse(nested(257)); }), "nested more than 256 deep");
   EXPECT_EQ(json_error_of([&] { Json::parse(std::string(1 << 20, '[')); }), "nested more than 256 deep");
   EXPECT_EQ(json_error_of([&] { Json::parse(nested(5), {.max_depth = 4}); }), "nested more than 4 deep");
+  EXPECT_EQ(Json::parse(R"({"a":[{"b":[1]},2],"c":3})", {.max_depth = 2, .drop_deeper = true}).dump(),
+            R"({"a":[2],"c":3})");
   EXPECT_EQ(Json::parse(R"({"a":1,"a":2})").dump(), R"({"a":2})");
   EXPECT_EQ(json_error_of([] { Json::parse(R"({"b":{"a":1,"c":2,"a":2}})", {.unique_names = true}); }),
             "a name is there twice: a");
