@@ -9,6 +9,7 @@
 #include <lockstep/models.h>
 #include <lockstep/sharded.h>
 #include <lockstep/sharded_model.h>
+#include <pthread.h>
 #include <torch/torch.h>
 
 #include "support/config_error.h"
@@ -283,13 +284,24 @@ TEST(ActivationCheckpoint, OverRanksAtEveryStage) {
   }
 }
 
-// By recursion its end would need more stack than a thread has.
+// By recursion its end would need more stack than the thread has.
 TEST(ActivationCheckpoint, FreesALongGraph) {
   at::Tensor x = torch::ones({1}, at::requires_grad());
   const TensorFunction same = [](const std::vector<at::Tensor>& inputs) { return inputs; };
-  for (int i = 0; i < 30'000; ++i) x = recompute_in_backward(same, {x}, {})[0];
+  for (int i = 0; i < 20'000; ++i) x = recompute_in_backward(same, {x}, {})[0];
   EXPECT_TRUE(x.requires_grad());
-  x.reset();
+  pthread_attr_t small;
+  ASSERT_EQ(pthread_attr_init(&small), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&small, 512 << 10), 0);
+  pthread_t thread;
+  const auto free_graph = [](void* tensor) -> void* {
+    static_cast<at::Tensor*>(tensor)->reset();
+    return nullptr;
+  };
+  ASSERT_EQ(pthread_create(&thread, &small, free_graph, &x), 0);
+  ASSERT_EQ(pthread_join(thread, nullptr), 0);
+  pthread_attr_destroy(&small);
+  EXPECT_FALSE(x.defined());
 }
 
 // The unit that comes next in forward is not gathered again when activations are computed
