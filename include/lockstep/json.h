@@ -60,7 +60,8 @@ class Json {
     bool unique_names = false;  // two members of one name: a JsonError; false: the last one counts
   };
 
-  Json(std::nullptr_t = nullptr) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTBEGIN(google-explicit-constructor): values become JSON without a word.
+  Json(std::nullptr_t = nullptr) {}
   Json(bool value) : value_(value) {}
   Json(double value) : value_(value) {}
   Json(const char* text) : value_(std::string(text)) {}
@@ -82,7 +83,6 @@ class Json {
   template <typename First, typename Second>
   Json(const std::pair<First, Second>& pair) : Json(Array{Json(pair.first), Json(pair.second)}) {}
   Json(Array elements);
-  Json(Members members);
   // An array of the elements of any other range; an object, where they are pairs that begin
   // with a text. Not of a range whose elements are such ranges again, without end: a path, another
   // library's JSON.
@@ -98,6 +98,7 @@ class Json {
         push_back(Json(static_cast<std::ranges::range_value_t<Range>>(element)));
     }
   }
+  // NOLINTEND(google-explicit-constructor)
 
   Json(const Json& other);
   Json(Json&& other) noexcept;

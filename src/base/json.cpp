@@ -158,11 +158,6 @@ Json::~Json() = default;
 
 Json::Json(Array elements) : value_(std::move(elements)) {}
 
-Json::Json(Members members) {
-  Object& object = make_object();
-  for (auto& [name, member] : members) object.add(name) = std::move(member);
-}
-
 Json::Json(std::initializer_list<Json> elements) {
   const auto is_member = [](const Json& element) {
     return element.is_array() && element.size() == 2 && element.at(0).is_string();
