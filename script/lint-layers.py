@@ -39,7 +39,7 @@ LAYERS = {
     # What a DeepSpeed configuration trains by, without a loop around it.
     "engine": (*CORE, "comm", "grad", "shard", "optim", "checkpoint", "interop"),
     "train": (*CORE, "track", "torch_private", "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop"),
-    "models": ("base", "config", "grad", "interop", "shard", "train"),
+    "models": ("base", "config", "torch_private", "grad", "interop", "shard", "train"),
     # What `lockstep train NAME` runs.
     "recipes": (*CORE, "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop", "train", "models"),
     "cli": (*CORE, "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop", "train", "models", "recipes"),

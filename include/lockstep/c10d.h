@@ -25,7 +25,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const RankMap& map, std::chrono::mill
 Communicator make_communicator(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                const CommunicatorOptions& options = {});
 
-// The part of a job's store at which the default group of PyTorch 2.11 meets, where
+// The part of a job's store at which the default group of PyTorch 2.11 to 2.15 meets, where
 // Python called init_process_group("gloo") with an init_method or the environment:
 // make_communicator with it and backend "gloo" joins that group.
 c10::intrusive_ptr<c10d::Store> python_default_group(c10::intrusive_ptr<c10d::Store> store);

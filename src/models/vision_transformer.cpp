@@ -6,6 +6,7 @@
 
 #include "models/argument.h"
 #include "models/image_input.h"
+#include "torch_private/truncated_normal.h"
 
 namespace lockstep::models {
 namespace {
@@ -19,16 +20,6 @@ torch::nn::LayerNorm make_norm(int64_t size) {
 torch::nn::Conv2d make_patches(const VisionTransformerOptions& options) {
   return torch::nn::Conv2d(
       torch::nn::Conv2dOptions(3, options.hidden_size, options.patch_size).stride(options.patch_size));
-}
-
-// Python's nn.init.trunc_normal_ with its default bounds, which LibTorch lacks.
-void truncated_normal(at::Tensor tensor, double standard_deviation) {
-  constexpr double kBound = 2;
-  const auto cumulative = [](double x) { return (1.0 + std::erf(x / std::sqrt(2.0))) / 2.0; };
-  const torch::NoGradGuard no_grad;
-  tensor.uniform_(2 * cumulative(-kBound / standard_deviation) - 1,
-                  2 * cumulative(kBound / standard_deviation) - 1);
-  tensor.erfinv_().mul_(standard_deviation * std::sqrt(2.0)).add_(0.0).clamp_(-kBound, kBound);
 }
 
 void check(const VisionTransformerOptions& options) {
@@ -113,7 +104,7 @@ VisionTransformer::VisionTransformer(const VisionTransformerOptions& options)
   heads->push_back("head", head_);
   register_module("heads", heads);
   const double fan_in = 3.0 * static_cast<double>(options.patch_size * options.patch_size);
-  truncated_normal(conv_proj_->weight, std::sqrt(1 / fan_in));
+  torch_private::truncated_normal(conv_proj_->weight, std::sqrt(1 / fan_in));
   torch::nn::init::zeros_(conv_proj_->bias);
   torch::nn::init::zeros_(head_->weight);
   torch::nn::init::zeros_(head_->bias);
