@@ -28,7 +28,7 @@ class UnknownOptimizer : public torch::optim::SGD {
   using SGD::SGD;
 };
 
-// What a checkpoint would hold: whole tensors by name, put together from parts.
+// What a checkpoint would hold: whole tensors by name, gathered from shards.
 struct SavedParts {
   std::mutex mutex;
   std::map<std::string, at::Tensor> tensors;
