@@ -27,7 +27,7 @@ int main() {
 """
 
 
-def cpu_seconds(argv, repeat=1):
+def cpu_seconds(argv, **options):
     """Of the command and all its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([str(a) for a in argv], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
