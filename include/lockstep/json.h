@@ -77,6 +77,11 @@ class Json {
     }
   }
   Json(float value) : Json(static_cast<double>(value)) {}
+  // null, where there is none. Not of an optional Json: whether there is one would be lost.
+  template <typename T>
+  requires(!std::same_as<T, Json>) Json(const std::optional<T>& value) {
+    if (value) *this = Json(*value);
+  }
   template <typename... T>
   Json(const std::tuple<T...>& elements)
       : Json(std::apply([](const T&... each) { return Array{Json(each)...}; }, elements)) {}
@@ -128,7 +133,6 @@ class Json {
   bool is_string() const { return std::holds_alternative<std::string>(value_); }
   bool is_array() const { return std::holds_alternative<Array>(value_); }
   bool is_object() const;
-  bool is_structured() const { return is_array() || is_object(); }
   // "null", "boolean", "number", "string", "array" or "object".
   const char* type_name() const;
 

@@ -92,10 +92,6 @@ template <typename T>
 Json json_of(const T& field) {
   return field;
 }
-template <typename T>
-Json json_of(const std::optional<T>& field) {
-  return field ? Json(*field) : Json(nullptr);
-}
 Json json_of(const FreeValues& field) {
   Json result = Json::object();
   for (const auto& [name, value] : field) {

@@ -30,10 +30,6 @@ template <typename T>
 Json value_json(const T& value) {
   return value;
 }
-template <typename T>
-Json value_json(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
 
 template <typename Options>
 Json options_json(const Options& options) {

@@ -69,8 +69,7 @@ bool ReduceOnPlateau::observe(double metric, torch::optim::Optimizer& optimizer)
 }
 
 Json ReduceOnPlateau::state() const {
-  return {
-      {"best", best_ ? Json(*best_) : Json(nullptr)}, {"misses", misses_}, {"cooldown_left", cooldown_left_}};
+  return {{"best", best_}, {"misses", misses_}, {"cooldown_left", cooldown_left_}};
 }
 
 void ReduceOnPlateau::load_state(const Json& state) {

@@ -19,7 +19,7 @@ inline Json to_value(int64_t number) { return number; }
 inline Json to_value(const std::tuple<double, double>& pair) { return pair; }
 template <typename T>
 Json to_value(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
+  return value;
 }
 
 void from_value(const Json& value, double& number);

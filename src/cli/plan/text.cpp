@@ -109,10 +109,9 @@ std::string json_of(const Answer& answer) {
   Json result = {{"model", answer.model},         {"parameters", answer.stages.front().plan.elements},
                  {"precision", answer.precision}, {"optimizer", answer.optimizer},
                  {"world", answer.world},         {"batch_size", answer.batch_size}};
-  result["activations"] = {
-      {"bytes", answer.activation_bytes ? Json(*answer.activation_bytes) : Json(nullptr)},
-      {"method", answer.activation_bytes ? kMeasured : why_unknown(answer)},
-      {"checkpointing", answer.activation_checkpointing}};
+  result["activations"] = {{"bytes", answer.activation_bytes},
+                           {"method", answer.activation_bytes ? kMeasured : why_unknown(answer)},
+                           {"checkpointing", answer.activation_checkpointing}};
   if (answer.memory_bytes) result["memory"] = *answer.memory_bytes;
   result["stages"] = Json::array();
   for (const Answer::Stage& stage : answer.stages) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 namespace lockstep {
@@ -48,6 +49,13 @@ TEST(JsonTest, ContainersAreArraysAndMapsAreObjects) {
   EXPECT_EQ(Json(std::set<std::string>{"y", "x"}).dump(), R"(["x","y"])");
   EXPECT_EQ(Json(std::map<std::string, double>{{"a", 0.5}}).dump(), R"({"a":0.5})");
   EXPECT_EQ(Json(std::tuple(1, "x", 0.25)).dump(), R"([1,"x",0.25])");
+}
+
+TEST(JsonTest, AnOptionalIsItsValueOrNull) {
+  EXPECT_EQ(Json(std::optional<double>(0.5)).dump(), "0.5");
+  EXPECT_EQ(Json(std::optional<std::string>("a")).dump(), R"("a")");
+  EXPECT_EQ(Json(std::optional<int64_t>()).dump(), "null");
+  EXPECT_EQ((Json{{"a", std::optional<bool>(false)}}).dump(), R"({"a":false})");
 }
 
 TEST(JsonTest, NumbersKeepTheirBits) {
