@@ -415,8 +415,9 @@ TEST_F(RecipesTest, LumisConfigurationDrivesVit) {
 }
 )";
   const std::vector<std::string> words = {
-      "vit", "--data",        "synthetic", "--model",  "tiny", "--image-size", "32", "--batch-size",
-      "8",   "--max-batches", "3",         "--epochs", "1",    "--nprocs",     "2"};
+      "vit", "--data",       "synthetic", "--model",       "tiny", "--image-size",
+      "32",  "--batch-size", "8",         "--max-batches", "3",    "--epochs",
+      "1",   "--nprocs",     "2",         "--max-samples", "60"};
   std::vector<std::string> by_file = words;
   by_file.insert(by_file.end(),
                  {"--deepspeed", "--deepspeed_config", "ds_config.json", "--run-dir", "by_file"});
