@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <sstream>
 
@@ -34,9 +35,17 @@ std::string with_dashes(std::string name) {
   return name;
 }
 
+// What a user may write. An empty choice is an option that is not set.
+std::vector<std::string> choices_of(const OptionRules& rules) {
+  std::vector<std::string> choices;
+  std::copy_if(rules.choices.begin(), rules.choices.end(), std::back_inserter(choices),
+               [](const std::string& choice) { return !choice.empty(); });
+  return choices;
+}
+
 std::string help_of(const std::string& help, const OptionRules& rules) {
   if (rules.choices.empty()) return help;
-  return fmt::format("{} ({})", help, fmt::join(rules.choices, ", "));
+  return fmt::format("{} ({})", help, fmt::join(choices_of(rules), ", "));
 }
 
 std::vector<std::string> split_at_commas(const std::string& text) {
@@ -53,7 +62,7 @@ void check_choices(const std::string& name, const std::string& text, const Optio
   });
   if (known) return;
   throw ConfigError("config",
-                    fmt::format("{} must be one of {}{}: '{}'", name, fmt::join(rules.choices, ", "),
+                    fmt::format("{} must be one of {}{}: '{}'", name, fmt::join(choices_of(rules), ", "),
                                 rules.several ? ", or several with commas between them" : "", text));
 }
 
@@ -299,6 +308,33 @@ void OptionTable::assign(const Json& values, const std::string& source) {
 std::vector<std::string> OptionTable::names() const {
   std::vector<std::string> result;
   for (const Entry& entry : entries_) result.push_back(entry.name);
+  return result;
+}
+
+std::vector<CompletionFlag> OptionTable::flags() const {
+  std::vector<CompletionFlag> result;
+  for (const Entry& entry : entries_) {
+    CompletionFlag flag{.spellings = {},
+                        .takes_value = !entry.is_bool(),
+                        .choices = choices_of(entry.rules),
+                        .help = entry.help};
+    std::vector<std::string> names{entry.name};
+    names.insert(names.end(), entry.rules.aliases.begin(), entry.rules.aliases.end());
+    for (const std::string& name : names) {
+      const std::string dashed = with_dashes(name);
+      flag.spellings.push_back("--" + dashed);
+      if (dashed != name) flag.spellings.push_back("--" + name);
+    }
+    if (!entry.rules.short_flag.empty()) flag.spellings.push_back("-" + entry.rules.short_flag);
+    result.push_back(flag);
+    if (!entry.is_bool() || !entry.rules.negatable) continue;
+    flag.spellings = {"--no-" + with_dashes(entry.name)};
+    if (with_dashes(entry.name) != entry.name) flag.spellings.push_back("--no_" + entry.name);
+    flag.help = "not: " + entry.help;
+    result.push_back(flag);
+  }
+  result.push_back(
+      {.spellings = {"--help", "-h"}, .takes_value = false, .choices = {}, .help = "print the options"});
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "config/completion.h"
 #include "config/option_value.h"
 
 namespace lockstep::config {
@@ -67,6 +68,8 @@ class OptionTable {
   Json to_json() const;
   // The names of all options, in the order of the table.
   std::vector<std::string> names() const;
+  // Every flag with its spellings, the dashed one first, and --help.
+  std::vector<CompletionFlag> flags() const;
 
  private:
   struct Entry {

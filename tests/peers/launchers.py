@@ -2,6 +2,7 @@
 can be seen of each: the same facts in the same words, so that they can be compared."""
 
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -19,6 +20,7 @@ PYTHON = str(pathlib.Path(sys.executable).parent / "python3")  # the one that PA
 DEADLINE_S = 30
 NODES_END_S = 4  # after the first launcher of a job has ended
 ORPHAN_GRACE_S = 1.5  # longer than a launcher may take to clean up
+DEFAULT_PORT = threading.Lock()  # held by the one case at a time for which torchrun may take port 29500
 
 
 def wait_until(condition, seconds=DEADLINE_S):
@@ -29,6 +31,11 @@ def wait_until(condition, seconds=DEADLINE_S):
             return False
         time.sleep(0.005)
     return True
+
+
+def version_of(text):
+    """(2, 15) of 2.15.0+cu132."""
+    return tuple(int(part) for part in text.split(".")[:2])
 
 
 def alive(pid):
@@ -59,7 +66,9 @@ class Torchrun:
     def __init__(self):
         self._server = subprocess.Popen([PYTHON, str(PROGRAMS / "torchrun_server.py")], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
-        self.flags = json.loads(self._server.stdout.readline())["flags"]
+        described = json.loads(self._server.stdout.readline())
+        self.flags = described["flags"]
+        self.version = version_of(described["version"])
         self._lock = threading.Condition()
         self._answers = collections.defaultdict(dict)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -167,7 +176,8 @@ class Run:
 
     def run(self):
         try:
-            return self._run()
+            with DEFAULT_PORT if self._case.default_port else contextlib.nullcontext():
+                return self._run()
         finally:
             self._port.close()
 

@@ -14,6 +14,10 @@ ONE_RANK = (*WORKERS, "temporary-logs")
 RANKS = (*ONE_RANK, "prefix")
 KEPT = (*WORKERS, "log-place")
 KEPT_PREFIX = (*KEPT, "prefix")
+# With a torchrun that is older than a flag.
+OLD_CORES = (("2.12", ("usable-cores",)),)
+BEFORE_12 = (("2.12", ("new-flags",)),)
+BEFORE_14 = (("2.14", ("new-flags",)),)
 RUN_PATH = ("agent-store", "signal-list", "launcher-name", "progress-page", "temporary-logs", "run-path")
 
 
@@ -21,7 +25,11 @@ RUN_PATH = ("agent-store", "signal-list", "launcher-name", "progress-page", "tem
 class Case:
     id: str
     nodes: tuple  # the arguments of each launcher
-    differences: tuple = ()  # of run_differences.py: exactly these are seen
+    # Of run_differences.py: exactly these are seen, with the newest torchrun.
+    differences: tuple = ()
+    # (version, differences)..., oldest first: with a torchrun before this version these are seen instead.
+    before: tuple = ()
+    default_port: bool = False  # no port is given, and torchrun before 2.12 takes 29500
     environment: dict = dataclasses.field(default_factory=dict)  # None: not set
     worker: str = ""  # what programs/report.py does
     signal: str = ""  # sent to the first launcher once `waiting` workers wait
@@ -52,8 +60,9 @@ COUNTS = [
     one("underscores", "--nnodes", "1:1", "--nproc_per_node", "2", "--node_rank", "0", "--master_addr", "127.0.0.1",
         "--master_port", "{port}", "--max_restarts", "1", "--monitor_interval", "0.05", "--rdzv_id", "job-7", REPORT,
         differences=RANKS),
-    one("every-cpu", *PORT, "--nproc-per-node", "cpu", REPORT, differences=("usable-cores",), cpus=1),
-    one("auto", *PORT, "--nproc-per-node", "auto", REPORT, differences=("usable-cores",), cpus=1,
+    one("every-cpu", *PORT, "--nproc-per-node", "cpu", REPORT, before=OLD_CORES, cpus=1,
+        ours={"workers": ["0.0"]}),
+    one("auto", *PORT, "--nproc-per-node", "auto", REPORT, before=OLD_CORES, cpus=1, ours={"workers": ["0.0"]},
         environment={"CUDA_VISIBLE_DEVICES": ""}),
     one("last-flag-wins", *PORT, "--nproc-per-node", "3", "--nproc-per-node", "1", REPORT),
     one("abbreviation", "--stand", REPORT, differences=("abbreviations",)),
@@ -67,7 +76,12 @@ COUNTS = [
 ]
 
 MEETING = [
-    one("default-port", REPORT, differences=(*ONE_RANK, "free-port")),
+    one("default-port", REPORT, differences=(*ONE_RANK, "address"), before=(("2.12", (*ONE_RANK, "free-port")),),
+        default_port=True, ours={"MASTER_PORT": "<free>", "TORCHELASTIC_RUN_ID": "<uuid>"}),
+    one("default-port-id", "--rdzv-id", "job-7", REPORT, differences=(*ONE_RANK, "address", "given-id"),
+        before=(("2.12", (*ONE_RANK, "free-port")),), default_port=True),
+    one("default-port-address", "--master-addr", "localhost", REPORT,
+        before=(("2.12", (*ONE_RANK, "free-port")),), default_port=True),
     one("standalone", "--standalone", "--nproc-per-node", "2", REPORT, differences=(*RANKS, "address")),
     one("c10d-free-port", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", REPORT),
     one("c10d-underscores", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0", "--rdzv_id=job-7",
@@ -134,6 +148,10 @@ PROGRAMS = [
     refused("restarts-text", *PORT, "--max-restarts", "few", REPORT, differences=()),
     one("help", "--help", differences=()),
     one("help-short", "-h", differences=()),
+    one("print-completion", "--print-completion", "bash", differences=("completion",), before=BEFORE_14),
+    one("print-completion-underscore", "--print_completion=zsh", "--no-python", differences=("completion",),
+        before=BEFORE_14),
+    refused("print-completion-unknown", "--print-completion", "fish", differences=()),
 ]
 
 STREAMS = [
@@ -156,6 +174,13 @@ STREAMS = [
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name}/${rank}/${local_rank}> "}),
     one("tee-template-one-rank", *PORT, *LOGS, "-t", "3", REPORT, differences=KEPT, environment={
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${local_rank}> "}),
+    two("tee-template-flag", *LOGS, "-t", "3", "--log-line-prefix-template",
+        "<${role_name}/${rank}/${local_rank}/${hostname}> ", REPORT, differences=KEPT, before=BEFORE_14),
+    two("tee-template-flag-over-variable", *LOGS, "-t", "3", "--log_line_prefix_template=$rank $$ ${x} $rank_ ${rank ",
+        REPORT, differences=KEPT, before=BEFORE_14, environment={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${rank}> "}),
+    two("tee-template-host", *LOGS, "-t", "3", REPORT, differences=KEPT, before=(("2.14", (*KEPT, "new-flags")),),
+        environment={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${hostname}:${rank}: "}),
+    two("template-without-tee", "--log-line-prefix-template", "<${rank}> ", REPORT, before=BEFORE_14),
     one("eleven-ranks-map", *PORT, *LOGS, "--nproc-per-node", "11", "-r", "10:3", REPORT, differences=("rank-maps",)),
     two("map-of-missing-rank", *LOGS, "-r", "7:3", REPORT, differences=("moot-flags",)),
     refused("redirect-4", *PORT, "-r", "4", REPORT),
@@ -251,6 +276,11 @@ VARIABLES = [
     two("pet-tee", REPORT, differences=KEPT, environment={
         "PET_LOG_DIR": "{case}/logs", "PET_TEE": "3", "PET_LOCAL_RANKS_FILTER": "0,1",
         "PET_DUPLICATE_STDOUT_FILTERS": "rank 1", "PET_DUPLICATE_STDERR_FILTERS": "rank 0"}),
+    two("pet-tee-template", REPORT, differences=KEPT, before=(("2.14", (*KEPT, "new-flags")),), environment={
+        "PET_LOG_DIR": "{case}/logs", "PET_TEE": "3", "PET_LOG_LINE_PREFIX_TEMPLATE": "<${rank}> ",
+        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "not this one"}),
+    one("pet-shutdown-timeout-negative", *PORT, REPORT, differences=("usage-status",), before=BEFORE_12,
+        environment={"PET_SHUTDOWN_TIMEOUT": "-1"}),
     two("pet-virtual-local-rank", REPORT, environment={"PET_VIRTUAL_LOCAL_RANK": "1"}),
     one("pet-start-method", *PORT, REPORT, differences=("moot-flags",), environment={"PET_START_METHOD": "fork"}),
     one("pet-event-log-handler", *PORT, REPORT, differences=("moot-flags",),
@@ -290,6 +320,13 @@ SIGNALS = [
         environment={"PET_SIGNALS_TO_HANDLE": "SIGUSR2"}, differences=(*RANKS, "stop-status")),
     two("signals-underscore", "--signals_to_handle=SIGTERM,SIGINT", REPORT, worker="wait", waiting=2, signal="SIGINT",
         differences=(*RANKS, "stop-status")),
+    two("shutdown-timeout", "--shutdown-timeout", "2", REPORT, worker="stay", waiting=2, signal="SIGTERM",
+        differences=(*RANKS, "stop-status"), before=BEFORE_12, ours={"status": 128 + 15}),
+    two("shutdown-timeout-underscore", "--shutdown_timeout=2", REPORT, worker="stay", waiting=2, signal="SIGINT",
+        differences=(*RANKS, "stop-status"), before=BEFORE_12, ours={"status": 128 + 2}),
+    one("shutdown-timeout-fraction", *PORT, "--shutdown-timeout", "0.5", REPORT, differences=("fractional-timeout",)),
+    refused("shutdown-timeout-negative", *PORT, "--shutdown-timeout=-1", REPORT, before=(("2.12", ()),)),
+    refused("shutdown-timeout-text", *PORT, "--shutdown-timeout", "soon", REPORT, differences=()),
     two("signal-KILL", REPORT, worker="wait", waiting=2, signal="SIGKILL",
         differences=(*WORKERS, "prefix", "no-orphans")),
 ]

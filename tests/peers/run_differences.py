@@ -1,4 +1,5 @@
-"""Where `lockstep run` is meant to differ from torchrun, and why. docs/torchrun.md shows this table."""
+"""Where `lockstep run` is meant to differ from torchrun, and why. docs/torchrun.md shows this table.
+Where versions of torchrun differ `lockstep run` follows the newest, 2.15."""
 
 import dataclasses
 
@@ -29,10 +30,15 @@ ALL = [
                "`TORCHELASTIC_USE_AGENT_STORE=True`: the launcher hosts the store", "`False`: rank 0 hosts it",
                "The store ends with the ranks that use it, so no restart meets an old one.",
                {"TORCHELASTIC_USE_AGENT_STORE": "False"}),
-    difference("free-port", {"MASTER_PORT"},
-               "one node: `MASTER_PORT=29500`", "one node: a free port, new in every restart",
+    difference("free-port", {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"},
+               "before 2.12, one node without a port: `MASTER_PORT=29500`, and the run id is `none`",
+               "a free port, new in every restart, and a random id, as torchrun has since 2.12",
                "Two jobs on one machine do not collide.",
                {"MASTER_PORT": "<free>"}),
+    difference("given-id", {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"},
+               "one node without a port: `--rdzv-id` is replaced by a random id", "the id that was given",
+               "A name that the user gave stays.",
+               {"TORCHELASTIC_RUN_ID": "job-7"}),
     difference("meeting-port", {"MASTER_PORT"},
                "several static nodes: the store of the ranks is on `--master-port`",
                "the launchers meet on `--master-port`, the store of the ranks gets a free port",
@@ -40,7 +46,7 @@ ALL = [
                {"MASTER_PORT": "<free>"}),
     difference("address", {"MASTER_ADDR"},
                "`MASTER_ADDR=localhost` where the endpoint is this machine",
-               "the address as given, `127.0.0.1` with `--standalone`",
+               "the address as given, `127.0.0.1` with `--standalone` or without any",
                "No name is looked up that the user did not write.",
                {"MASTER_ADDR": "127.0.0.1"}),
     difference("omp-threads", {"OMP_NUM_THREADS", "said of threads"},
@@ -81,11 +87,21 @@ ALL = [
                {"status": 0}),
 
     difference("usable-cores", RAN,
-               "`--nproc-per-node cpu` and `auto` count every CPU of the machine",
-               "they count those of the affinity mask and the cgroup", "A job gets no more ranks than it has cores.",
-               {"workers": ["0.0"]}),
+               "before 2.12, `--nproc-per-node cpu` and `auto` count every CPU of the machine, then those of the affinity mask",
+               "they count those of the affinity mask and the cgroup", "A job gets no more ranks than it has cores."),
 
     # --- what runs ---
+    difference("new-flags", RAN | {"signals", "launcher on stdout"},
+               "before 2.12 there is no `--shutdown-timeout`, before 2.14 no `--log-line-prefix-template`, `${hostname}` in it, and `--print-completion`",
+               "they are there", "Flags are those of the newest torchrun."),
+    difference("completion", STATUS | {"launcher on stdout", "launcher on stderr"},
+               "`--print-completion` needs the Python package shtab", "it needs nothing",
+               "The launcher has no packages.",
+               {"status": 0, "launcher on stdout": True, "launcher on stderr": False}),
+    difference("fractional-timeout", RAN,
+               "`--shutdown-timeout` is a whole number of seconds", "fractions are understood",
+               "It is a time, as all other timeouts are.",
+               {"status": 0}),
     difference("detection", RAN,
                "a program that is not `.py` is given to Python unless `--no-python` is set", "it is executed",
                "C++ programs need no flag.",

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -239,6 +241,17 @@ TEST_F(RunTest, WhoIgnoresTermIsKilled) {
   EXPECT_TRUE(all_gone(pids_in("pids")));
 }
 
+TEST_F(RunTest, TheVariableOfTheShutdownTimeoutCountsToo) {
+  for (const char* variable : {"PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"}) {
+    Process job =
+        start({"sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.01; done"}, {{variable, "0"}});
+    ASSERT_TRUE(job.read_line(seconds(30)));
+    job.signal(SIGTERM);
+    finish(job);
+    EXPECT_EQ(status_, ExitStatus{.code = 128 + SIGTERM}) << variable;
+  }
+}
+
 TEST_F(RunTest, ASecondSignalEndsThePatience) {
   Process job = start({"-n", "2", "--shutdown-timeout", "1000", "sh", "-c",
                        "trap 'echo no' INT; echo ready; while :; do sleep 0.01; done"});
@@ -295,8 +308,8 @@ TEST_F(RunTest, LinesAreNeverMixed) {
 }
 
 TEST_F(RunTest, RedirectsAndTeesToTorchrunsLayout) {
-  const Process done = run({"-n", "2", "--log-dir", file("logs"), "-r", "0:1", "-t", "1:3", "sh", "-c",
-                            "echo out$RANK; echo err$RANK >&2"});
+  const Process done = run({"-n", "2", "--rdzv-id", "job", "--log-dir", file("logs"), "-r", "0:1", "-t",
+                            "1:3", "sh", "-c", "echo out$RANK; echo err$RANK >&2"});
   EXPECT_EQ(done.output(), "[default1]:out1\n");
   EXPECT_THAT(done.errors(), HasSubstr("[default0]:err0\n"));
   EXPECT_THAT(done.errors(), HasSubstr("[default1]:err1\n"));
@@ -304,11 +317,24 @@ TEST_F(RunTest, RedirectsAndTeesToTorchrunsLayout) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(file("logs"))) {
     if (!entry.is_regular_file()) continue;
     const std::string path = entry.path().lexically_relative(file("logs"));
-    EXPECT_THAT(path, StartsWith("none_"));
+    EXPECT_THAT(path, StartsWith("job_"));
     files.insert(path.substr(path.find('/') + 1));
   }
   EXPECT_EQ(files, (std::set<std::string>{"attempt_0/0/stdout.log", "attempt_0/1/stdout.log",
                                           "attempt_0/1/stderr.log"}));
+}
+
+TEST_F(RunTest, ThePrefixIsTheTemplates) {
+  std::array<char, 256> host{};
+  ASSERT_EQ(::gethostname(host.data(), host.size()), 0);
+  const Process done =
+      run({"-n", "2", "--role", "r", "--log-line-prefix-template",
+           "${hostname} $role_name/${rank}/$local_rank $$ ${other} $rank_ ${rank > ", "echo", "x"});
+  const std::string name = host.data();
+  EXPECT_THAT(sorted_lines(done.output()),
+              testing::ElementsAre(name + " r/0/0 $ ${other} $rank_ ${rank > x",
+                                   name + " r/1/1 $ ${other} $rank_ ${rank > x"));
+  EXPECT_EQ(run({"echo", "x"}, {{"PET_LOG_LINE_PREFIX_TEMPLATE", "<$rank> "}}).output(), "<0> x\n");
 }
 
 TEST_F(RunTest, OnlySomeRanksAreShown) {

@@ -1,6 +1,16 @@
 #include "launch/agent/run_flags.h"
 
 namespace lockstep::launcher {
+namespace {
+
+// "": nothing is printed.
+std::vector<std::string> print_choices() {
+  std::vector<std::string> choices = config::completion_shells();
+  choices.insert(choices.begin(), "");
+  return choices;
+}
+
+}  // namespace
 
 config::OptionTable run_flag_table(RunFlags& flags) {
   config::OptionTable table(
@@ -37,7 +47,8 @@ config::OptionTable run_flag_table(RunFlags& flags) {
       .add("max_restarts", flags.max_restarts, "failures that the whole job survives", {.minimum = 0})
       .add("monitor_interval", flags.monitor_interval,
            "seconds; taken for torchrun's sake, an end is noticed at once", {.minimum = 0})
-      .add("shutdown_timeout", flags.shutdown_timeout, "seconds from SIGTERM to SIGKILL")
+      .add("shutdown_timeout", flags.shutdown_timeout,
+           "seconds from SIGTERM to SIGKILL; TORCH_ELASTIC_SHUTDOWN_TIMEOUT sets it too")
       .add("stall_timeout", flags.stall_timeout,
            "seconds without progress until a job that hangs in a collective is reported; 0: never")
       .add("on_stall", flags.on_stall,
@@ -49,12 +60,16 @@ config::OptionTable run_flag_table(RunFlags& flags) {
       .add("redirects", flags.redirects,
            "write to files instead: 0, 1 stdout, 2 stderr, 3 both, or RANK:N,...", {.short_flag = "r"})
       .add("tee", flags.tee, "write to files as well, the same way", {.short_flag = "t"})
+      .add("log_line_prefix_template", flags.log_line_prefix_template,
+           "before each line of a rank; ${role_name}, ${rank}, ${local_rank} and ${hostname} are replaced")
       .add("local_ranks_filter", flags.local_ranks_filter, "show only these local ranks: 0,2")
       .add("duplicate_stdout_filters", flags.duplicate_stdout_filters,
            "copy lines that hold one of TEXT,TEXT to filtered_stdout.log")
       .add("duplicate_stderr_filters", flags.duplicate_stderr_filters, "the same for stderr")
       .add("prefix", flags.prefix, "show which rank a line is from, where there are several")
       .add("quiet", flags.quiet, "say nothing but what failed", {.negatable = false})
+      .add("print_completion", flags.print_completion, "print a script that completes these flags in a shell",
+           {.choices = print_choices(), .has_variable = false})
       .add("start_method", flags.start_method, "has no effect: refused")
       .add("event_log_handler", flags.event_log_handler, "has no effect: refused")
       .add("logs_specs", flags.logs_specs, "has no effect: refused", {.has_variable = false});

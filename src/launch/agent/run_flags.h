@@ -47,11 +47,15 @@ struct RunFlags {
   std::string log_dir;
   std::string redirects = "0";
   std::string tee = "0";
+  std::string log_line_prefix_template;
   std::string local_ranks_filter;
   std::string duplicate_stdout_filters;
   std::string duplicate_stderr_filters;
   bool prefix = true;
   bool quiet = false;
+
+  // --- instead of a run ---
+  std::string print_completion;
 
   // --- torchrun's for Python functions and plug-ins; refused when given ---
   std::string start_method = "spawn";

@@ -16,6 +16,7 @@
 
 #include "base/number.h"
 #include "cluster/topology.h"
+#include "config/completion.h"
 #include "launch/agent/run_flags.h"
 #include "launch/agent/slurm_step.h"
 
@@ -99,11 +100,25 @@ std::chrono::milliseconds seconds_of(const std::string& name, double seconds) {
   return std::chrono::milliseconds(std::llround(seconds * 1000));
 }
 
-std::chrono::milliseconds conf_seconds(const std::string& key, const std::string& value) {
+std::chrono::milliseconds parse_seconds(const std::string& name, const std::string& value) {
   char* end = nullptr;
   const double seconds = std::strtod(value.c_str(), &end);
-  if (value.empty() || *end != '\0') refuse("--rdzv-conf: {} must be seconds: '{}'", key, value);
-  return seconds_of("--rdzv-conf " + key, seconds);
+  if (value.empty() || *end != '\0') refuse("{} must be seconds: '{}'", name, value);
+  return seconds_of(name, seconds);
+}
+
+std::chrono::milliseconds conf_seconds(const std::string& key, const std::string& value) {
+  return parse_seconds("--rdzv-conf " + key, value);
+}
+
+// The flag or its variable, then torchrun's older variable, then the default of the flag.
+std::chrono::milliseconds decide_shutdown_timeout(const RunFlags& flags, const config::OptionTable& table,
+                                                  const base::Environment& environment) {
+  constexpr const char* kVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+  const std::string text = environment.get(kVariable).value_or("");
+  if (table.given("shutdown_timeout") || text.empty())
+    return seconds_of("--shutdown-timeout", flags.shutdown_timeout);
+  return parse_seconds(kVariable, text);
 }
 
 bool conf_bool(const std::string& key, const std::string& value) {
@@ -147,6 +162,11 @@ void decide_alone(const RunFlags& flags, const config::OptionTable& table, RunOp
     for (const char* name : {"rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port"}) {
       if (table.given(name)) refuse("--standalone leaves no room for --{}: remove one of them", name);
     }
+    options.run_id = random_id();
+  }
+  // No flag names the job or its port: a random name, as torchrun gives one since 2.12.
+  if (flags.rdzv_backend == "static" && flags.rdzv_endpoint.empty() && !flags.master_port &&
+      !table.given("rdzv_id") && options.run_id == flags.rdzv_id) {
     options.run_id = random_id();
   }
   options.meeting.kind = MeetingOptions::Kind::kAlone;
@@ -326,7 +346,15 @@ void decide_output(const RunFlags& flags, const base::Environment& environment, 
   options.stdout_filters = parse_filters(flags.duplicate_stdout_filters);
   options.stderr_filters = parse_filters(flags.duplicate_stderr_filters);
   options.quiet = flags.quiet;
-  if (!flags.prefix) return;
+  if (!flags.prefix) {
+    if (!flags.log_line_prefix_template.empty())
+      refuse("--no-prefix leaves no room for --log-line-prefix-template: remove one of them");
+    return;
+  }
+  if (!flags.log_line_prefix_template.empty()) {
+    options.prefix_template = flags.log_line_prefix_template;
+    return;
+  }
   const bool several = options.local_world_size > 1 || options.max_nodes > 1;
   options.prefix_template = environment.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
                                 .value_or(several ? "[${role_name}${rank}]:" : "");
@@ -339,6 +367,9 @@ RunOptions parse_run_options(const std::vector<std::string>& arguments, const ba
   RunFlags flags;
   config::OptionTable table = run_flag_table(flags);
   const std::vector<std::string> command = table.parse_command("lockstep run", arguments);
+  if (!flags.print_completion.empty()) {
+    throw HelpRequested(config::completion_script(flags.print_completion, "lockstep", "run", table.flags()));
+  }
   refuse_moot_flags(table);
 
   RunOptions options;
@@ -363,7 +394,7 @@ RunOptions parse_run_options(const std::vector<std::string>& arguments, const ba
   options.numa_binding = flags.numa_binding;
   options.virtual_local_rank = flags.virtual_local_rank;
   options.max_restarts = flags.max_restarts;
-  options.shutdown_timeout = seconds_of("--shutdown-timeout", flags.shutdown_timeout);
+  options.shutdown_timeout = decide_shutdown_timeout(flags, table, environment);
   options.stall_timeout = seconds_of("--stall-timeout", flags.stall_timeout);
   options.on_stall = flags.on_stall == "report"    ? RunOptions::OnStall::kReport
                      : flags.on_stall == "restart" ? RunOptions::OnStall::kRestart

@@ -88,7 +88,8 @@ struct MachineCounts {
 };
 
 // Reads flags and variables. ConfigError names the flag, its value and what to do;
-// a flag that would have no effect is refused. HelpRequested: --help.
+// a flag that would have no effect is refused. HelpRequested: --help and
+// --print-completion.
 RunOptions parse_run_options(const std::vector<std::string>& arguments, const base::Environment& environment,
                              const MachineCounts& machine);
 

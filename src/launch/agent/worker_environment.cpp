@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
+#include <cctype>
+#include <map>
+
 #include "cluster/devices.h"
 #include "cluster/topology.h"
 
@@ -23,10 +26,35 @@ void set_virtual_local_rank(base::Environment& environment, int local_rank) {
                   visible.restricted ? visible.devices[local_rank] : std::to_string(local_rank));
 }
 
-void replace_all(std::string& text, const std::string& from, const std::string& to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
+bool is_name_character(char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0; }
+
+// Replaces $NAME and ${NAME} by values, and $$ by $. Whatever else follows a $ stays, as with
+// Python's string.Template.safe_substitute, which torchrun uses.
+std::string expand(const std::string& text, const std::map<std::string, std::string>& values) {
+  std::string result;
+  for (size_t at = 0; at < text.size();) {
+    if (text[at] != '$') {
+      result += text[at++];
+      continue;
+    }
+    if (text.compare(at, 2, "$$") == 0) {
+      result += '$';
+      at += 2;
+      continue;
+    }
+    const bool braced = text.compare(at, 2, "${") == 0;
+    const size_t begin = at + (braced ? 2 : 1);
+    size_t end = begin;
+    while (end < text.size() && is_name_character(text[end])) ++end;
+    const auto value = values.find(text.substr(begin, end - begin));
+    if (value == values.end() || (braced && (end == text.size() || text[end] != '}'))) {
+      result += text[at++];
+      continue;
+    }
+    result += value->second;
+    at = braced ? end + 1 : end;
   }
+  return result;
 }
 
 }  // namespace
@@ -67,11 +95,11 @@ base::Environment worker_environment(const base::Environment& ours, const RunOpt
 }
 
 std::string line_prefix(const RunOptions& options, const Generation& generation, int local_rank) {
-  std::string prefix = options.prefix_template;
-  replace_all(prefix, "${role_name}", options.role);
-  replace_all(prefix, "${rank}", std::to_string(generation.first_rank() + local_rank));
-  replace_all(prefix, "${local_rank}", std::to_string(local_rank));
-  return prefix;
+  if (options.prefix_template.empty()) return {};
+  return expand(options.prefix_template, {{"role_name", options.role},
+                                          {"rank", std::to_string(generation.first_rank() + local_rank)},
+                                          {"local_rank", std::to_string(local_rank)},
+                                          {"hostname", cluster::host_name()}});
 }
 
 }  // namespace lockstep::launcher

@@ -14,7 +14,7 @@ base::Environment worker_environment(const base::Environment& ours, const RunOpt
                                      const Generation& generation, int local_rank,
                                      const std::string& error_file);
 
-// The prefix of a worker's lines: ${role_name}, ${rank} and ${local_rank} replaced.
+// The prefix of a worker's lines: ${role_name}, ${rank}, ${local_rank} and ${hostname} replaced.
 std::string line_prefix(const RunOptions& options, const Generation& generation, int local_rank);
 
 }  // namespace lockstep::launcher

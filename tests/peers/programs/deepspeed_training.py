@@ -106,8 +106,13 @@ def state_of(engine, model, spec):
 
 def weights_of(model, stage):
     """All weights in float32. Collective."""
-    with deepspeed.zero.GatheredParameters(list(model.parameters()), enabled=stage == 3):
-        return {name: tensor.detach().clone().float().contiguous() for name, tensor in model.state_dict().items()}
+    weights = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        # One parameter at a time: of several, DeepSpeed waits for the last gather only. NCCL ends them in
+        # order, Gloo does not, and a weight is read before it is there, in about one of fifty gathers.
+        with deepspeed.zero.GatheredParameters([tensor], enabled=stage == 3 and isinstance(tensor, nn.Parameter)):
+            weights[name] = tensor.detach().clone().float().contiguous()
+    return weights
 
 
 def loss_of(output, classes):

@@ -9,6 +9,7 @@ what CONFORMANCE_DO asks: words separated by spaces, each for all ranks or RANK=
   error:broken  one that is no JSON               lines:N     N more lines on each stream
   bytes       bytes that are no text and no line  leave       starts a process that outlives it
   wait        until a signal or the file `stop` in CONFORMANCE_OUT, or half a minute at most
+  stay        as wait, but neither signals nor the file end it, and it stays for two minutes
 """
 
 import json
@@ -59,8 +60,8 @@ def report():
         "unbuffered": sys.stderr.write_through, "python": sys.executable, **inherited()})
 
 
-def poll(condition):
-    deadline = time.monotonic() + 30
+def poll(condition, seconds=30):
+    deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
 
@@ -85,19 +86,21 @@ def leave_process():
     poll(lambda: count("child"))
 
 
-def wait():
+def wait(stays=False):
     seen = []
 
     def on_signal(number, _):
         name = signal.Signals(number).name
         seen.append(name)
         publish(f"{NAME}.signals", seen)
-        if name in ENDING:
+        if name in ENDING and not stays:
             sys.exit(0)
 
     for name in (*ENDING, "SIGUSR1", "SIGUSR2"):
         signal.signal(getattr(signal, name), on_signal)
     publish(f"{NAME}.waits", True)
+    if stays:
+        poll(lambda: False, 120)
     poll(lambda: os.path.exists(os.path.join(OUT, "stop")))
 
 
@@ -118,8 +121,8 @@ def act(word):
         os.write(1, b"\xff\xfe\x00 \r \x1b[1m no end of line")
     elif what == "leave":
         leave_process()
-    elif what == "wait":
-        wait()
+    elif what in ("wait", "stay"):
+        wait(stays=what == "stay")
     elif what == "meet":
         poll(lambda: count("start") == int(os.environ["WORLD_SIZE"]))
     elif what == "met":

@@ -4,7 +4,7 @@ every request is a fork that becomes one torchrun process.
 Requests and answers are lines of JSON on standard input and output:
   {"id", "arguments", "environment", "folder", "stdout", "stderr", "cpus",
    "closed"} -> {"id", "pid"}, later {"id", "status"}
-A negative status is minus the signal that ended it. The first line out describes torchrun's flags.
+A negative status is minus the signal that ended it. The first line out has torchrun's flags and version.
 """
 
 import atexit
@@ -108,7 +108,7 @@ if __name__ == "__main__":
     before = dict(os.environ)
     import torch.distributed.run
     added = {name: value for name, value in os.environ.items() if name not in before}
-    answer(flags=describe(torch.distributed.run.get_args_parser()))
+    answer(flags=describe(torch.distributed.run.get_args_parser()), version=torch.__version__)
     gc.freeze()  # a fork that collects garbage would copy every page of torch
     if serve(added):
         finish(torch.distributed.run.main)

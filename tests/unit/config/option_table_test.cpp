@@ -1,5 +1,7 @@
 #include "config/option_table.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
@@ -49,6 +51,25 @@ TEST(OptionTableTest, ReadsBothSpellings) {
   EXPECT_FALSE(settings.verbose);
   settings.parse({"--max-iter", "4"});
   EXPECT_EQ(settings.max_iter, 4);
+}
+
+TEST(OptionTableTest, ListsItsFlags) {
+  std::string mode;
+  bool quick = false;
+  Settings settings;
+  OptionTable table = settings.table();
+  table.add("work_mode", mode, "how", {.choices = {"", "fast"}, .short_flag = "w", .aliases = {"the_mode"}})
+      .add("quick", quick, "soon", {.negatable = false});
+  std::vector<std::string> lines;
+  for (const CompletionFlag& flag : table.flags()) {
+    lines.push_back(fmt::format("{} {} ({}) {}", fmt::join(flag.spellings, ","), flag.takes_value,
+                                fmt::join(flag.choices, ","), flag.help));
+  }
+  EXPECT_THAT(lines, testing::ElementsAre("--nprocs true () ranks", "--backend true (auto,gloo) collectives",
+                                          "--max-iter,--max_iter true () epochs", "--verbose false () talk",
+                                          "--no-verbose false () not: talk",
+                                          "--work-mode,--work_mode,--the-mode,--the_mode,-w true (fast) how",
+                                          "--quick false () soon", "--help,-h false () print the options"));
 }
 
 TEST(OptionTableTest, CommandLineWinsOverVariable) {

@@ -21,9 +21,9 @@ RunOptions parse(std::vector<std::string> arguments, const base::Environment& en
   return parse_run_options(arguments, environment, {.cpus = 6, .gpus = 0});
 }
 
-std::string refusal(const std::vector<std::string>& arguments) {
+std::string refusal(const std::vector<std::string>& arguments, const base::Environment& environment = {}) {
   try {
-    parse(arguments);
+    parse(arguments, environment);
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -36,10 +36,19 @@ TEST(RunOptionsTest, NothingGivenIsOneRankHere) {
   EXPECT_EQ(options.meeting.kind, MeetingOptions::Kind::kAlone);
   EXPECT_EQ(options.store_addr, "127.0.0.1");
   EXPECT_EQ(options.store_port, 0);
-  EXPECT_EQ(options.run_id, "none");
   EXPECT_EQ(options.shutdown_timeout, std::chrono::seconds(30));
   EXPECT_THAT(options.notify_signals, ElementsAre(SIGUSR1, SIGUSR2));
   EXPECT_EQ(options.command.program, "/bin/true");
+}
+
+TEST(RunOptionsTest, AJobWithoutNameAndPortGetsARandomName) {
+  EXPECT_THAT(parse({}).run_id, testing::MatchesRegex("[0-9a-f]{32}"));
+  EXPECT_NE(parse({}).run_id, parse({}).run_id);
+  EXPECT_EQ(parse({"--rdzv-id", "job"}).run_id, "job");
+  EXPECT_EQ(parse({"--rdzv-id", "none"}).run_id, "none");
+  EXPECT_EQ(parse({"--master-port", "1234"}).run_id, "none");
+  EXPECT_EQ(parse({"--rdzv-endpoint", "localhost:1234"}).run_id, "none");
+  EXPECT_EQ(parse({"--nnodes", "2", "--master-addr", "head"}).run_id, "none") << "all nodes need the same";
 }
 
 TEST(RunOptionsTest, BothSpellingsAndTheShortOne) {
@@ -142,12 +151,41 @@ TEST(RunOptionsTest, ASignalThatEndsIsNotOnlyPassedOn) {
   EXPECT_THAT(options.notify_signals, ElementsAre(SIGUSR2));
 }
 
+TEST(RunOptionsTest, TheShutdownTimeoutIsTheFlagsThenTheVariables) {
+  const base::Environment variable{{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "7"}};
+  EXPECT_EQ(parse({}, variable).shutdown_timeout, std::chrono::seconds(7));
+  EXPECT_EQ(parse({"--shutdown_timeout", "5"}, variable).shutdown_timeout, std::chrono::seconds(5));
+  EXPECT_EQ(parse({"--shutdown-timeout", "30"}, variable).shutdown_timeout, std::chrono::seconds(30));
+  EXPECT_EQ(parse({}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", ""}}).shutdown_timeout, std::chrono::seconds(30));
+  EXPECT_THAT(refusal({}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon"}}),
+              HasSubstr("TORCH_ELASTIC_SHUTDOWN_TIMEOUT must be seconds: 'soon'"));
+  EXPECT_THAT(refusal({}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "-1"}}),
+              HasSubstr("TORCH_ELASTIC_SHUTDOWN_TIMEOUT must be seconds from 0 on: -1"));
+}
+
+TEST(RunOptionsTest, PrintCompletionNeedsNoProgram) {
+  try {
+    parse_run_options({"--print-completion", "bash"}, {}, {});
+    FAIL();
+  } catch (const HelpRequested& script) {
+    EXPECT_THAT(script.what(), HasSubstr("complete -o default -F _lockstep_run lockstep\n"));
+  }
+}
+
 TEST(RunOptionsTest, APrefixWhereThereAreSeveral) {
   EXPECT_EQ(parse({}).prefix_template, "");
   EXPECT_EQ(parse({"-n", "2"}).prefix_template, "[${role_name}${rank}]:");
   EXPECT_EQ(parse({"-n", "2", "--no-prefix"}).prefix_template, "");
   EXPECT_EQ(parse({"-n", "2"}, {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "<${rank}> "}}).prefix_template,
             "<${rank}> ");
+}
+
+TEST(RunOptionsTest, ThePrefixTemplateIsTheFlagsThenTheVariables) {
+  const base::Environment variable{{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "<${rank}> "}};
+  EXPECT_EQ(parse({"--log-line-prefix-template", "${hostname}: "}, variable).prefix_template,
+            "${hostname}: ");
+  EXPECT_EQ(parse({"--log_line_prefix_template", "", "-n", "2"}, variable).prefix_template, "<${rank}> ");
+  EXPECT_EQ(parse({"--log-line-prefix-template", "x"}).prefix_template, "x") << "a single rank too";
 }
 
 struct Refusal {
@@ -190,6 +228,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--nnodes", "2", "--rdzv-conf", "is_host=maybe"}, "must be 0 or 1: 'maybe'"},
         Refusal{{"--max-restarts", "-1"}, "max_restarts"},
         Refusal{{"--shutdown-timeout", "nan"}, "--shutdown-timeout must be seconds"},
+        Refusal{{"--shutdown-timeout", "-1"}, "--shutdown-timeout must be seconds from 0 on: -1"},
+        Refusal{{"--no-prefix", "--log-line-prefix-template", "x"},
+                "--no-prefix leaves no room for --log-line-prefix-template"},
+        Refusal{{"--print-completion", "fish"}, "print_completion must be one of bash, zsh, tcsh: 'fish'"},
         Refusal{{"--signals-to-handle", "SIGKILL"}, "'SIGKILL'"},
         Refusal{{"--notify-signals", "SIGFOO"}, "'SIGFOO'"},
         Refusal{{"--local-ranks-filter", "0,x"}, "--local-ranks-filter must be local ranks"},

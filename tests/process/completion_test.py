@@ -1,0 +1,126 @@
+"""The scripts of `lockstep run --print-completion`, in the shells that they are for: keys are typed into an
+interactive shell, and a program `lockstep` in its PATH prints the arguments that the completed line gave it."""
+
+import os
+import pathlib
+import pty
+import select
+import subprocess
+import tempfile
+import time
+import unittest
+
+LOCKSTEP = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]) / "lockstep"
+DEADLINE_S = 60
+SHELLS = {"bash": ["bash", "--norc", "--noprofile", "-i"], "zsh": ["zsh", "-f", "-i"], "tcsh": ["tcsh", "-f"]}
+# How the script, a file `_lockstep` in the folder, is read.
+READ = {"bash": "set +o history; source ./_lockstep",
+        "zsh": "autoload -Uz compinit; compinit -u -D; source ./_lockstep",
+        "tcsh": "set edit; source ./_lockstep"}
+READ_BY_FPATH = "fpath=($PWD $fpath); autoload -Uz compinit; compinit -u -D"
+
+
+def script_of(shell):
+    return subprocess.run([LOCKSTEP, "run", "--print-completion", shell], check=True, text=True,
+                          capture_output=True).stdout
+
+
+class Terminal:
+    """An interactive shell at a terminal of its own."""
+
+    def __init__(self, shell, folder, read):
+        (folder / "_lockstep").write_text(script_of(shell))
+        (folder / "lockstep").write_text("#!/bin/sh\nprintf 'ARGUMENTS'; printf '[%s]' \"$@\"; echo END\n")
+        (folder / "lockstep").chmod(0o755)
+        (folder / "sample.txt").touch()
+        environment = {"PATH": f"{folder}:/usr/bin:/bin", "TERM": "dumb", "HOME": str(folder), "LC_ALL": "C"}
+        self._ours, theirs = pty.openpty()
+        self._process = subprocess.Popen(SHELLS[shell], stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder,
+                                         env=environment, start_new_session=True)
+        os.close(theirs)
+        self.run(read)
+
+    def run(self, line):
+        """Types a line, and returns the terminal's text up to the end of its command. The shell echoes what is
+        typed, so the word to wait for is put together by the shell."""
+        os.write(self._ours, f"{line}\necho EN''DED\n".encode())
+        return self._read("ENDED")
+
+    def complete(self, keys):
+        """The arguments of `lockstep` after these keys and the Tab key."""
+        text = self.run(f"lockstep {keys}\t")
+        begin = text.rindex("ARGUMENTS") + len("ARGUMENTS")
+        return text[begin + 1:text.index("]END", begin)].split("][")
+
+    def _read(self, end):
+        text, deadline = "", time.monotonic() + DEADLINE_S
+        while end not in text:
+            ready = select.select([self._ours], [], [], deadline - time.monotonic())[0] if time.monotonic() < deadline else []
+            if not ready:
+                raise AssertionError(f"no {end!r} from the shell: {text}")
+            text += os.read(self._ours, 1 << 16).decode()
+        return text
+
+    def close(self):
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+
+class CompletionTest(unittest.TestCase):
+    def check(self, shell, expected, read=None):
+        with tempfile.TemporaryDirectory() as folder:
+            terminal = Terminal(shell, pathlib.Path(folder), read or READ[shell])
+            self.addCleanup(terminal.close)
+            for keys, arguments in expected.items():
+                with self.subTest(shell=shell, keys=keys):
+                    self.assertEqual(terminal.complete(keys), arguments)
+
+    # What every shell completes: flags, values with choices, files.
+    COMMON = {
+        "run --standa": ["run", "--standalone"],
+        "run --rdzv-b": ["run", "--rdzv-backend"],
+        "run --log-line": ["run", "--log-line-prefix-template"],
+        "run --on-stall rep": ["run", "--on-stall", "report"],
+        "run --on_stall ab": ["run", "--on_stall", "abort"],
+        "run --numa-binding core": ["run", "--numa-binding", "core-complex"],
+        "run --print-completion tc": ["run", "--print-completion", "tcsh"],
+        "run --token-file samp": ["run", "--token-file", "sample.txt"],
+        "run -n 2 samp": ["run", "-n", "2", "sample.txt"],
+        "run --nnodes 1:2 --nproc_per_node=2 --standa": ["run", "--nnodes", "1:2", "--nproc_per_node=2",
+                                                         "--standalone"],
+    }
+    # Flags after the program are the program's, and other commands have other flags.
+    OTHERS = {
+        "run -n 2 ls --standa": ["run", "-n", "2", "ls", "--standa"],
+        "run --standalone ls --standa": ["run", "--standalone", "ls", "--standa"],
+        "train --standa": ["train", "--standa"],
+        "run --on-stall=rep": ["run", "--on-stall=report"],
+        "run --no-pre": ["run", "--no-prefix"],
+    }
+
+    def test_bash(self):
+        self.check("bash", {**self.COMMON, **self.OTHERS})
+
+    def test_zsh(self):
+        self.check("zsh", {**self.COMMON, **self.OTHERS})
+
+    def test_zsh_from_a_folder_of_fpath(self):
+        self.check("zsh", {**self.COMMON, **self.OTHERS}, READ_BY_FPATH)
+
+    def test_tcsh(self):
+        self.check("tcsh", {**self.COMMON, "run --on-stall=rep": ["run", "--on-stall=report"]})
+
+    def test_bash_lists_every_flag_of_the_help(self):
+        text = subprocess.run([LOCKSTEP, "run", "--help"], check=True, text=True, capture_output=True).stdout
+        script = script_of("bash")
+        words = {flag for line in text.splitlines() if line.startswith("  -")
+                 for flag in line.split()[0].replace("{false}", "").split(",")}
+        self.assertGreater(len(words), 60)
+        offered = script[script.index("compgen -W '"):].split("'")[1].split()
+        self.assertEqual({word for word in words if "_" not in word} - set(offered), set())
+        self.assertFalse([word for word in offered if "_" in word])
+
+
+if __name__ == "__main__":
+    unittest.main()
