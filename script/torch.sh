@@ -24,10 +24,10 @@ torch_is_supported() {
   [[ $lowest == "$(supported_torch oldest)" && $highest == "$(supported_torch newest)" ]]
 }
 
-# What the user asks for (default, newest, 2.12, 2.12.1) as a version: 2.12 is any 2.12.*.
+# What the user asks for (default, newest, oldest, 2.12, 2.12.1) as a version: 2.12 is any 2.12.*.
 requested_torch() {
   case $1 in
-    default | newest) supported_torch "$1" ;;
+    default | newest | oldest) supported_torch "$1" ;;
     *) printf '%s\n' "$1" ;;
   esac
 }

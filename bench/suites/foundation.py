@@ -1,4 +1,4 @@
-"""Two CPU ranks on one machine against perceptrain 0.1.0 and PyTorch 2.11 with DDP over Gloo."""
+"""Two CPU ranks on one machine against perceptrain 0.1.0 and PyTorch with DDP over Gloo."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""`lockstep run` against torchrun 2.11, and what its failures and restarts cost."""
+"""`lockstep run` against torchrun, and what its failures and restarts cost."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What recipes are made of, against PyTorch 2.11 and torchvision 0.26 on the same machine."""
+"""What recipes are made of, against PyTorch and torchvision on the same machine."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""The trainer's own costs, against PyTorch 2.11 on the same machine."""
+"""The trainer's own costs, against PyTorch on the same machine."""
 
 import pathlib
 import tempfile

@@ -245,12 +245,14 @@ class SetupTest(unittest.TestCase):
 
     def test_versions_side_by_side(self):
         self.serve()
-        self.assert_ready(self.run_setup("--torch", "newest"), f"{NEWEST}.0")
-        self.assert_ready(self.run_setup(), f"{NEWEST}.0")
-        self.assert_ready(self.run_setup("--also-torch", "default"), f"{NEWEST}.0")
+        self.assert_ready(self.run_setup("--torch", "oldest"), f"{OLDEST}.0")
+        self.assert_ready(self.run_setup(), f"{OLDEST}.0")
+        self.assert_ready(self.run_setup("--also-torch", "default"), f"{OLDEST}.0")
+        self.assert_ready(self.run_setup("--also-torch", "newest"), f"{OLDEST}.0")
         self.offline()
         self.assert_ready(self.run_setup("--torch", "default"), DEFAULT)
-        self.assert_ready(self.run_setup("--torch", NEWEST), f"{NEWEST}.0")
+        self.assert_ready(self.run_setup("--torch", OLDEST), f"{OLDEST}.0")
+        self.assert_ready(self.run_setup("--torch", "newest"), f"{NEWEST}.0")
 
     def test_peers_have_the_pytorch_of_the_libtorch_in_use(self):
         self.serve()
