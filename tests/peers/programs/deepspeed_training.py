@@ -25,6 +25,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from model_training import make_batch, make_model
+from rank_cases import leave_group
 from safetensors.torch import save_file
 from torch import nn
 
@@ -192,7 +193,7 @@ def main():
     deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
     for case in sys.argv[1:]:
         run_case(pathlib.Path(case), rank, size)
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":
