@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
 
+#include <latch>
+
 #include "support/shm_rank.h"
 
 namespace lockstep::test {
@@ -69,6 +71,34 @@ TEST(ShmMessages, ALaterOneMayCompleteFirst) {
     }
     EXPECT_TRUE(early.equal(torch::full({4}, 7.0F)));
   });
+}
+
+// The second send takes the place of the first, whose message has been taken but whose wait() has
+// not been called yet.
+TEST(ShmMessages, AnEarlierSendDoesNotWaitForALaterOne) {
+  std::latch first_taken(1);
+  run_shm_ranks(
+      2,
+      [&](const ShmRank& r) {
+        torch::Tensor first = torch::zeros({4}), second = torch::zeros({4}), answer = torch::zeros({4});
+        if (r.rank == 0) {
+          const auto early = r.send(torch::full({4}, 1.0F), 1, 1);
+          first_taken.wait();
+          const auto late = r.send(torch::full({4}, 2.0F), 1, 2);
+          early->wait();
+          r.recv(answer, 1, 3)->wait();
+          late->wait();
+          EXPECT_TRUE(answer.equal(torch::full({4}, 3.0F)));
+        } else {
+          r.recv(first, 0, 1)->wait();
+          first_taken.count_down();
+          r.send(torch::full({4}, 3.0F), 0, 3)->wait();
+          r.recv(second, 0, 2)->wait();
+          EXPECT_TRUE(first.equal(torch::full({4}, 1.0F)));
+          EXPECT_TRUE(second.equal(torch::full({4}, 2.0F)));
+        }
+      },
+      std::chrono::seconds(10));
 }
 
 TEST(ShmMessages, MixWithCollectivesAndGoToOneself) {

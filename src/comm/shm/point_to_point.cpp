@@ -69,7 +69,8 @@ bool PointToPoint::advance_send(MessageWork& work) {
     }
     return false;
   }
-  if (post_to(work.peer, work.post).number.load(std::memory_order_acquire) != Post::kFree) {
+  // Taken when the post holds something else: nothing, or already a later message.
+  if (post_to(work.peer, work.post).number.load(std::memory_order_acquire) == work.number) {
     return false;
   }
   if (work.staged != nullptr) {
@@ -93,7 +94,8 @@ void PointToPoint::post(MessageWork& work, int index) {
     post.location = *location;
   }
   work.post = index;
-  post.number.store(++num_posted_[work.peer], std::memory_order_release);
+  work.number = ++num_posted_[work.peer];
+  post.number.store(work.number, std::memory_order_release);
 }
 
 void PointToPoint::stage(MessageWork& work) {

@@ -87,6 +87,7 @@ struct MessageWork final : GroupWork {
 
   // Sends: kept by PointToPoint.
   int post = -1;                      // index among the posts to the peer, or -1
+  uint64_t number = 0;                // of the message among those to the peer, where it has a post
   std::shared_ptr<std::byte> staged;  // a copy in shared memory
   uint64_t staged_bytes = 0;
 };
