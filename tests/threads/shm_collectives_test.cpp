@@ -1,4 +1,7 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <lockstep/error.h>
 
 #include "support/shm_rank.h"
 
@@ -186,6 +189,26 @@ TEST_P(ShmCollectives, AllToAllWithEqualAndUnequalSplits) {
     std::vector<int64_t> even;
     r.backend->alltoall_base(output, input, even, even)->wait();
     EXPECT_TRUE(output.equal(torch::arange(r.size).unsqueeze(1).expand({r.size, 3})));
+  });
+}
+
+TEST_P(ShmCollectives, SplitsThatReachOutsideAreRefused) {
+  run([](const ShmRank& r) {
+    auto input = r.new_tensor(torch::zeros({r.size}));
+    auto output = torch::zeros({r.size});
+    std::vector<int64_t> even(r.size, 1);
+    std::vector<int64_t> negative = even;
+    negative.front() = r.size + 1;
+    negative.back() -= r.size;
+    if (r.size == 1) negative = {-1};
+    const auto refused = [&](std::vector<int64_t>& receives, std::vector<int64_t>& sends) {
+      return [&] { r.backend->alltoall_base(output, input, receives, sends); };
+    };
+    const std::string text =
+        r.size == 1 ? "the part of rank 0 cannot have -1 of 1 rows"
+                    : fmt::format("the part of rank 0 cannot have {} of {} rows", r.size + 1, r.size);
+    EXPECT_THAT(refused(negative, even), testing::ThrowsMessage<ConfigError>(testing::HasSubstr(text)));
+    EXPECT_THAT(refused(even, negative), testing::ThrowsMessage<ConfigError>(testing::HasSubstr(text)));
   });
 }
 

@@ -171,6 +171,13 @@ void split_blocks(const at::Tensor& tensor, const std::vector<int64_t>& splits, 
                   c10::SmallVector<std::byte*, 2>& blocks, std::vector<uint64_t>& block_bytes) {
   const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
   const bool evenly = splits.empty();
+  // Each one by itself first: a negative one could make up for one that is too large.
+  for (size_t rank = 0; rank < splits.size(); ++rank) {
+    if (splits[rank] < 0 || splits[rank] > rows) {
+      refuse("all_to_all",
+             fmt::format("the part of rank {} cannot have {} of {} rows", rank, splits[rank], rows));
+    }
+  }
   if (evenly ? rows % size != 0
              : splits.size() != static_cast<size_t>(size) ||
                    std::accumulate(splits.begin(), splits.end(), int64_t{0}) != rows) {
