@@ -127,6 +127,22 @@ TEST(ShmFailure, PollingFindsItToo) {
   });
 }
 
+TEST(ShmFailure, PollingAMessageFindsThatItsPeerHasLeft) {
+  for (const bool is_send : {false, true}) {
+    run_ranks(2, [&](int rank, c10::intrusive_ptr<c10d::Store> store) {
+      ShmRank r{rank, 2, comm::make_shm_backend(store, rank, 2, std::chrono::seconds(60))};
+      if (rank == 1) return;
+      const auto work = is_send ? r.send(torch::ones({5}), 1, 0) : r.recv(torch::zeros({5}), 1, 0);
+      while (!work->isCompleted()) {
+        std::this_thread::yield();
+      }
+      EXPECT_FALSE(work->isSuccess());
+      EXPECT_THAT([&] { std::rethrow_exception(work->exception()); },
+                  ThrowsMessage<CommError>(HasSubstr("rank 1 left the group")));
+    });
+  }
+}
+
 TEST(ShmFailure, WrongArgumentsLeaveTheGroupWhole) {
   run_shm_ranks(2, [](const ShmRank& r) {
     EXPECT_THROW(r.all_reduce(torch::zeros({4, 4}).t()), ConfigError);

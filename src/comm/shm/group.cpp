@@ -135,7 +135,7 @@ void Group::wait(const GroupWork& work, Milliseconds timeout) {
   }
 }
 
-void Group::poll() {
+void Group::poll(const GroupWork& work) {
   const Exclusive exclusive(*this);
   if (failure_ != nullptr) {
     return;
@@ -143,7 +143,7 @@ void Group::poll() {
   try {
     // Looking at the peers costs system calls: now and then is enough.
     if (!progress() && ++num_idle_polls_ % 64 == 0) {
-      check_peers(nullptr);
+      check_peers(&work);
     }
   } catch (const Error&) {
     // Kept in failure_.

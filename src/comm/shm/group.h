@@ -36,8 +36,8 @@ class Group {
   void start(c10::intrusive_ptr<MessageWork> work);
   // Blocks until it is done. Throws CommError.
   void wait(const GroupWork& work, Milliseconds timeout);
-  // Does what can be done now, without blocking. What goes wrong is in failure().
-  void poll();
+  // Does what can be done now for an operation, without blocking. What goes wrong is in failure().
+  void poll(const GroupWork& work);
   // What broke the group, or null.
   std::exception_ptr failure() const { return failure_; }
   // Leaves the group; peers that still need this rank are told. Logs operations

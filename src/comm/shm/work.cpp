@@ -12,7 +12,7 @@ GroupWork::GroupWork(std::shared_ptr<Group> group, c10d::OpType type, std::chron
 
 bool GroupWork::isCompleted() {
   if (!done) {
-    group_->poll();
+    group_->poll(*this);
   }
   return done || group_->failure() != nullptr;
 }
