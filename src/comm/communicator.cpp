@@ -33,6 +33,8 @@ std::vector<int> all_ranks(int size) {
 }  // namespace
 
 Communicator comm::make_group(TransportRequest request, std::shared_ptr<Lifeline> lifeline) {
+  request.options.timeout = bounded(request.options.timeout);
+  request.options.connect_timeout = bounded(request.options.connect_timeout);
   const OperationContext where{"connect", request.options.backend, request.rank, request.size,
                                request.options.connect_timeout};
   try {

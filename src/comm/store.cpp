@@ -9,6 +9,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "comm/transport.h"
+
 namespace lockstep {
 namespace {
 
@@ -91,8 +93,8 @@ c10::intrusive_ptr<c10d::Store> open_file_store(const RankMap& map, std::chrono:
 
 c10::intrusive_ptr<c10d::Store> open_store(const RankMap& map, std::chrono::milliseconds timeout) {
   switch (map.rendezvous.kind) {
-    case Rendezvous::Kind::kTcp: return open_tcp_store(map, timeout);
-    case Rendezvous::Kind::kFile: return open_file_store(map, timeout);
+    case Rendezvous::Kind::kTcp: return open_tcp_store(map, comm::bounded(timeout));
+    case Rendezvous::Kind::kFile: return open_file_store(map, comm::bounded(timeout));
     case Rendezvous::Kind::kNone: break;
   }
   throw ConfigError("store",

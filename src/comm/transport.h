@@ -4,6 +4,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,13 @@ struct TransportRequest {
   // In place of comm::host_identity(), so that a test makes many hosts of one.
   std::string host_identity;
 };
+
+// The time limit, or twenty days: one that means "for ever" overflows when it is added to a
+// clock's time, or in the milliseconds that Gloo passes to the system as an int, and would have
+// passed at once.
+inline std::chrono::milliseconds bounded(std::chrono::milliseconds limit) {
+  return std::min<std::chrono::milliseconds>(limit, std::chrono::hours(20 * 24));
+}
 
 // Makes the backend that the options name. Blocks until all ranks are connected.
 // ConfigError: no such backend, or it cannot be used here.

@@ -9,7 +9,7 @@ std::shared_ptr<Work::Impl> Communicator::Impl::new_work(std::string_view operat
   auto work = std::make_shared<Work::Impl>();
   work->group = shared_from_this();
   work->operation = operation;
-  work->timeout = timeout.value_or(request_.options.timeout);
+  work->timeout = comm::bounded(timeout.value_or(request_.options.timeout));
   if (size() > 1) work->told.start(operation);
   return work;
 }

@@ -371,6 +371,28 @@ TEST_P(CommunicatorTest, ATimeoutOfOneCallIsACommError) {
   });
 }
 
+// Added to the time of now, such a limit overflows: each wait that is not over at once would fail.
+TEST_P(CommunicatorTest, ATimeoutMayBeForEver) {
+  constexpr auto kForEver = std::chrono::milliseconds::max();
+  run_group(GetParam(), {.timeout = kForEver, .connect_timeout = kForEver}, [&](Communicator& group) {
+    const int next = (group.rank() + 1) % group.size();
+    const int previous = (group.rank() + group.size() - 1) % group.size();
+    for (int i = 0; i < 50; ++i) {
+      at::Tensor tensor = torch::ones({i == 0 ? 100'000 : 4});
+      group.all_reduce(tensor).wait();
+      group.all_reduce(tensor, ReduceOp::kSum, kForEver).wait();
+      EXPECT_EQ(tensor[0].item<int>(), group.size() * group.size());
+      if (group.size() == 1) continue;
+      at::Tensor received = torch::zeros({4});
+      Work sent = group.send(torch::full({4}, group.rank(), at::kFloat), next, 0, kForEver);
+      group.recv(received, previous, 0, kForEver).wait();
+      sent.wait();
+      EXPECT_EQ(received[0].item<int>(), previous);
+    }
+    group.barrier(kForEver);
+  });
+}
+
 TEST_P(CommunicatorTest, AMeetingIsOverWhenAllAreThere) {
   std::atomic<int> arrived = 0;
   run([&](Communicator& group) {
