@@ -9,6 +9,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "shard/ambient_state.h"
 #include "torch_private/autograd_node.h"
@@ -154,9 +155,13 @@ void set_activation_checkpointing(torch::nn::Module& module, bool enabled) {
 std::vector<at::Tensor> recompute_in_backward(const TensorFunction& function,
                                               const std::vector<at::Tensor>& inputs,
                                               const std::vector<at::Tensor>& parameters) {
+  // A tied parameter has several names and one gradient.
   variable_list trained;
+  std::unordered_set<const c10::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
-    if (parameter.requires_grad()) trained.push_back(parameter);
+    if (parameter.requires_grad() && seen.insert(parameter.unsafeGetTensorImpl()).second) {
+      trained.push_back(parameter);
+    }
   }
   const bool has_inputs = std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) {
     return input.defined() && input.requires_grad();

@@ -100,6 +100,27 @@ TEST(ActivationCheckpoint, GivesTheSameGradients) {
   }
 }
 
+// One weight under two names of one unit: both uses count, each of them once.
+struct TiedUnitImpl : torch::nn::Module {
+  TiedUnitImpl()
+      : encoder(register_parameter("encoder", formula({8, 8}, 3))),
+        decoder(register_parameter("decoder", encoder)) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    return torch::matmul(torch::tanh(torch::matmul(x, encoder)), decoder.t());
+  }
+  torch::Tensor encoder, decoder;
+};
+
+TEST(ActivationCheckpoint, CountsATiedWeightOnce) {
+  TiedUnitImpl plain;
+  ASSERT_EQ(plain.parameters().size(), 2u) << "under both names";
+  Sharded<TiedUnitImpl> checkpointed;
+  set_activation_checkpointing(*checkpointed);
+  plain.forward(formula({4, 8}, 1)).square().mean().backward();
+  checkpointed->forward(formula({4, 8}, 1)).square().mean().backward();
+  EXPECT_TRUE(same_bits(checkpointed->encoder.grad(), plain.encoder.grad()));
+}
+
 TEST(ActivationCheckpoint, DropsTheSameElements) {
   TupleNet plain(16, 3, 0.5), checkpointed(16, 3, 0.5);
   set_activation_checkpointing(*checkpointed);
