@@ -30,7 +30,8 @@ struct WeightAverageOptions {
 // The exponential moving average of a model's weights:
 //   average = decay * average + (1 - decay) * weights
 // The first update copies. Equals torch.optim.swa_utils.AveragedModel with
-// get_ema_multi_avg_fn. Averages live on the weights' devices and have their dtypes.
+// get_ema_multi_avg_fn. Averages live on the weights' devices and have their dtypes, but
+// float32 for weights of 16 bits, which would round most updates away.
 //
 // Equal weights on all ranks give equal averages; nothing is communicated. Holds the
 // model's parameter and buffer tensors, not the model. One thread at a time.
@@ -77,8 +78,9 @@ class WeightAverage {
  private:
   struct Entry {
     std::string name;
-    at::Tensor weight;   // the model's
-    at::Tensor average;  // ours
+    at::Tensor weight;    // the model's
+    at::Tensor average;   // ours
+    at::Tensor replaced;  // the model's, while an average of another dtype is in the model
     bool is_buffer = false;
   };
 

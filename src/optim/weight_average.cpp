@@ -21,6 +21,11 @@ void check_options(const WeightAverageOptions& options) {
   optim::require_at_least(0, kWhat, "start_step", options.start_step);
 }
 
+// 16 bits have no room for an average: with a decay of 0.999 each change is rounded away.
+c10::ScalarType average_dtype(c10::ScalarType weight) {
+  return weight == at::kHalf || weight == at::kBFloat16 ? at::kFloat : weight;
+}
+
 struct Pairs {
   std::vector<at::Tensor> averages;
   std::vector<at::Tensor> weights;
@@ -43,7 +48,12 @@ WeightAverage::WeightAverage(const torch::nn::Module& module, const WeightAverag
   check_options(options);
   const auto add = [this](const NamedTensors& tensors, bool is_buffer) {
     for (const auto& [name, tensor] : tensors) {
-      entries_.push_back({name, tensor, tensor.detach().clone(), is_buffer});
+      entries_.push_back({.name = name,
+                          .weight = tensor,
+                          .average = tensor.detach().to(average_dtype(tensor.scalar_type()),
+                                                        /*non_blocking=*/false, /*copy=*/true),
+                          .replaced = {},
+                          .is_buffer = is_buffer});
     }
   };
   add(named_parameters(module), false);
@@ -74,16 +84,23 @@ void WeightAverage::update() {
     }
     Pairs& pairs = groups[{entry.average.device().str(), entry.average.scalar_type()}];
     pairs.averages.push_back(entry.average);
-    pairs.weights.push_back(entry.weight);
+    pairs.weights.push_back(entry.weight.to(entry.average.scalar_type()));
   }
   for (auto& [key, pairs] : groups) move_towards(pairs, current_decay());
   ++updates_;
 }
 
+// In place: the weights may be views of a flat buffer. An average of the weights' dtype changes
+// places with them; one with more bits would lose them, so the weights are kept beside it.
 void WeightAverage::exchange() {
   const torch::NoGradGuard no_grad;
   for (Entry& entry : entries_) {
-    // In place: the weights may be views of a flat buffer.
+    if (entry.average.scalar_type() != entry.weight.scalar_type()) {
+      const at::Tensor weight = swapped_ ? at::Tensor() : entry.weight.detach().clone();
+      entry.weight.copy_(swapped_ ? entry.replaced : entry.average);
+      entry.replaced = weight;
+      continue;
+    }
     const at::Tensor weight = entry.weight.detach().clone();
     entry.weight.copy_(entry.average);
     entry.average.copy_(weight);

@@ -118,6 +118,33 @@ TEST(WeightAverage, SwapsInAndOut) {
   EXPECT_TRUE(test::same_bits(weight, live));
 }
 
+// A weight that moves to 2: in 16 bits each thousandth of the way would be rounded away.
+TEST(WeightAverage, MovesWithWeightsOf16Bits) {
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    torch::nn::Linear model(4, 4);
+    model->to(dtype);
+    const torch::NoGradGuard no_grad;
+    model->weight.fill_(1);
+    WeightAverage average(*model, {.decay = 0.999});
+    average.update();
+    model->weight.fill_(2);
+    double expected = 1;
+    for (int step = 0; step < 1000; ++step) {
+      average.update();
+      expected = 0.999 * expected + 0.001 * 2;
+    }
+    const auto averaged = find(average.state(), "weight").clone();
+    EXPECT_EQ(averaged.scalar_type(), at::kFloat);
+    EXPECT_NEAR(averaged[0][0].item<double>(), expected, 1e-4);
+    {
+      const auto scope = average.swap_in();
+      EXPECT_TRUE(test::same_bits(model->weight, averaged.to(dtype)));
+    }
+    EXPECT_TRUE(test::same_bits(model->weight, torch::full({4, 4}, 2, dtype)));
+    EXPECT_TRUE(test::same_bits(find(average.state(), "weight"), averaged)) << "evaluating rounds nothing";
+  }
+}
+
 TEST(WeightAverage, SharedWeightsComeBack) {
   torch::nn::Linear layer(2, 2);
   torch::nn::Sequential model(layer, layer);
