@@ -265,4 +265,10 @@ class Json {
       value_;
 };
 
+// A number that is saved and read back as it is: NaN and the infinities, which JSON lacks (dump()
+// prints null), are the texts "nan", "inf" and "-inf".
+Json exact_number(double value);
+// JsonError: neither a number nor one of these texts.
+double exact_number_of(const Json& value);
+
 }  // namespace lockstep

@@ -1,6 +1,8 @@
 #include <lockstep/json.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
@@ -388,6 +390,19 @@ bool Json::equal(const Json& a, const Json& b) {
 
 std::ostream& operator<<(std::ostream& out, const Json& value) {
   return out << value.dump(Json::Print{.replace_invalid = true});
+}
+
+Json exact_number(double value) {
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+double exact_number_of(const Json& value) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (value == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (value == "inf") return kInfinity;
+  if (value == "-inf") return -kInfinity;
+  return value.get<double>();
 }
 
 }  // namespace lockstep

@@ -69,7 +69,9 @@ bool ReduceOnPlateau::observe(double metric, torch::optim::Optimizer& optimizer)
 }
 
 Json ReduceOnPlateau::state() const {
-  return {{"best", best_}, {"misses", misses_}, {"cooldown_left", cooldown_left_}};
+  return {{"best", best_ ? exact_number(*best_) : Json()},
+          {"misses", misses_},
+          {"cooldown_left", cooldown_left_}};
 }
 
 void ReduceOnPlateau::load_state(const Json& state) {
@@ -77,7 +79,7 @@ void ReduceOnPlateau::load_state(const Json& state) {
   int64_t misses = 0;
   int64_t cooldown_left = 0;
   optim::read_saved("the schedule 'plateau'", [&] {
-    if (!state.at("best").is_null()) best = state.at("best").get<double>();
+    if (!state.at("best").is_null()) best = exact_number_of(state.at("best"));
     state.at("misses").get_to(misses);
     state.at("cooldown_left").get_to(cooldown_left);
   });

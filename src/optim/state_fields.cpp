@@ -4,26 +4,8 @@
 #include <lockstep/error.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 namespace lockstep::optim {
-
-Json to_value(double number) {
-  if (std::isnan(number)) return "nan";
-  if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
-  return number;
-}
-
-void from_value(const Json& value, double& number) {
-  if (value == "nan") {
-    number = std::numeric_limits<double>::quiet_NaN();
-  } else if (value == "inf" || value == "-inf") {
-    number = std::numeric_limits<double>::infinity() * (value == "inf" ? 1 : -1);
-  } else {
-    value.get_to(number);
-  }
-}
 
 void FieldWriter::operator()(const char* name, const at::Tensor& tensor) {
   if (!tensor.defined()) return;

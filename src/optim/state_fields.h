@@ -12,8 +12,8 @@
 
 namespace lockstep::optim {
 
-// Numbers and options to JSON and back; NaN and infinity, which JSON lacks, as text.
-Json to_value(double number);
+// Numbers and options to JSON and back.
+inline Json to_value(double number) { return exact_number(number); }
 inline Json to_value(bool flag) { return flag; }
 inline Json to_value(int64_t number) { return number; }
 inline Json to_value(const std::tuple<double, double>& pair) { return pair; }
@@ -22,7 +22,7 @@ Json to_value(const std::optional<T>& value) {
   return value;
 }
 
-void from_value(const Json& value, double& number);
+inline void from_value(const Json& value, double& number) { number = exact_number_of(value); }
 inline void from_value(const Json& value, bool& flag) { value.get_to(flag); }
 inline void from_value(const Json& value, int64_t& number) { value.get_to(number); }
 inline void from_value(const Json& value, std::tuple<double, double>& pair) { value.get_to(pair); }

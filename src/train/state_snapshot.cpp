@@ -72,16 +72,9 @@ void restore_callbacks(const Json& states, const std::vector<std::shared_ptr<Cal
   }
 }
 
-// NaN and infinities are no JSON.
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", value)); }
-
-double number_of(const Json& value) {
-  return value.is_string() ? std::stod(value.get<std::string>()) : value.get<double>();
-}
-
 Json numbers(const std::map<std::string, double>& values) {
   Json result = Json::object();
-  for (const auto& [name, value] : values) result[name] = number(value);
+  for (const auto& [name, value] : values) result[name] = exact_number(value);
   return result;
 }
 
@@ -172,7 +165,7 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
   metadata["iteration"] = state.result.iteration;
   metadata["epochs_done"] = state.epochs_done;
   metadata["metrics"] = numbers(state.result.metrics);
-  metadata["best_validation"] = number(state.best_validation);
+  metadata["best_validation"] = exact_number(state.best_validation);
   metadata["config"] = Json::parse(config);
   return snapshot;
 }
@@ -194,13 +187,13 @@ void restore_snapshot(const Reader& reader, TrainState& state, const World& worl
   state.result.step = reader.step();
   metadata.at("iteration").get_to(state.result.iteration);
   for (const auto& [name, value] : metadata.at("metrics").items()) {
-    state.result.metrics[name] = number_of(value);
+    state.result.metrics[name] = exact_number_of(value);
   }
   metadata.at("epochs_done").get_to(state.epochs_done);
   // Who asks for more epochs than were asked for then wants it to go on.
   const bool same_end = metadata.at("config").value("max_iter", -1) == state.max_iter;
   state.stopped = same_end ? metadata.value("stopped", "") : "";
-  state.best_validation = number_of(metadata.at("best_validation"));
+  state.best_validation = exact_number_of(metadata.at("best_validation"));
   restore_data(metadata.at("data"), state.data);
   // The sums of all ranks, once.
   if (world.is_main()) state.sums.load_totals(metadata.at("epoch_sums"));

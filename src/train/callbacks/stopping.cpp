@@ -43,7 +43,7 @@ void EarlyStopping::reset() {
 
 std::string EarlyStopping::state() const {
   Json state = {{"misses", misses_}};
-  if (best_) state["best"] = *best_;
+  if (best_) state["best"] = exact_number(*best_);
   return state.dump();
 }
 
@@ -51,7 +51,7 @@ void EarlyStopping::load_state(const std::string& text) {
   const Json state = Json::parse(text);
   state.at("misses").get_to(misses_);
   best_.reset();
-  if (state.contains("best")) best_ = state.at("best").get<double>();
+  if (state.contains("best")) best_ = exact_number_of(state.at("best"));
 }
 
 StopAtTarget::StopAtTarget(std::string monitor, double target, int64_t patience)
