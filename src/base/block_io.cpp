@@ -43,20 +43,19 @@ class PlainIo final : public BlockIo {
 
 class UringIo final : public BlockIo {
  public:
-  UringIo(int fd, const BlockIoOptions& options, int& error) : fd_(fd), options_(options) {
-    const auto depth = static_cast<unsigned>(options.queue_depth);
-    error = -::io_uring_queue_init(depth, &ring_, 0);
-    is_open_ = error == 0;
-    pieces_.resize(depth);
+  UringIo(int fd, const BlockIoOptions& options, int& error)
+      : fd_(fd), options_(options), pieces_(static_cast<size_t>(options.queue_depth)) {
+    error = open();
   }
-  ~UringIo() override {
-    if (is_open_) ::io_uring_queue_exit(&ring_);
-  }
+  ~UringIo() override { close(); }
   UringIo(const UringIo&) = delete;
   UringIo& operator=(const UringIo&) = delete;
 
   int move(Direction direction, void* memory, int64_t offset, int64_t bytes) override {
     Piece rest{static_cast<char*>(memory), offset, bytes};
+    if (!is_open_) {
+      if (const int error = open(); error != 0) return error;
+    }
     std::vector<size_t> idle;
     for (size_t slot = 0; slot < pieces_.size(); ++slot) idle.push_back(slot);
     int error = 0;
@@ -73,13 +72,41 @@ class UringIo final : public BlockIo {
       if (idle.size() == pieces_.size()) return error;
       const int submitted = ::io_uring_submit_and_wait(&ring_, 1);
       if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY) {
+        abandon();
         return -submitted;
       }
+      if (submitted > 0) in_flight_ += submitted;
       reap(direction, idle, error);
     }
   }
 
  private:
+  int open() {
+    const int error = -::io_uring_queue_init(static_cast<unsigned>(options_.queue_depth), &ring_, 0);
+    is_open_ = error == 0;
+    in_flight_ = 0;
+    return error;
+  }
+
+  void close() {
+    if (is_open_) ::io_uring_queue_exit(&ring_);
+    is_open_ = false;
+  }
+
+  // When the kernel takes no more: waits for what it has, whose memory is the caller's, and drops
+  // what it has not taken, which a later call would submit.
+  void abandon() {
+    io_uring_cqe* completion = nullptr;
+    while (in_flight_ > 0) {
+      const int error = ::io_uring_wait_cqe(&ring_, &completion);
+      if (error == -EINTR || error == -EAGAIN) continue;
+      if (error != 0) break;  // the ring itself is broken
+      ::io_uring_cqe_seen(&ring_, completion);
+      --in_flight_;
+    }
+    close();
+  }
+
   void prepare(Direction direction, size_t slot) {
     const Piece& piece = pieces_[slot];
     // There is an entry: no more pieces are on their way than the ring has.
@@ -100,6 +127,7 @@ class UringIo final : public BlockIo {
       const auto slot = static_cast<size_t>(::io_uring_cqe_get_data64(completion));
       const int result = completion->res;
       ::io_uring_cqe_seen(&ring_, completion);
+      --in_flight_;
       Piece& piece = pieces_[slot];
       if (result == -EINTR || result == -EAGAIN) {
         prepare(direction, slot);
@@ -123,6 +151,7 @@ class UringIo final : public BlockIo {
   const BlockIoOptions options_;
   io_uring ring_{};
   bool is_open_ = false;
+  int in_flight_ = 0;          // pieces that the kernel has
   std::vector<Piece> pieces_;  // on their way, by slot
 };
 

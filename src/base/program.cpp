@@ -32,13 +32,25 @@ void wait_for(pollfd* fds, nfds_t count, Clock::time_point deadline) {
   ::poll(fds, count, static_cast<int>(std::max<int64_t>(left, 0)));
 }
 
-bool read_until(Clock::time_point deadline, const ChildProcess& child, std::array<Pipe, 2>& pipes,
+// Where the kernel has no pidfd to wait on.
+constexpr std::chrono::milliseconds kPollPeriod{10};
+
+bool read_until(Clock::time_point deadline, ChildProcess& child, std::array<Pipe, 2>& pipes,
                 std::array<std::string*, 2> texts) {
   std::array<pollfd, 3> fds{{{pipes[0].read_end.get(), POLLIN, 0},
                              {pipes[1].read_end.get(), POLLIN, 0},
                              {child.exit_fd(), POLLIN, 0}}};
   while (true) {
-    wait_for(fds.data(), fds.size(), deadline);
+    // Looked at before the streams: what an ended process has written is in them.
+    bool has_ended = false;
+    if (child.exit_fd() < 0) {
+      has_ended = child.poll_exit();
+      const auto next_look = Clock::now() + (has_ended ? std::chrono::milliseconds(0) : kPollPeriod);
+      wait_for(fds.data(), fds.size(), std::min(deadline, next_look));
+    } else {
+      wait_for(fds.data(), fds.size(), deadline);
+      has_ended = fds[2].revents != 0;
+    }
     bool read = false;
     for (size_t i = 0; i < 2; ++i) {
       if (fds[i].revents == 0) continue;
@@ -47,7 +59,7 @@ bool read_until(Clock::time_point deadline, const ChildProcess& child, std::arra
     }
     // The process may leave a child behind that keeps the streams open: its own end
     // counts, once nothing is left to read.
-    if (!read && fds[2].revents != 0) return true;
+    if (!read && has_ended) return true;
     if (!read && Clock::now() >= deadline) return false;
   }
 }

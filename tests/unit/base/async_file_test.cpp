@@ -3,9 +3,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -17,12 +14,14 @@
 #include <vector>
 
 #include "support/config_error.h"
+#include "support/refused_calls.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::base {
 namespace {
 
 using test::error_of;
+using test::refuse_call;
 using test::TemporaryFolder;
 using testing::HasSubstr;
 
@@ -142,24 +141,35 @@ TEST(BlockIo, GivesTheKernelsReason) {
   EXPECT_EQ(make_plain_io(fd.get(), {})->move(BlockIo::Direction::kWrite, memory.get(), 0, kBlock), ENOSPC);
 }
 
-// As containers do it: the call fails with EPERM. Holds for the thread that calls this, and
-// for those that it starts.
-void forbid_uring() {
-  sock_filter code[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (EPERM & SECCOMP_RET_DATA)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  sock_fprog program{.len = std::size(code), .filter = code};
-  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0), 0);
+// The first call submits all blocks but one, and the call with that one is refused: a later move
+// must not submit it, whose memory may be gone.
+TEST(BlockIo, LeavesNothingOnItsWayWhenTheKernelTakesNoMore) {
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder.path() / "blocks";
+  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT, 0600));
+  const Memory content = filled(4 * kBlock, 1);
+  ASSERT_EQ(::pwrite(fd.get(), content.get(), 4 * kBlock, 0), 4 * kBlock);
+  int error = 0;
+  const auto uring = make_uring_io(fd.get(), {.block_bytes = kBlock, .queue_depth = 3}, error);
+  ASSERT_NE(uring, nullptr) << std::strerror(error);
+  const Memory failed = aligned(4 * kBlock);
+  std::thread([&] {
+    refuse_call({.number = __NR_io_uring_enter, .error = EIO, .second_argument = 1});
+    EXPECT_EQ(uring->move(BlockIo::Direction::kRead, failed.get(), 0, 4 * kBlock), EIO);
+  }).join();
+  std::memset(failed.get(), 0x5a, 4 * kBlock);
+  const Memory whole = aligned(4 * kBlock);
+  EXPECT_EQ(uring->move(BlockIo::Direction::kRead, whole.get(), 0, 4 * kBlock), 0);
+  EXPECT_EQ(std::memcmp(whole.get(), content.get(), 4 * kBlock), 0);
+  const std::vector<char> untouched(4 * kBlock, 0x5a);
+  EXPECT_EQ(std::memcmp(failed.get(), untouched.data(), untouched.size()), 0)
+      << "memory of the call that failed was written to later";
 }
 
 TEST(AsyncFile, DoesWithoutIoUringWhereItIsForbidden) {
   const TemporaryFolder folder;
   std::thread([&] {
-    forbid_uring();
+    refuse_call({.number = __NR_io_uring_setup, .error = EPERM});
     AsyncFile file(folder.path(), 16 * kBlock, {.block_bytes = 2 * kBlock, .queue_depth = 4});
     EXPECT_FALSE(file.uses_uring());
     expect_round_trip(file);

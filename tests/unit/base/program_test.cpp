@@ -2,6 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+
+#include "support/refused_calls.h"
 
 namespace lockstep::base {
 namespace {
@@ -41,6 +48,19 @@ TEST(ProgramTest, WaitsForNobodyThatTheProgramLeavesBehind) {
 
 TEST(ProgramTest, KillsWhatTakesTooLong) {
   EXPECT_EQ(run_program(shell_options("exec sleep 1000"), milliseconds(50)).has_value(), false);
+}
+
+TEST(ProgramTest, NoticesTheEndOnAKernelWithoutPidfd) {
+  std::thread([] {
+    test::refuse_call({.number = SYS_pidfd_open, .error = ENOSYS});  // before 5.3
+    ASSERT_EQ(::syscall(SYS_pidfd_open, ::getpid(), 0), -1);
+    // A child that keeps the streams open: only the program's own end can be noticed.
+    const auto result = run_program(shell_options("echo done; sleep 1000 & exit 3"), minutes(1));
+    ASSERT_TRUE(result);
+    EXPECT_EQ(result->output, "done\n");
+    EXPECT_EQ(result->state.code, 3);
+    EXPECT_FALSE(run_program(shell_options("exec sleep 1000"), milliseconds(50)));
+  }).join();
 }
 
 TEST(ProgramTest, FindsProgramsByPath) {
