@@ -64,8 +64,8 @@ EngineReport::EngineReport(const DeepSpeedConfig& config, const Communicator& gr
     : config_(config), group_(group), is_main_(group.rank() == 0), device_(device) {
   if (!is_main_) return;
   if (config.flops_profiler.enabled) profiler_.emplace(config.flops_profiler, model, device);
-  if (config.tensorboard.enabled) monitors_.push_back(open_monitor("tensorboard", config.tensorboard));
-  if (config.csv_monitor.enabled) monitors_.push_back(open_monitor("csv", config.csv_monitor));
+  if (config.tensorboard.enabled) monitors_.add(open_monitor("tensorboard", config.tensorboard));
+  if (config.csv_monitor.enabled) monitors_.add(open_monitor("csv", config.csv_monitor));
 }
 
 EngineReport::~EngineReport() {
@@ -73,13 +73,7 @@ EngineReport::~EngineReport() {
     group_.impl()->stop_observing(*comms_);
     comms_->log_summary();
   }
-  for (const auto& monitor : monitors_) {
-    try {
-      monitor->close(std::uncaught_exceptions() > 0 ? RunStatus::kFailed : RunStatus::kFinished);
-    } catch (const std::exception& error) {
-      base::log_warning(kReportComponent, "a monitor could not be closed: {}", error.what());
-    }
-  }
+  monitors_.close(std::uncaught_exceptions() > 0 ? RunStatus::kFailed : RunStatus::kFinished);
 }
 
 void EngineReport::say_configuration(const DeepSpeedConfig::BatchTriple& batch) const {
@@ -217,7 +211,7 @@ void EngineReport::write_monitors(const StepFacts& facts) {
     scalars.push_back({"Train/Samples/elapsed_time_ms_backward_allreduce", reduce});
     scalars.push_back({"Train/Samples/elapsed_time_ms_step", milliseconds(StepPhase::kStep)});
   }
-  for (const auto& monitor : monitors_) monitor->write_scalars(scalars, facts.samples);
+  monitors_.write_scalars(scalars, facts.samples);
 }
 
 }  // namespace lockstep::engine

@@ -3,7 +3,7 @@
 #include <c10/core/Device.h>
 #include <lockstep/deepspeed_config.h>
 #include <lockstep/sharded_model.h>
-#include <lockstep/tracker.h>
+#include <lockstep/tracker_set.h>
 
 #include <array>
 #include <chrono>
@@ -85,7 +85,7 @@ class EngineReport {
   const Communicator group_;
   const bool is_main_;
   const c10::Device device_;
-  std::vector<std::unique_ptr<Tracker>> monitors_;
+  TrackerSet monitors_;                    // on rank 0; what they cannot write ends no training
   std::optional<FlopsProfiler> profiler_;  // on rank 0
   std::shared_ptr<CommsLogger> comms_;
   std::array<std::chrono::nanoseconds, 4> times_{};  // of this step, by phase

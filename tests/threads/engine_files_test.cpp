@@ -12,6 +12,7 @@
 #include "support/deepspeed_files.h"
 #include "support/group_case.h"
 #include "support/temporary_folder.h"
+#include "unit/track/file_size_limit.h"
 
 namespace lockstep {
 namespace {
@@ -116,6 +117,21 @@ TEST(EngineFilesTest, MonitorsWriteOnRank0) {
   EXPECT_THAT(text.str(), HasSubstr("\n8,")) << "by samples of all ranks";
   EXPECT_THAT(text.str(), HasSubstr("\n24,"));
   EXPECT_FALSE(std::filesystem::is_empty(folder.path() / "events"));
+}
+
+TEST(EngineFilesTest, AMonitorThatCannotWriteEndsNothing) {
+  const test::TemporaryFolder folder;
+  run_group({"gloo", {0}}, [&](Communicator& group) {
+    const auto config = DeepSpeedConfig::from_text(
+        R"({"train_batch_size": 4, "optimizer": {"type": "Adam"},
+            "csv_monitor": {"enabled": true, "job_name": "csv", "output_path": ")" +
+            folder.path().string() + R"("}})",
+        "ds.json");
+    const track::FileSizeLimit full_disk(16);
+    losses_of(config, group, 4, 3);
+  });
+  EXPECT_LE(std::filesystem::file_size(folder.path() / "csv" / "metrics.csv"), 16u)
+      << "it could write after all";
 }
 
 }  // namespace
