@@ -85,6 +85,20 @@ def test_terminated_while_waiting_leaves_an_open_job(make_job):
 # --- while workers run
 
 
+def test_workers_that_a_signal_ends_are_no_success(make_job, network):
+    """Those of node 0 have ended well; the signal to node 1 is there before the job's word to stop."""
+    job = make_job(2)
+    launchers = job.start_all()
+    events = job.wait_for_generation(0)
+    for event in _of_node(events, 0):
+        job.order_failure(0, event["rank"], 0)
+    job.wait_until_gone(_of_node(events, 0))
+    network.set_links(delay=0.2)
+    launchers[1].kill(signal.SIGTERM)
+    assert job.wait() == [TERMINATED] * 2, job.story()
+    job.check(failures=0)
+
+
 @pytest.mark.parametrize("node", [1, 2])
 def test_killed_launcher_ends_a_job_of_fixed_size(make_job, node):
     """Its workers and what they started end with it."""

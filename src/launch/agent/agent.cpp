@@ -178,9 +178,10 @@ void Agent::on_worker_exit(int local_rank) {
   if (stopping_) {
     stopping_ = false;
     membership_->stopped(generation);
-  } else if (!failure_told_) {
+  } else if (!failure_told_ && workers_->all_succeeded()) {
     membership_->succeeded(generation);
   }
+  // Else a signal to this launcher has ended them, and the job's word to stop is on its way.
 }
 
 void Agent::await_cause(int local_rank) {

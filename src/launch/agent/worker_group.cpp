@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -176,6 +177,12 @@ void WorkerGroup::on_exit_event(int local_rank) {
   if (worker.err) worker.err->finish();
   if (--running_ == 0) kill_leftovers(mark_);
   on_exit_(local_rank);
+}
+
+bool WorkerGroup::all_succeeded() const {
+  return std::all_of(workers_.begin(), workers_.end(), [](const std::unique_ptr<Worker>& worker) {
+    return worker->process->ended() && worker->process->exit_state().success();
+  });
 }
 
 void WorkerGroup::send_signal(int signal) {

@@ -55,6 +55,8 @@ class WorkerGroup {
   // To every worker itself, not to what it has started: those know nothing of it.
   void notify(int signal);
   size_t running() const { return running_; }
+  // Whether all have ended, and well.
+  bool all_succeeded() const;
   bool ended(int local_rank) const { return workers_[local_rank]->process->ended(); }
   const base::ExitState& exit_state(int local_rank) const {
     return workers_[local_rank]->process->exit_state();

@@ -178,6 +178,11 @@ Member* Coordinator::participant(MemberId id, int generation) {
 void Coordinator::succeeded(Time now, MemberId id, int generation) {
   Member* member = participant(id, generation);
   if (member == nullptr || member->stopped) return;
+  // Workers that end well after a signal to their launcher were ended by it.
+  if (member->leaving && phase_ == Phase::kStopping) {
+    stopped(now, id, generation);
+    return;
+  }
   member->succeeded = true;
   if (all_succeeded()) {
     finish(outcome_of(JobOutcome::Kind::kSuccess, "", restarts_));

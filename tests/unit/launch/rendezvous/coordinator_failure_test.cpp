@@ -175,6 +175,20 @@ TEST(CoordinatorFailureTest, ALeaverThatIsNeededEndsTheJob) {
   EXPECT_EQ(job.finishes[2].at(0).kind, Kind::kStopped);
 }
 
+// As when a scheduler ends all launchers of a job at once.
+TEST(CoordinatorFailureTest, WorkersThatEndWellAfterASignalAreNoSuccess) {
+  Job job(nodes(2, 2, 3));
+  job.join(1);
+  job.join(2);
+  job.leave(2, SIGTERM);
+  job.leave(1, SIGTERM);
+  job.succeed(2);
+  job.succeed(1);
+  EXPECT_EQ(job.finishes[1].at(0).kind, Kind::kStopped);
+  EXPECT_EQ(job.finishes[1].at(0).status(), 128 + SIGTERM);
+  EXPECT_EQ(job.finishes[2].at(0).kind, Kind::kStopped);
+}
+
 TEST(CoordinatorFailureTest, TheHostTakesTheJobWithIt) {
   Job job(nodes(1, 2, 3));
   job.join(1, std::nullopt, /*host=*/true);
