@@ -20,7 +20,6 @@ find_package(Lockstep @VERSION@ REQUIRED)  # -DCMAKE_PREFIX_PATH=@PREFIX@
 
 add_executable(@NAME@ main.cpp)
 target_link_libraries(@NAME@ PRIVATE lockstep::lockstep)
-set_target_properties(@NAME@ PROPERTIES CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON)
 )";
 
 constexpr std::string_view kMain =
