@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <lockstep/gradient_free.h>
+#include <lockstep/named_tensors.h>
 #include <lockstep/parameter_vector.h>
+#include <lockstep/sharded_model.h>
 #include <signal.h>
 #include <torch/torch.h>
 
@@ -29,6 +31,40 @@ PreemptionOptions signals_to_heed(bool can_save) {
   options.signals = {SIGINT};
   if (can_save) options.signals.insert(options.signals.end(), {SIGTERM, SIGUSR1, SIGUSR2});
   return options;
+}
+
+// The trained weights that this rank has, its shards or all of them.
+NamedTensors trained_weights(const TrainState& state) {
+  NamedTensors weights;
+  if (state.sharded != nullptr) {
+    for (const ShardedModel::Part& part : state.sharded->parameter_parts()) {
+      weights.emplace_back(part.name, part.data);
+    }
+    return weights;
+  }
+  for (const auto& [name, parameter] : named_parameters(*state.model.module())) {
+    if (parameter.requires_grad()) weights.emplace_back(name, parameter);
+  }
+  return weights;
+}
+
+// The first one with a NaN or an infinity in it; empty: none. Waits for the device once.
+std::string first_broken(const NamedTensors& weights) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const torch::NoGradGuard no_grad;
+  std::vector<std::string> names;
+  std::vector<at::Tensor> largest;
+  for (const auto& [name, weight] : weights) {
+    if (weight.numel() == 0 || !(weight.is_floating_point() || weight.is_complex())) continue;
+    names.push_back(name);
+    largest.push_back(at::linalg_vector_norm(weight, kInfinity).to(at::kDouble));
+  }
+  if (names.empty()) return {};
+  const at::Tensor values = at::stack(largest).cpu();
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!std::isfinite(values[static_cast<int64_t>(i)].item<double>())) return names[i];
+  }
+  return {};
 }
 
 }  // namespace
@@ -118,7 +154,9 @@ FitResult FitLoop::run() {
   preemption_.emplace(world_, signals_to_heed(checkpoints_.enabled() || trainer_.preemption_save));
   resume();
   announce();
-  trainer_.model.module()->train();
+  // A model that was evaluated is trained again. In one that trains, what the user has put into
+  // evaluation mode, such as a batch norm, stays there.
+  if (!trainer_.model.module()->is_training()) trainer_.model.module()->train();
   trainer_.begin(Stage::kTrainStart, trainer_.epochs_done);
   const bool is_fresh = trainer_.epochs_done == 0 && first_step_ == 0;
   if (config_.val_every > 0 && config_.val_at_start && is_fresh) validate();
@@ -291,6 +329,20 @@ void FitLoop::check_epoch_so_far() const {
   if (loss != means.values.end()) check_finite(loss->second);
 }
 
+// The loss of a step says nothing of its update. A training that can only resume with broken
+// weights is lost.
+void FitLoop::check_weights() const {
+  on_every_rank(world_, [this] {
+    const std::string name = first_broken(trained_weights(state_));
+    if (name.empty()) return;
+    throw ConfigError(
+        "train",
+        fmt::format("the weights are not finite after step {} ({}), so they are not saved: lower the "
+                    "learning rate, or set clip_grad_norm; the checkpoints before it are kept",
+                    trainer_.result.step, name));
+  });
+}
+
 // A program may ask on one rank alone, and the others would never come.
 void FitLoop::save_on_request() {
   if (!trainer_.save_requested) return;
@@ -305,6 +357,7 @@ void FitLoop::save(bool wait) {
   }
   check_epoch_so_far();
   trainer_.step.settle();
+  check_weights();
   // A validation of other weights says nothing about these.
   std::optional<double> metric;
   if (validated_step_ == trainer_.result.step) metric = trainer_.result.metrics.at("val_loss");

@@ -50,6 +50,8 @@ class FitLoop {
   // Ends training on all ranks where one has asked for it.
   void agree_to_stop();
   void check_epoch_so_far() const;
+  // Before weights are saved. All ranks throw where one has broken ones.
+  void check_weights() const;
   void save(bool wait = false);
   void save_on_request();
   // Until the last state is on disk, or cannot be brought there.

@@ -1,7 +1,10 @@
 // Stages, hooks and callbacks: their order, when they are due, what they see.
 
+#include <fmt/format.h>
 #include <lockstep/c10d.h>
 
+#include <atomic>
+#include <limits>
 #include <mutex>
 
 #include "support/rank_threads.h"
@@ -281,6 +284,86 @@ TEST_F(StagesTest, ASaveThatOneRankAloneAsksForIsRefused) {
   };
   EXPECT_THAT([&] { training_.run(); },
               ThrowsMessage<ConfigError>(HasSubstr("save_checkpoint: rank 1 did not come within")));
+}
+
+// Only its saved states tell an early stopping what was best: an infinity must come back.
+TEST_F(StagesTest, AValidationThatIsInfiniteAtFirstDoesNotPreventResuming) {
+  training_.config.val_every = 1;
+  training_.config.checkpoint_every = 1;
+  training_.config.max_iter = 2;
+  training_.make_callbacks = [] {
+    return std::vector<std::shared_ptr<Callback>>{
+        std::make_shared<EarlyStopping>(EarlyStoppingOptions{.patience = 10})};
+  };
+  training_.loss = [](const Batch& batch, const Model& model) {
+    LossResult result = mse(batch, model);
+    if (!at::GradMode::is_enabled()) result.loss = result.loss + std::numeric_limits<double>::infinity();
+    return result;
+  };
+  EXPECT_EQ(training_.run().result.epochs, 2);
+  training_.config.max_iter = 4;
+  training_.config.resume = "auto";
+  EXPECT_EQ(training_.run().result.epochs, 4);
+}
+
+TEST_F(StagesTest, ABatchNormInEvaluationModeStaysThere) {
+  training_.config.val_every = 1;
+  training_.config.max_iter = 2;
+  torch::nn::BatchNorm1d frozen(4), trained(4);
+  training_.make_model = [&] {
+    return torch::nn::Sequential(torch::nn::Linear(1, 4), frozen, torch::nn::Tanh(), trained,
+                                 torch::nn::Linear(4, 1));
+  };
+  training_.prepare = [&](Trainer&) { frozen->eval(); };
+  training_.run();
+  EXPECT_EQ(frozen->num_batches_tracked.item<int64_t>(), 0);
+  EXPECT_GT(trained->num_batches_tracked.item<int64_t>(), 0);
+  EXPECT_FALSE(frozen->is_training());
+  EXPECT_TRUE(trained->is_training());
+}
+
+TEST_F(StagesTest, AModelInEvaluationModeIsTrained) {
+  training_.batch_norm = true;
+  training_.prepare = [](Trainer& trainer) { trainer.model().module()->eval(); };
+  bool is_training = false;
+  training_.config.callbacks = {at(Stage::kTrainBatchStart, [&](Trainer& trainer) {
+    is_training = trainer.model().module()->children().at(1)->is_training();
+  })};
+  training_.run();
+  EXPECT_TRUE(is_training);
+}
+
+// The loss of the step that breaks them is finite, and only the next one would tell.
+TEST_F(StagesTest, BrokenWeightsAreNotSaved) {
+  for (const int stage : {0, 1, 3}) {
+    training_.ranks = 2;
+    training_.loader.batch_size = 32;  // one step an epoch
+    training_.config = test::quiet_config(folder_.path() / fmt::format("stage{}", stage));
+    training_.config.zero.stage = stage;
+    training_.config.max_iter = 4;
+    training_.config.checkpoint_every = 1;
+    training_.config.checkpoint_keep = 1;
+    std::atomic<double> factor{1};
+    training_.loss = [&](const Batch& batch, const Model& model) {
+      LossResult result = mse(batch, model);
+      result.loss = result.loss * factor.load();
+      return result;
+    };
+    training_.make_callbacks = [&] {
+      return std::vector{at(Stage::kTrainEpochStart, [&](Trainer& trainer) {
+        if (trainer.result().iteration != 3) return;
+        factor = 1e200;
+        set_learning_rates(trainer.optimizer(), {1e200});
+      })};
+    };
+    EXPECT_THAT([&] { training_.run(); },
+                ThrowsMessage<ConfigError>(HasSubstr("the weights are not finite after step 3")))
+        << "stage " << stage;
+    factor = 1;
+    training_.make_callbacks = nullptr;
+    training_.config.resume = "auto";
+    EXPECT_EQ(training_.run().result.epochs, 4) << "from the checkpoint of step 2";
+  }
 }
 
 }  // namespace
