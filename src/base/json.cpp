@@ -399,7 +399,8 @@ Json exact_number(double value) {
 
 double exact_number_of(const Json& value) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  if (value == "nan") return std::numeric_limits<double>::quiet_NaN();
+  // "-nan": as checkpoints had it that fmt wrote.
+  if (value == "nan" || value == "-nan") return std::numeric_limits<double>::quiet_NaN();
   if (value == "inf") return kInfinity;
   if (value == "-inf") return -kInfinity;
   return value.get<double>();

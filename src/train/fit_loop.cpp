@@ -57,7 +57,9 @@ std::string first_broken(const NamedTensors& weights) {
   for (const auto& [name, weight] : weights) {
     if (weight.numel() == 0 || !(weight.is_floating_point() || weight.is_complex())) continue;
     names.push_back(name);
-    largest.push_back(at::linalg_vector_norm(weight, kInfinity).to(at::kDouble));
+    // On one device: some of them may be offloaded.
+    const c10::Device device = largest.empty() ? weight.device() : largest.front().device();
+    largest.push_back(at::linalg_vector_norm(weight, kInfinity).to(device, at::kDouble));
   }
   if (names.empty()) return {};
   const at::Tensor values = at::stack(largest).cpu();

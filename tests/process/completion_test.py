@@ -41,8 +41,10 @@ class Terminal:
         self.run(read)
 
     def run(self, line):
-        """Types a line, and returns the terminal's text up to the end of its command. The shell echoes what is
-        typed, so the word to wait for is put together by the shell."""
+        """Types a line, and returns the terminal's text up to the end of its command.
+
+        The terminal shows what is typed, too. So the line types EN''DED, and ENDED is printed when the command has ended.
+        """
         os.write(self._ours, f"{line}\necho EN''DED\n".encode())
         return self._read("ENDED")
 

@@ -58,6 +58,16 @@ TEST(JsonTest, AnOptionalIsItsValueOrNull) {
   EXPECT_EQ((Json{{"a", std::optional<bool>(false)}}).dump(), R"({"a":false})");
 }
 
+TEST(JsonTest, ExactNumbersComeBack) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double value : {0.1, kInfinity, -kInfinity}) {
+    EXPECT_EQ(exact_number_of(Json::parse(exact_number(value).dump())), value);
+  }
+  EXPECT_TRUE(std::isnan(exact_number_of(exact_number(std::nan("")))));
+  EXPECT_TRUE(std::isnan(exact_number_of("-nan"))) << "of an older checkpoint";
+  EXPECT_THROW(exact_number_of("much"), JsonError);
+}
+
 TEST(JsonTest, NumbersKeepTheirBits) {
   for (const double number : {0.1, 1e-320, -1.7976931348623157e308, 1.0, 123456789.123456789}) {
     EXPECT_EQ(Json::parse(Json(number).dump()).get<double>(), number);
