@@ -29,7 +29,7 @@
 #include "base/unique_fd.h"
 #include "launch/rendezvous/coordinator_server.h"
 #include "launch/rendezvous/join.h"
-#include "launch/rendezvous/token.h"
+#include "base/job_token.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -145,7 +145,7 @@ void SimulatedLauncher::finish(const JobOutcome& outcome) {
 int run(int launchers, int processes) {
   raise_open_files();
   RendezvousOptions options;
-  options.token = make_token();
+  options.token = base::make_token();
   options.min_nodes = options.max_nodes = launchers;
   // Thousands of launchers share one loop here: the silence of one means nothing.
   options.heartbeat_timeout = std::chrono::seconds(30);

@@ -13,7 +13,9 @@ class Store;
 
 namespace lockstep {
 
-// Opens the store that a job's ranks meet at. Blocks until it is reachable and, on
+// Opens c10d's store at the place where a job's ranks meet, for jobs with Python ranks: it is open
+// to everyone who can reach its port (docs/security.md). Communicator::connect() uses another
+// one, where the ranks have a secret. Blocks until it is reachable and, on
 // the rank that hosts it, until all ranks came. CommError tells the address, who is
 // expected to host it, and what was tried; ConfigError: no rendezvous, or a file
 // that cannot be used.

@@ -31,6 +31,17 @@ struct Rendezvous {
   // kTcp, rank 0: an inherited listening socket already bound to `port`, or -1.
   int listen_fd = -1;
 
+  // kTcp: the secret by which the ranks know each other, docs/security.md.
+  enum class Secret {
+    kNone,       // they have none: the store is c10d's and open to the network
+    kInherited,  // their launcher has written it to the descriptor key_fd
+    kToken,      // LOCKSTEP_JOB_TOKEN of the environment
+    kKeyFile     // rank 0 writes it to a file called key_name, which only its user may read
+  };
+  Secret secret = Secret::kNone;
+  int key_fd = -1;
+  std::string key_name;
+
   // "tcp://address:port", "file:///path" or "none".
   std::string to_string() const;
 };

@@ -50,13 +50,15 @@ void sync_folder(const std::filesystem::path& folder) {
 
 }  // namespace
 
-void publish_file(const std::filesystem::path& path, std::string_view content) {
-  publish_file(path, [&](const Append& append) { append(content); });
+void publish_file(const std::filesystem::path& path, std::string_view content, mode_t mode) {
+  publish_file(
+      path, [&](const Append& append) { append(content); }, mode);
 }
 
-void publish_file(const std::filesystem::path& path, const std::function<void(const Append&)>& write) {
+void publish_file(const std::filesystem::path& path, const std::function<void(const Append&)>& write,
+                  mode_t mode) {
   TemporaryFile temporary(fmt::format("{}.{}.tmp", path.string(), ::getpid()));
-  UniqueFd fd(::open(temporary.path().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  UniqueFd fd(::open(temporary.path().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
   if (!fd) fail(path, "open");
   write([&](std::string_view part) { write_all(fd.get(), part, path); });
   if (::fsync(fd.get()) != 0) fail(path, "fsync");

@@ -39,4 +39,14 @@ Rendezvous choose_rendezvous(const Variables& variables, const std::optional<Ren
   variables.fail(fmt::format("the ranks do not know where to meet, {}; {}", missing, defaults.hint), shown);
 }
 
+void set_own_secret(const Variables& variables, const std::string& key_name, Rendezvous& meeting) {
+  if (meeting.kind != Rendezvous::Kind::kTcp) return;
+  if (variables.text("LOCKSTEP_JOB_TOKEN")) {
+    meeting.secret = Rendezvous::Secret::kToken;
+  } else {
+    meeting.secret = Rendezvous::Secret::kKeyFile;
+    meeting.key_name = key_name;
+  }
+}
+
 }  // namespace lockstep::cluster

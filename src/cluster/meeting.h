@@ -37,4 +37,8 @@ struct MeetingDefaults {
 Rendezvous choose_rendezvous(const Variables& variables, const std::optional<Rendezvous>& init_method,
                              int world_size, const MeetingDefaults& defaults, const Names& names);
 
+// For ranks that a foreign launcher started: the token that the user gave all of them, or one
+// that rank 0 writes to a file of this name.
+void set_own_secret(const Variables& variables, const std::string& key_name, Rendezvous& meeting);
+
 }  // namespace lockstep::cluster

@@ -61,7 +61,11 @@ Rendezvous mpi_rendezvous(const Evidence& evidence, const MpiNames& names, const
   if (one_node) defaults.address = "127.0.0.1";
   if (!map.job_id.empty()) defaults.port = derived_port("mpi/" + map.job_id);
   defaults.hint = "give it to all ranks (OpenMPI: -x NAME=value, MPICH: -genv NAME value)";
-  return choose_rendezvous(evidence.variables, evidence.init_method, map.world_size, defaults, names.all());
+  Rendezvous meeting =
+      choose_rendezvous(evidence.variables, evidence.init_method, map.world_size, defaults, names.all());
+  set_own_secret(evidence.variables, fmt::format("mpi-{}-{}-{}", map.job_id, meeting.address, meeting.port),
+                 meeting);
+  return meeting;
 }
 
 }  // namespace

@@ -150,8 +150,12 @@ Rendezvous step_rendezvous(const Evidence& evidence, const RankMap& step, int wo
   }
   // One node needs no name service.
   const std::string address = step.num_nodes == 1 ? "127.0.0.1" : step.nodes.front();
-  return choose_rendezvous(variables, evidence.init_method, world_size,
-                           {.address = address, .port = port_of(step.job_id), .hint = ""}, {});
+  Rendezvous meeting = choose_rendezvous(variables, evidence.init_method, world_size,
+                                         {.address = address, .port = port_of(step.job_id), .hint = ""}, {});
+  // Clusters that share a file system count their jobs alike.
+  const std::string cluster = variables.text("SLURM_CLUSTER_NAME").value_or("cluster");
+  set_own_secret(variables, fmt::format("slurm-{}-{}-{}", cluster, step.job_id, step.restart_count), meeting);
+  return meeting;
 }
 
 Placement spawn_on_each_node(const Evidence& evidence, const RankMap& step) {

@@ -8,6 +8,21 @@ namespace {
 
 const Names kNames{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"};
 
+// What our own launcher gave its ranks; else a token that the user gave all of them.
+void set_launcher_secret(const Variables& variables, Rendezvous& meeting) {
+  const std::optional<int> key_fd = variables.number("LOCKSTEP_KEY_FD", 3, 1 << 30);
+  const std::optional<std::string> key_name = variables.text("LOCKSTEP_KEY_NAME");
+  if (key_fd) {
+    meeting.secret = Rendezvous::Secret::kInherited;
+    meeting.key_fd = *key_fd;
+  } else if (key_name) {
+    meeting.secret = Rendezvous::Secret::kKeyFile;
+    meeting.key_name = *key_name;
+  } else if (variables.has("LOCKSTEP_JOB_TOKEN")) {
+    meeting.secret = Rendezvous::Secret::kToken;
+  }
+}
+
 Rendezvous torchrun_rendezvous(const Evidence& evidence, const RankMap& map) {
   const Variables& variables = evidence.variables;
   Rendezvous result =
@@ -22,6 +37,7 @@ Rendezvous torchrun_rendezvous(const Evidence& evidence, const RankMap& map) {
       !evidence.init_method && variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   const std::optional<int> listen_fd = variables.number("LOCKSTEP_STORE_FD", 3, 1 << 30);
   if (map.rank == 0 && listen_fd && !result.agent_hosts_store) result.listen_fd = *listen_fd;
+  if (!result.agent_hosts_store) set_launcher_secret(variables, result);
   return result;
 }
 

@@ -10,6 +10,7 @@
 
 #include "comm/communicator_impl.h"
 #include "comm/gloo/gloo_device.h"
+#include "comm/job_store.h"
 #include "comm/plugin.h"
 
 namespace lockstep {
@@ -26,12 +27,27 @@ std::string meeting_host(const RankMap& map) {
   return "";
 }
 
-std::shared_ptr<comm::Lifeline> join_lifeline(c10d::Store& store, const RankMap& map,
-                                              const CommunicatorOptions& options) {
+c10::intrusive_ptr<c10d::Store> meet_at_store(const RankMap& map, std::chrono::milliseconds timeout) {
+  const bool has_secret =
+      map.rendezvous.kind == Rendezvous::Kind::kTcp && map.rendezvous.secret != Rendezvous::Secret::kNone;
+  return has_secret ? comm::open_job_store(map, comm::bounded(timeout)) : open_store(map, timeout);
+}
+
+// What the ranks of this life of the job alone know, as far as nobody else reads their store:
+// by it they know each other on all their other connections.
+base::JobToken share_secret(c10d::Store& store, const RankMap& map, std::chrono::milliseconds timeout) {
+  constexpr char kKey[] = "secret";
+  if (map.rank == 0) store.set(kKey, base::make_token());
+  store.wait({kKey}, timeout);
+  return base::JobToken(store.get_to_str(kKey));
+}
+
+std::shared_ptr<comm::Lifeline> join_lifeline(c10d::Store& store, const base::JobToken& secret,
+                                              const RankMap& map, const CommunicatorOptions& options) {
   const comm::OperationContext where{"connect", options.backend, map.rank, map.world_size,
                                      options.connect_timeout};
   try {
-    return comm::Lifeline::join(store, map.rank, map.world_size,
+    return comm::Lifeline::join(store, secret, map.rank, map.world_size,
                                 comm::numeric_local_address(options.interface, meeting_host(map)),
                                 options.connect_timeout);
   } catch (...) {
@@ -78,8 +94,10 @@ Communicator comm::connect_job(const RankMap& map, const CommunicatorOptions& op
   } else if (options.backend != "fake") {
     // A restarted job must not find the keys of its earlier life.
     request.store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("lockstep/{}", map.generation),
-                                                           open_store(map, options.connect_timeout));
-    lifeline = join_lifeline(*request.store, map, options);
+                                                           meet_at_store(map, options.connect_timeout));
+    request.secret = std::make_shared<const base::JobToken>(
+        share_secret(*request.store, map, comm::bounded(options.connect_timeout)));
+    lifeline = join_lifeline(*request.store, *request.secret, map, options);
     claim_device(*request.store, map, options);
   }
   return comm::make_group(std::move(request), std::move(lifeline));

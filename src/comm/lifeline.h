@@ -13,7 +13,9 @@
 #include <string>
 #include <thread>
 
+#include "base/job_token.h"
 #include "base/unique_fd.h"
+#include "comm/secure_connection.h"
 
 namespace c10d {
 class Store;
@@ -29,8 +31,8 @@ namespace lockstep::comm {
 // by each of them directly. A host that vanishes without a word is noticed by TCP
 // keep-alive after about half a minute.
 //
-// The port is open to the network: a connection that does not begin with the job's
-// nonce, which only the job's store holds, is closed and forgotten.
+// Rank and rank 0 prove to each other that they know the job's secret; whoever does not is
+// forgotten. The port is closed when all ranks have come.
 //
 // Thread-safe. One thread of its own.
 class Lifeline {
@@ -43,9 +45,10 @@ class Lifeline {
   };
 
   // Collective over the ranks of the job. Rank 0 listens on `address`, numeric, and
-  // publishes it in the store. CommError: rank 0 cannot be reached.
-  static std::shared_ptr<Lifeline> join(c10d::Store& store, int rank, int size, const std::string& address,
-                                        Milliseconds timeout);
+  // publishes it in the store. token: what the ranks of this job alone know. CommError: rank
+  // 0 cannot be reached.
+  static std::shared_ptr<Lifeline> join(c10d::Store& store, const base::JobToken& token, int rank, int size,
+                                        const std::string& address, Milliseconds timeout);
 
   // Says goodbye.
   ~Lifeline();
@@ -68,15 +71,15 @@ class Lifeline {
  private:
   Lifeline(int rank, int size);
 
-  void start_server(c10d::Store& store, const std::string& address);
-  void connect_to_server(c10d::Store& store, Milliseconds timeout);
+  void start_server(c10d::Store& store, const base::JobToken& token, const std::string& address);
+  void connect_to_server(c10d::Store& store, const base::JobToken& token, Milliseconds timeout);
   void listen_to_server();
   void record(Departure departure);
 
   const int rank_;
   const int size_;
-  base::UniqueFd wake_;        // readable: the thread shall end
-  base::UniqueFd connection_;  // to rank 0; on rank 0 itself the server has them all
+  base::UniqueFd wake_;                     // readable: the thread shall end
+  std::optional<SecureClient> connection_;  // to rank 0; on rank 0 itself the server has them all
   std::unique_ptr<Server> server_;
   std::thread thread_;
 

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "base/unique_fd.h"
 #include "comm/lifeline.h"
 #include "comm/lifeline_wire.h"
+#include "comm/secure_connection.h"
 
 namespace lockstep::comm {
 
@@ -15,32 +17,30 @@ class Lifeline::Server {
   using Report = std::function<void(Departure)>;
 
   // `report` is told of every departure, after the other ranks were.
-  Server(base::UniqueFd listener, int size, const Nonce& nonce, Report report);
+  Server(base::UniqueFd listener, int size, const base::JobToken& token, Report report);
 
   // Serves until `wake_fd` becomes readable, then says rank 0's goodbye.
   void serve(int wake_fd);
 
  private:
-  struct Connection {
-    base::UniqueFd fd;
-    int rank = -1;  // unknown until the hello is complete
-    std::vector<uint8_t> received;
-  };
+  using Connection = std::unique_ptr<SecurePeer>;
 
   void accept_one();
   // False: the connection is over.
-  bool read_from(Connection& connection);
-  bool handle_hello(Connection& connection);
-  bool is_connected(int rank) const;
+  bool read_from(SecurePeer& connection);
+  void welcome(SecurePeer& connection);
+  int num_connections(int rank) const;
   void tell_all(Notice notice);
   void drop(size_t index);
 
-  const base::UniqueFd listener_;
+  const base::JobToken token_;
+  base::UniqueFd listener_;  // closed once all ranks have come
   const int size_;
-  const Nonce nonce_;
   const Report report_;
   std::vector<Connection> connections_;
   std::vector<Notice> departures_;  // for ranks that come later
+  std::vector<bool> came_;
+  std::vector<bool> said_goodbye_;
 };
 
 }  // namespace lockstep::comm

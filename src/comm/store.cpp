@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <lockstep/c10d.h>
 #include <lockstep/error.h>
@@ -9,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/unique_fd.h"
 #include "comm/transport.h"
 
 namespace lockstep {
@@ -71,6 +73,9 @@ c10::intrusive_ptr<c10d::Store> open_tcp_store(const RankMap& map, std::chrono::
 c10::intrusive_ptr<c10d::Store> open_file_store(const RankMap& map, std::chrono::milliseconds timeout) {
   const std::string& path = map.rendezvous.path;
   c10::intrusive_ptr<c10d::Store> store;
+  // c10d would make a file that everybody can read, and with it the addresses and the secret
+  // of the ranks.
+  base::UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)).reset();
   try {
     store = c10::make_intrusive<c10d::FileStore>(path, map.world_size);
     store->setTimeout(timeout);

@@ -25,7 +25,8 @@ StorePtr below(const StorePtr& store, const std::string& prefix) {
 
 BackendPtr make_gloo_backend(const TransportRequest& request, const StorePtr& store, int rank, int size) {
   const GlooOptions options{request.options.timeout, request.options.connect_timeout,
-                            request.options.interface, request.rendezvous_address};
+                            request.options.interface, request.rendezvous_address,
+                            request.may_be_mixed ? nullptr : request.secret};
   return make_gloo_backend(store, rank, size, options);
 }
 

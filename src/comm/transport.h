@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "base/job_token.h"
 
 namespace lockstep::comm {
 
@@ -39,6 +42,8 @@ struct TransportRequest {
   bool may_be_mixed = false;
   // In place of comm::host_identity(), so that a test makes many hosts of one.
   std::string host_identity;
+  // What the ranks of the job alone know; null where the group is not a job's.
+  std::shared_ptr<const base::JobToken> secret;
 };
 
 // The time limit, or twenty days: one that means "for ever" overflows when it is added to a

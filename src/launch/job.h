@@ -31,6 +31,8 @@ struct Generation {
   // meet elsewhere.
   std::string master_addr;
   uint16_t master_port = 0;
+  // By which the ranks of this life know each other; made anew for each.
+  std::string secret;
 
   int world_size() const;
   int first_rank() const;  // of this node

@@ -138,27 +138,35 @@ def listening_ports(pids):
     return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and row[9] in inodes}
 
 
+def token_of(pid):
+    variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next(v.removeprefix(b"LOCKSTEP_JOB_TOKEN=").decode() for v in variables if v.startswith(b"LOCKSTEP_JOB_TOKEN="))
+
+
 def test_strangers_cannot_join(slurm):
     """The script makes a secret of its own, the same for both nodes, and shows it to nobody."""
     job = slurm.lockstep(*flags("torchrun"), "--output", slurm.folder / "log-%j.out", "--submit", "--", "sh", "-c",
-                         f'echo "token=$LOCKSTEP_JOB_TOKEN id=$TORCHELASTIC_RUN_ID"; exec {slurm.worker} {slurm.folder}')
+                         f'echo "token=$LOCKSTEP_JOB_TOKEN. id=$TORCHELASTIC_RUN_ID"; exec {slurm.worker} {slurm.folder}')
     job = job.stdout.strip()
     slurm.wait_for_files("started.*.0", 4)
-    told = set(re.findall(r"token=(\w{64}) id=(\S+)", slurm.log(job)))
-    assert len(told) == 1
-    token, run_id = told.pop()
+    told = set(re.findall(r"token=\. id=(\S+)", slurm.log(job)))
+    assert len(told) == 1, "the launchers' secret is not the ranks'"
+    (run_id,) = told
+    launchers = [pid for pid in slurm.processes_of(job) if os.readlink(f"/proc/{pid}/exe") == str(slurm.bin / "lockstep")]
+    secrets = {token_of(pid) for pid in launchers}
+    assert len(secrets) == 1 and re.fullmatch(r"\w{64}", *secrets)
+    (token,) = secrets
     for pid in slurm.processes_of(job):
         with contextlib.suppress(OSError):
             assert token not in pathlib.Path(f"/proc/{pid}/cmdline").read_text()
-    launchers = [pid for pid in slurm.processes_of(job) if os.readlink(f"/proc/{pid}/exe") == str(slurm.bin / "lockstep")]
     (port,) = listening_ports(launchers)
     stranger = slurm.lockstep("run", "--nnodes", "2", "--node-rank", "1", "--master-addr", NODES[0], "--master-port", port,
                               "--rdzv-id", run_id, "true", check=False)
     assert stranger.returncode == 76 and "the job token is wrong" in stranger.stderr
     (slurm.folder / "finish").touch()
     slurm.wait_for(job, "COMPLETED")
-    other = slurm.lockstep(*flags("torchrun"), "--submit", "--wait", "--", "printenv", "LOCKSTEP_JOB_TOKEN")
-    assert token not in other.stdout and re.search(r"\]:\w{64}$", other.stdout, re.MULTILINE)
+    other = slurm.lockstep(*flags("srun"), "--submit", "--wait", "--", "printenv", "LOCKSTEP_JOB_TOKEN")
+    assert token not in other.stdout, "each job has its own"
 
 
 def test_submitting_from_inside_a_job(slurm):

@@ -11,7 +11,7 @@
 #include <future>
 #include <thread>
 
-#include "comm/lifeline_wire.h"
+#include "comm/secure_connection.h"
 
 namespace lockstep::comm {
 namespace {
@@ -22,13 +22,13 @@ constexpr char kLoopback[] = "127.0.0.1";
 // A store with rank 0's lifeline, and what it published there.
 struct Job {
   explicit Job(int num_ranks) : size(num_ranks) {
-    server = Lifeline::join(*store, 0, size, kLoopback, kBound);
-    const auto value = store->get("lifeline");
-    std::copy_n(value.begin(), kNonceBytes, nonce.begin());
-    port = static_cast<uint16_t>(std::stoi(std::string(value.begin() + kNonceBytes, value.end())));
+    server = Lifeline::join(*store, token, 0, size, kLoopback, kBound);
+    port = static_cast<uint16_t>(std::stoi(store->get_to_str("lifeline")));
   }
 
-  std::shared_ptr<Lifeline> join(int rank) { return Lifeline::join(*store, rank, size, kLoopback, kBound); }
+  std::shared_ptr<Lifeline> join(int rank) {
+    return Lifeline::join(*store, token, rank, size, kLoopback, kBound);
+  }
 
   base::UniqueFd connect_raw() const {
     base::UniqueFd fd(socket(AF_INET, SOCK_STREAM, 0));
@@ -41,20 +41,15 @@ struct Job {
   }
 
   // A rank whose process can be made to die: its connection closes without goodbye.
-  base::UniqueFd connect_mortal(int rank) const {
-    base::UniqueFd fd = connect_raw();
-    const Hello hello = encode_hello(nonce, rank);
-    EXPECT_TRUE(send_whole(fd.get(), hello.data(), hello.size()));
-    NoticeBytes welcome;
-    EXPECT_EQ(recv(fd.get(), welcome.data(), welcome.size(), MSG_WAITALL),
-              static_cast<ssize_t>(welcome.size()));
-    return fd;
+  std::unique_ptr<SecureClient> connect_mortal(int rank) const {
+    return std::make_unique<SecureClient>(connect_raw(), token, Purpose::kLifeline, rank,
+                                          std::chrono::steady_clock::now() + kBound);
   }
 
   int size;
   c10::intrusive_ptr<c10d::HashStore> store = c10::make_intrusive<c10d::HashStore>();
+  const base::JobToken token{"secret of the test"};
   std::shared_ptr<Lifeline> server;
-  Nonce nonce{};
   uint16_t port = 0;
 };
 
@@ -73,7 +68,7 @@ TEST(LifelineTest, ADeathIsToldToAll) {
   Job job(4);
   auto first = job.join(1);
   auto second = job.join(2);
-  base::UniqueFd mortal = job.connect_mortal(3);
+  auto mortal = job.connect_mortal(3);
   std::promise<int> told;
   second->on_death([&](int rank) { told.set_value(rank); });
   mortal.reset();
@@ -90,22 +85,19 @@ TEST(LifelineTest, ADeathIsToldToAll) {
 }
 
 TEST(LifelineTest, TheFirstDeathStaysTheFirst) {
-  Job job(4);
+  Job job(5);  // rank 4 never comes, so that the port stays open
   auto watcher = job.join(1);
-  base::UniqueFd third = job.connect_mortal(3);
-  base::UniqueFd second = job.connect_mortal(2);
+  auto third = job.connect_mortal(3);
+  auto second = job.connect_mortal(2);
   third.reset();
   ASSERT_TRUE(watcher->first_departure(kBound).has_value());
   second.reset();
   // Rank 0 tells of rank 2 before it lets rank 2 in again, so that all were told.
-  base::UniqueFd again;
-  while (!again) {
-    base::UniqueFd fd = job.connect_raw();
-    const Hello hello = encode_hello(job.nonce, 2);
-    send_whole(fd.get(), hello.data(), hello.size());
-    NoticeBytes welcome;
-    if (recv(fd.get(), welcome.data(), welcome.size(), MSG_WAITALL) == static_cast<ssize_t>(welcome.size())) {
-      again = std::move(fd);
+  for (bool is_in = false; !is_in;) {
+    try {
+      is_in = job.connect_mortal(2)->receive(std::chrono::steady_clock::now() + kBound).has_value();
+    } catch (const ConnectionError&) {
+      // It still counts as connected.
     }
   }
   EXPECT_EQ(watcher->first_departure(kBound)->rank, 3);
@@ -142,22 +134,39 @@ TEST(LifelineTest, WhoComesLateLearnsOfEarlierDeaths) {
   EXPECT_EQ(late->first_departure(kBound)->rank, 1);
 }
 
+TEST(LifelineTest, NoPortIsOpenOnceAllHaveCome) {
+  Job job(3);
+  auto first = job.join(1), second = job.join(2);
+  // Rank 0 closes it in the same round in which it lets the last rank in.
+  base::UniqueFd fd(socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(job.port);
+  while (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+    fd.reset(socket(AF_INET, SOCK_STREAM, 0));
+  }
+  EXPECT_EQ(errno, ECONNREFUSED);
+}
+
 TEST(LifelineTest, StrangersLoseTheirConnectionAndNothingElse) {
-  Job job(2);
+  Job job(3);
   auto client = job.join(1);
-  Nonce wrong = job.nonce;
-  wrong[0] ^= 1;
-  const std::string http = "GET / HTTP/1.1\r\nHost: rank0\r\nAccept: */*\r\n\r\n";
-  const auto offend = [&](const uint8_t* data, size_t size) {
-    base::UniqueFd fd = job.connect_raw();
-    EXPECT_TRUE(send_whole(fd.get(), data, size));
+  for (const std::string& garbage : {std::string("GET / HTTP/1.1\r\nHost: rank0\r\nAccept: */*\r\n\r\n"),
+                                     std::string("LSRANKS\1") + std::string(100, 'x')}) {
+    const base::UniqueFd fd = job.connect_raw();
+    ASSERT_GT(send(fd.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL), 0);
+    shutdown(fd.get(), SHUT_WR);
     EXPECT_TRUE(is_closed_by_peer(fd.get()));
-  };
-  offend(reinterpret_cast<const uint8_t*>(http.data()), http.size());
-  for (const auto& [nonce, rank] :
-       {std::pair(wrong, 1), {job.nonce, 1}, {job.nonce, 0}, {job.nonce, 2}, {job.nonce, -1}}) {
-    const Hello hello = encode_hello(nonce, rank);
-    offend(hello.data(), hello.size());
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kBound;
+  const base::JobToken wrong("another secret");
+  EXPECT_THROW(SecureClient(job.connect_raw(), wrong, Purpose::kLifeline, 2, deadline), NotOfThisJob);
+  EXPECT_THROW(SecureClient(job.connect_raw(), job.token, Purpose::kStore, 2, deadline), NotOfThisJob);
+  EXPECT_THROW(SecureClient(job.connect_raw(), job.token, Purpose::kLifeline, 3, deadline), NotOfThisJob);
+  for (const int taken : {0, 1}) {
+    SecureClient second(job.connect_raw(), job.token, Purpose::kLifeline, taken, deadline);
+    EXPECT_THROW(second.receive(deadline), ConnectionError) << "rank " << taken << " is there already";
   }
   std::vector<base::UniqueFd> silent;
   for (int i = 0; i < 200; ++i) {

@@ -1,11 +1,16 @@
 #include "comm/gloo/gloo_backend.h"
 
+#include <fmt/format.h>
 #include <lockstep/error.h>
-#include <csignal>
 
+#include <algorithm>
+#include <csignal>
 #include <mutex>
+#include <set>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "base/log.h"
 #include "comm/gloo/gloo_device.h"
 #include "comm/then_work.h"
 #include "torch_private/c10d.h"
@@ -121,21 +126,130 @@ static void ignore_broken_pipes() {
   }
 }
 
+namespace {
+
+// A group and the sockets on which its devices listen.
+struct GlooGroup {
+  c10::intrusive_ptr<GlooBackend> backend;
+  std::vector<int> listeners;
+};
+
+// Gloo's devices, and the sockets that they have made: Gloo does not tell them.
+class GlooDevices {
+ public:
+  explicit GlooDevices(const std::vector<GlooDevice>& chosen) {
+    // Ranks that are threads make theirs one after the other.
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    const std::set<int> before = listening_sockets();
+    for (const GlooDevice& device : chosen) {
+      devices.push_back(device.interface.empty()
+                            ? c10d::ProcessGroupGloo::createDeviceForHostname(device.address)
+                            : c10d::ProcessGroupGloo::createDeviceForInterface(device.interface));
+    }
+    for (const int fd : listening_sockets()) {
+      if (!before.contains(fd)) listeners.push_back(fd);
+    }
+  }
+
+  std::vector<std::shared_ptr<gloo::transport::Device>> devices;
+  std::vector<int> listeners;
+};
+
+GlooGroup connect_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                        const GlooOptions& options) {
+  auto gloo = c10d::ProcessGroupGloo::Options::create(options.connect_timeout);
+  const auto chosen =
+      choose_gloo_devices(options.interface, base::Environment::of_process(), options.rendezvous_address);
+  GlooDevices made(chosen);
+  gloo->devices = std::move(made.devices);
+  gloo->threads = static_cast<int>(chosen.size()) * 2;
+  return {c10::make_intrusive<GlooBackend>(store, rank, size, std::move(gloo)), std::move(made.listeners)};
+}
+
+at::Tensor proof_tensor(const base::JobToken& secret, const std::string& group, int from, int to) {
+  const base::Proof proof = secret.sign(fmt::format("gloo {} from {} to {}", group, from, to));
+  at::Tensor tensor = at::empty({static_cast<int64_t>(proof.size())}, at::kByte);
+  std::copy(proof.begin(), proof.end(), tensor.data_ptr<uint8_t>());
+  return tensor;
+}
+
+// Whether each other rank is who Gloo takes it for. `group`: a text that no other attempt and no
+// other group of the job has.
+bool is_proven(GlooBackend& backend, const base::JobToken& secret, const std::string& group,
+               std::chrono::milliseconds timeout) {
+  constexpr int kTag = 0x10c5;
+  const int rank = backend.getRank(), size = backend.getSize();
+  std::vector<at::Tensor> expected, received, sent;
+  std::vector<WorkPtr> works;
+  try {
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      expected.push_back(proof_tensor(secret, group, peer, rank));
+      received.push_back(at::zeros_like(expected.back()));
+      std::vector<at::Tensor> incoming{received.back()};
+      works.push_back(backend.recv(incoming, peer, kTag));
+      sent.push_back(proof_tensor(secret, group, rank, peer));
+      std::vector<at::Tensor> outgoing{sent.back()};
+      works.push_back(backend.send(outgoing, peer, kTag));
+    }
+    for (const WorkPtr& work : works) {
+      if (!work->wait(timeout)) return false;
+    }
+  } catch (const std::exception& error) {
+    base::log_debug("gloo", "rank {} could not prove its connections: {}", rank, error.what());
+    return false;
+  }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (!expected[i].equal(received[i])) return false;
+  }
+  return true;
+}
+
+// All ranks answer alike.
+bool all_are_proven(c10d::Store& store, int size, bool own, std::chrono::milliseconds timeout) {
+  store.add("unproven", own ? 0 : 1);
+  if (store.add("tried", 1) == size) store.set("verdict", std::to_string(store.add("unproven", 0)));
+  store.wait({"verdict"}, timeout);
+  return store.get_to_str("verdict") == "0";
+}
+
+}  // namespace
+
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                                     const GlooOptions& options) {
   ignore_broken_pipes();
-  auto gloo = c10d::ProcessGroupGloo::Options::create(options.connect_timeout);
-  const auto devices =
-      choose_gloo_devices(options.interface, base::Environment::of_process(), options.rendezvous_address);
-  for (const GlooDevice& device : devices) {
-    gloo->devices.push_back(device.interface.empty()
-                                ? c10d::ProcessGroupGloo::createDeviceForHostname(device.address)
-                                : c10d::ProcessGroupGloo::createDeviceForInterface(device.interface));
+  GlooGroup group;
+  if (!options.secret || size == 1) {
+    group = connect_group(store, rank, size, options);
+  } else {
+    // Strangers would have to find a new port within milliseconds, each time.
+    constexpr int kAttempts = 5;
+    constexpr std::chrono::milliseconds kProofTime{20'000};
+    for (int attempt = 0;; ++attempt) {
+      const std::string name = fmt::format("gloo{}", attempt);
+      const auto below = c10::make_intrusive<c10d::PrefixStore>(name, store);
+      group = connect_group(below, rank, size, options);
+      if (rank == 0) below->set("nonce", base::make_token());
+      const bool proven = is_proven(*group.backend, *options.secret, below->get_to_str("nonce"),
+                                    std::min(options.connect_timeout, kProofTime));
+      if (all_are_proven(*below, size, proven, options.connect_timeout)) break;
+      group.backend->abort();
+      if (attempt + 1 == kAttempts) {
+        throw CommError(
+            "gloo",
+            fmt::format("rank {} of {}: others than the job's ranks connected to Gloo's ports, {} times in a "
+                        "row; docs/security.md says how to run on such a network",
+                        rank, size, kAttempts),
+            CommError::Recovery::kRebuild);
+      }
+      base::log_warning("gloo",
+                        "somebody who is not of this job has connected to Gloo's port; connecting anew");
+    }
+    for (const int listener : group.listeners) refuse_connections(listener);
   }
-  gloo->threads = static_cast<int>(devices.size()) * 2;
-  auto backend = c10::make_intrusive<GlooBackend>(store, rank, size, std::move(gloo));
-  backend->setTimeout(options.timeout);
-  return backend;
+  group.backend->setTimeout(options.timeout);
+  return group.backend;
 }
 
 }  // namespace lockstep::comm

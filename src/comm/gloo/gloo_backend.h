@@ -3,7 +3,10 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <memory>
 #include <string>
+
+#include "base/job_token.h"
 
 namespace c10d {
 class Backend;
@@ -19,6 +22,11 @@ struct GlooOptions {
   std::string interface;
   // Host of the job's rendezvous; empty where there is none.
   std::string rendezvous_address;
+  // What the ranks of the job alone know; null: others may be of another library. Gloo itself
+  // takes whoever comes to its port first for the rank that it expects. With a secret every
+  // connection is proven before it is used, a group in which a stranger has taken a place is
+  // made anew, and no port listens any more once it stands.
+  std::shared_ptr<const base::JobToken> secret;
 };
 
 // c10d::ProcessGroupGloo, to which Python ranks may belong too, with abort(): it

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <ifaddrs.h>
+#include <linux/filter.h>
 #include <lockstep/error.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -10,7 +11,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <memory>
+#include <system_error>
+
+#include "base/log.h"
+#include "base/number.h"
 
 namespace lockstep::comm {
 namespace {
@@ -140,6 +148,29 @@ std::vector<GlooDevice> choose_gloo_devices(const std::string& requested,
     }
   }
   return {{"", "127.0.0.1"}};
+}
+
+std::set<int> listening_sockets() {
+  std::set<int> found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
+    const std::optional<int64_t> fd = base::parse_integer(entry.path().filename().string());
+    int listens = 0, domain = 0;
+    socklen_t length = sizeof listens;
+    if (!fd || getsockopt(static_cast<int>(*fd), SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0) continue;
+    length = sizeof domain;
+    getsockopt(static_cast<int>(*fd), SOL_SOCKET, SO_DOMAIN, &domain, &length);
+    if (listens != 0 && (domain == AF_INET || domain == AF_INET6)) found.insert(static_cast<int>(*fd));
+  }
+  return found;
+}
+
+void refuse_connections(int listening_fd) {
+  sock_filter drop_all[] = {BPF_STMT(BPF_RET | BPF_K, 0)};
+  const sock_fprog program{1, drop_all};
+  if (setsockopt(listening_fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0) {
+    base::log_debug("gloo", "a port of Gloo stays open: {}", std::strerror(errno));
+  }
 }
 
 }  // namespace lockstep::comm

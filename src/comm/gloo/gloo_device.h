@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,5 +33,12 @@ std::optional<std::string> local_address_towards(const std::string& host);
 // A numeric address of this machine at which other ranks can reach it, chosen by
 // the same rules.
 std::string numeric_local_address(const std::string& requested, const std::string& rendezvous_address);
+
+// The descriptors of this process that are TCP sockets and listen.
+std::set<int> listening_sockets();
+
+// From now on the kernel drops every packet that comes to this listening socket; connections
+// that it has made go on. For a socket that is somebody else's to close.
+void refuse_connections(int listening_fd);
 
 }  // namespace lockstep::comm

@@ -8,6 +8,8 @@
 #include <lockstep/json.h>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <new>
 #include <random>
 #include <string>
@@ -29,9 +31,49 @@ Json hello(const std::shared_ptr<Mapping>& memory, uint64_t magic) {
           {"pid", getpid()},
           {"start_time", process_start_time(getpid())},
           {"fd", memory->fd()},
-          {"magic", magic},
-          {"address", reinterpret_cast<uintptr_t>(&memory)}};
+          {"magic", magic}};
 }
+
+// The homes of ranks that are threads of this process, while they meet.
+class HomesHere {
+ public:
+  // Entered until the end of the object's life.
+  class Entry {
+   public:
+    Entry(uint64_t magic, const std::shared_ptr<Mapping>& memory) : magic_(magic) {
+      HomesHere& homes = of_process();
+      const std::lock_guard lock(homes.mutex_);
+      homes.memory_[magic] = memory;
+    }
+    ~Entry() {
+      HomesHere& homes = of_process();
+      const std::lock_guard lock(homes.mutex_);
+      homes.memory_.erase(magic_);
+    }
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+   private:
+    const uint64_t magic_;
+  };
+
+  // Null where no rank of this process has said this number.
+  static std::shared_ptr<Mapping> find(uint64_t magic) {
+    HomesHere& homes = of_process();
+    const std::lock_guard lock(homes.mutex_);
+    const auto found = homes.memory_.find(magic);
+    return found == homes.memory_.end() ? nullptr : found->second;
+  }
+
+ private:
+  static HomesHere& of_process() {
+    static HomesHere homes;
+    return homes;
+  }
+
+  std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<Mapping>> memory_;  // protected by mutex_
+};
 
 std::vector<std::string> keys_of(const char* what, int size) {
   std::vector<std::string> keys;
@@ -87,7 +129,9 @@ std::shared_ptr<Mapping> map_home(const Json& own, const Json& peer, int own_ran
     refuse(own_rank, peer_rank, "it runs another version of Lockstep");
   }
   if (own.at("pid") == peer.at("pid")) {
-    return *reinterpret_cast<const std::shared_ptr<Mapping>*>(peer.at("address").get<uintptr_t>());
+    std::shared_ptr<Mapping> memory = HomesHere::find(peer.at("magic").get<uint64_t>());
+    if (!memory) refuse(own_rank, peer_rank, "it says that it is of this process, and is not");
+    return memory;
   }
   try {
     return std::make_shared<Mapping>(
@@ -121,8 +165,10 @@ std::vector<Peer> meet(c10d::Store& store, int rank, int size, std::chrono::mill
   auto memory = std::make_shared<Mapping>(Mapping::create(sizeof(Home)));
   // Zero bytes are a valid Home: default initialisation leaves them alone.
   auto* home = new (memory->data()) Home;
-  const uint64_t magic = std::random_device{}() | uint64_t{1} << 32;
+  std::random_device random;
+  const uint64_t magic = uint64_t{random()} << 32 | random();
   home->magic.store(magic, std::memory_order_release);
+  const HomesHere::Entry entry(magic, memory);
 
   const auto hellos = exchange(store, "hello", rank, size, hello(memory, magic).dump(), timeout);
   std::vector<Peer> peers;

@@ -1,5 +1,6 @@
 #include "launch/agent/meeting.h"
 
+#include <fmt/format.h>
 #include <lockstep/error.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -15,10 +16,22 @@
 namespace lockstep::launcher {
 namespace {
 
+// By what the launchers of a job without a token were given alike: its name and the endpoint. The
+// host may know itself by another name than the others do.
+std::vector<std::string> key_names(const RunOptions& options) {
+  if (options.max_nodes == 1) return {};
+  std::vector<std::string> names;
+  for (const std::string& host : {options.meeting.host, cluster::host_name()}) {
+    names.push_back(fmt::format("run-{}-{}-{}", options.run_id, host, options.meeting.port));
+  }
+  return names;
+}
+
 RendezvousOptions rendezvous_options(const RunOptions& options) {
   RendezvousOptions rendezvous;
   rendezvous.run_id = options.run_id;
   rendezvous.token = options.meeting.token;
+  rendezvous.key_names = key_names(options);
   rendezvous.host = options.meeting.host;
   rendezvous.port = options.meeting.port;
   rendezvous.min_nodes = options.min_nodes;

@@ -389,7 +389,6 @@ RunOptions parse_run_options(const std::vector<std::string>& arguments, const ba
     decide_meeting(flags, table, options);
   }
   options.meeting.token = read_token(flags, environment);
-  if (options.meeting.token.empty() && step) options.meeting.token = step->token;
   options.role = flags.role;
   options.numa_binding = flags.numa_binding;
   options.virtual_local_rank = flags.virtual_local_rank;

@@ -49,6 +49,11 @@ struct RunOptions {
   // Rank 0 is a Lockstep program and gets a socket that listens already, so that ranks
   // faster than it are not refused.
   bool hand_store_over = false;
+  // How the ranks of several launchers that do not meet get the secret by which they know each
+  // other: rank 0 writes it to a file of this name, or it is made of LOCKSTEP_JOB_TOKEN. Else the
+  // launcher gives it to them.
+  std::string key_name;
+  bool passes_token = false;
   // The map of a job whose nodes need not meet to know it; number and restart_count are 0.
   // With a master_addr and no master_port this node has all ranks and picks the port.
   std::optional<Generation> known_map;

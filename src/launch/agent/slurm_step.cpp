@@ -9,22 +9,6 @@
 #include "cluster/variables.h"
 
 namespace lockstep::launcher {
-namespace {
-
-// What srun tells every task of a step alike. Where it listens differs from step to step,
-// also between clusters that count their jobs alike.
-std::string token_of_step(const base::Environment& environment, const std::string& id) {
-  if (environment.has("SLURM_HET_SIZE")) return "";  // each component has a srun of its own
-  std::string token = fmt::format("slurm step {}", id);
-  for (const char* variable :
-       {"SLURM_CLUSTER_NAME", "SLURM_JOB_UID", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_STEP_LAUNCHER_PORT"}) {
-    token += fmt::format("\n{}={}", variable, environment.get(variable).value_or(""));
-  }
-  return token;
-}
-
-}  // namespace
-
 std::optional<SlurmStep> read_slurm_step(const base::Environment& environment, const std::string& host) {
   // As if this launcher were the rank: then it is one of as many as there are nodes.
   const RankMap map = cluster::decide_placement({}, environment, host).map;
@@ -39,8 +23,7 @@ std::optional<SlurmStep> read_slurm_step(const base::Environment& environment, c
                    .node_rank = map.rank,
                    .address = map.rendezvous.address,
                    .port = map.rendezvous.port,
-                   .id = map.job_id,
-                   .token = token_of_step(environment, map.job_id)};
+                   .id = map.job_id};
 }
 
 std::vector<std::string> check_slurm_share(const base::Environment& environment, int local_world_size) {

@@ -16,9 +16,6 @@ struct SlurmStep {
   std::string address;  // of node 0: MASTER_ADDR, else the first node of the step
   uint16_t port = 0;    // MASTER_PORT, else derived from job and step
   std::string id;       // "7.0"
-  // The same in all tasks of the step and in no other step. Other users can guess it: it
-  // keeps stray launchers out, not an attacker.
-  std::string token;
 };
 
 // nullopt: this process is no task of a step. ConfigError: the variables contradict

@@ -59,6 +59,10 @@ RunOptions options_of(const cluster::SpawnPlan& plan) {
   options.local_world_size = plan.local_world_size;
   options.known_map = map_of(plan);
   const Rendezvous& meeting = plan.rendezvous;
+  if (plan.num_nodes > 1) {
+    options.key_name = meeting.key_name;
+    options.passes_token = meeting.secret == Rendezvous::Secret::kToken;
+  }
   if (meeting.kind == Rendezvous::Kind::kTcp) {
     options.known_map->master_addr = meeting.address;
     options.known_map->master_port = meeting.port;

@@ -65,6 +65,11 @@ base::Environment worker_environment(const base::Environment& ours, const RunOpt
   base::Environment environment = ours;
   const auto set = [&](const char* name, int value) { environment.set(name, std::to_string(value)); };
   const int rank = generation.first_rank() + local_rank;
+  // A launcher's secret is not its ranks'; descriptors are those of an outer launcher.
+  for (const char* name :
+       {"LOCKSTEP_JOB_TOKEN", "LOCKSTEP_KEY_FD", "LOCKSTEP_KEY_NAME", "LOCKSTEP_STORE_FD"}) {
+    environment.erase(name);
+  }
   environment.set("LOCKSTEP_LAUNCHER", "lockstep");
   set("LOCKSTEP_GENERATION", generation.number);
   set("RANK", rank);
@@ -86,6 +91,9 @@ base::Environment worker_environment(const base::Environment& ours, const RunOpt
   // The store is rank 0's.
   environment.set("TORCHELASTIC_USE_AGENT_STORE", "False");
   environment.set("TORCHELASTIC_ERROR_FILE", error_file);
+  if (!options.key_name.empty()) environment.set("LOCKSTEP_KEY_NAME", options.key_name);
+  if (options.passes_token)
+    environment.set("LOCKSTEP_JOB_TOKEN", ours.get("LOCKSTEP_JOB_TOKEN").value_or(""));
   if (!environment.has("TORCH_NCCL_ASYNC_ERROR_HANDLING")) set("TORCH_NCCL_ASYNC_ERROR_HANDLING", 1);
   if (!environment.has("OMP_NUM_THREADS") && generation.local_world_size() > 1) {
     set("OMP_NUM_THREADS", cluster::threads_of_this_process(ours, generation.local_world_size()));

@@ -1,12 +1,18 @@
 #include "launch/agent/worker_group.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <lockstep/error.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <fstream>
 
 #include "cluster/cpu_binding.h"
@@ -52,6 +58,17 @@ std::vector<std::vector<int>> bound_cpus(const RunOptions& options, int local_wo
       cluster::numa_nodes_of_ranks(local_world_size, cluster::gpu_numa_nodes(environment), topology));
 }
 
+// A file without a name that holds the secret of the ranks.
+base::UniqueFd write_key(const std::string& key) {
+  base::UniqueFd fd(::memfd_create("lockstep-key", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ::write(fd.get(), key.data(), key.size()) != static_cast<ssize_t>(key.size())) {
+    throw ConfigError("run",
+                      fmt::format("cannot hand the ranks their secret: memfd: {}", std::strerror(errno)));
+  }
+  ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  return fd;
+}
+
 int64_t now_us() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
@@ -72,6 +89,7 @@ WorkerGroup::WorkerGroup(const Workplace& workplace, const Generation& generatio
       memory_kills_before_(count_memory_kills()),
       cpus_(bound_cpus(options_, generation_.local_world_size(), environment_)),
       mark_("TORCHELASTIC_ERROR_FILE=" + logs_.attempt(generation_.number).string() + "/") {
+  if (options_.key_name.empty() && !options_.passes_token) key_ = write_key(generation_.secret);
   keeper_.begin(mark_);
   logs_.make_attempt(generation_.number, generation_.local_world_size());
   for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) {
@@ -136,6 +154,10 @@ void WorkerGroup::start(int local_rank, int store_fd) {
 
   process.environment.set("LOCKSTEP_PROGRESS_FD", std::to_string(worker.progress.fd()));
   process.inherited_fds = {worker.progress.fd()};
+  if (key_) {
+    process.environment.set("LOCKSTEP_KEY_FD", std::to_string(key_.get()));
+    process.inherited_fds.push_back(key_.get());
+  }
   if (store_fd >= 0 && generation_.first_rank() + local_rank == 0) {
     process.environment.set("LOCKSTEP_STORE_FD", std::to_string(store_fd));
     process.inherited_fds.push_back(store_fd);

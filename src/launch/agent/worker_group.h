@@ -106,6 +106,7 @@ class WorkerGroup {
   const std::vector<std::vector<int>> cpus_;
   // What the environment of each of these workers, and of what it starts, holds.
   const std::string mark_;
+  base::UniqueFd key_;  // what the workers inherit
   std::vector<std::unique_ptr<Worker>> workers_;
   size_t running_ = 0;
 };

@@ -43,11 +43,20 @@ void Channel::send(const wire::Message& message) {
 
 void Channel::send(std::shared_ptr<const std::string> frame) {
   if (!fd_) return;
+  if (outgoing_) {
+    const std::string_view body = std::string_view(*frame).substr(kFrameHeaderBytes);
+    frame = std::make_shared<const std::string>(encode_frame(outgoing_->seal(body)));
+  }
   unsent_bytes_ += frame->size();
   unsent_.push_back(std::move(frame));
   flush();
   // The other end of this socket is then seen as closed by receive().
   if (unsent_bytes_ > kMaxUnsentBytes) ::shutdown(fd_.get(), SHUT_RDWR);
+}
+
+void Channel::seal(const base::MessageSeal& outgoing, const base::MessageSeal& incoming) {
+  outgoing_ = outgoing;
+  incoming_ = incoming;
 }
 
 void Channel::flush() {
@@ -91,8 +100,10 @@ void Channel::receive() {
 void Channel::dispatch() {
   try {
     while (fd_) {
-      const std::optional<std::string> body = reader_.next();
+      std::optional<std::string> body = reader_.next();
       if (!body) return;
+      if (incoming_) body = incoming_->open(*body);
+      if (!body) throw ProtocolError("a message that the other side did not send");
       handler_.received(*this, wire::decode(*body));
     }
   } catch (const ProtocolError& error) {

@@ -4,9 +4,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/event_loop.h"
+#include "base/job_token.h"
 #include "base/unique_fd.h"
 #include "launch/rendezvous/frame.h"
 #include "launch/rendezvous/message.h"
@@ -36,6 +38,8 @@ class Channel {
   // Nothing happens on a closed channel.
   void send(const wire::Message& message);
   void send(std::shared_ptr<const std::string> frame);
+  // From now on every message is sealed, in both directions.
+  void seal(const base::MessageSeal& outgoing, const base::MessageSeal& incoming);
   // The limit for what is received from now on.
   void set_max_bytes(size_t max_bytes) { reader_.set_max_bytes(max_bytes); }
   // Sends what is there if the socket takes it, and ends the connection.
@@ -53,6 +57,7 @@ class Channel {
   base::UniqueFd fd_;
   Handler& handler_;
   FrameReader reader_;
+  std::optional<base::MessageSeal> outgoing_, incoming_;
   // Shared: a thousand members get the same map.
   std::deque<std::shared_ptr<const std::string>> unsent_;
   size_t sent_of_first_ = 0;

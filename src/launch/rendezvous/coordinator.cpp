@@ -1,4 +1,5 @@
 #include "launch/rendezvous/coordinator.h"
+#include "base/job_token.h"
 
 #include <fmt/format.h>
 
@@ -102,6 +103,7 @@ void Coordinator::start_generation(uint16_t store_port) {
   generation->number = ++generation_;
   generation->restart_count = restarts_;
   generation->master_port = store_port;
+  generation->secret = base::make_token();
   for (const MemberId id : selected) {
     Member& member = *roster_.find(id);
     member.takes_part = true;

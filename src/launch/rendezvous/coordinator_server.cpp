@@ -65,8 +65,8 @@ struct CoordinatorServer::Peer : Channel::Handler {
   CoordinatorServer& server;
   const MemberId id;
   const std::string address;
-  const Nonce nonce = make_nonce();
-  Nonce its_nonce{};
+  const base::Nonce nonce = base::make_nonce();
+  base::Nonce its_nonce{};
   int64_t last_pulse = -1;
   Stage stage = Stage::kStranger;
   bool is_host = false;
@@ -186,13 +186,15 @@ void CoordinatorServer::received(Peer& peer, const wire::Message& message) {
 }
 
 void CoordinatorServer::hello(Peer& peer, const wire::Hello& hello) {
-  if (!token_.verify(hello.proof, JobToken::Side::kMember, peer.nonce, hello.nonce)) {
+  if (!token_.verify(hello.proof, base::JobToken::Side::kMember, peer.nonce, hello.nonce)) {
     return refuse(peer, "the job token is wrong: all launchers of a job must be given the same one");
   }
   peer.stage = Peer::Stage::kProven;
   peer.its_nonce = hello.nonce;
   peer.channel.set_max_bytes(kMaxMemberBytes);
-  peer.channel.send(wire::Welcome{token_.prove(JobToken::Side::kCoordinator, peer.nonce, hello.nonce)});
+  peer.channel.send(wire::Welcome{token_.prove(base::JobToken::Side::kCoordinator, peer.nonce, hello.nonce)});
+  peer.channel.seal(token_.seal(base::JobToken::Side::kCoordinator, peer.nonce, hello.nonce),
+                    token_.seal(base::JobToken::Side::kMember, peer.nonce, hello.nonce));
 }
 
 void CoordinatorServer::join(Peer& peer, const wire::Join& join) {
@@ -247,11 +249,11 @@ void CoordinatorServer::take_pulses() {
     Peer* peer = pulse ? find(pulse->member) : nullptr;
     const bool known = peer != nullptr && peer->stage >= Peer::Stage::kMember;
     if (!known || pulse->sequence <= peer->last_pulse) continue;
-    const PulseKey its_key{token_, JobToken::Side::kMember, peer->nonce, peer->its_nonce};
+    const PulseKey its_key{token_, base::JobToken::Side::kMember, peer->nonce, peer->its_nonce};
     if (!verify_pulse(datagram->bytes, its_key)) continue;
     peer->last_pulse = pulse->sequence;
     peer->last_heartbeat = Clock::now();
-    const PulseKey our_key{token_, JobToken::Side::kCoordinator, peer->nonce, peer->its_nonce};
+    const PulseKey our_key{token_, base::JobToken::Side::kCoordinator, peer->nonce, peer->its_nonce};
     send_datagram(pulse_socket_.get(), encode_pulse(*pulse, our_key), datagram->from);
   }
 }

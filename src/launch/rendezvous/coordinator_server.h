@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/event_loop.h"
+#include "base/job_token.h"
 #include "base/listen_socket.h"
 #include "launch/rendezvous/channel.h"
 #include "launch/rendezvous/coordinator.h"
-#include "launch/rendezvous/token.h"
 
 namespace lockstep::launcher {
 
@@ -77,7 +77,7 @@ class CoordinatorServer {
   base::ListenSocket listener_;
   const base::UniqueFd pulse_socket_;  // may be empty
   const RendezvousOptions options_;
-  const JobToken token_;
+  const base::JobToken token_;
   Coordinator coordinator_;
 
   std::map<MemberId, std::unique_ptr<Peer>> peers_;

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "base/job_token.h"
 #include "launch/rendezvous/frame.h"
-#include "launch/rendezvous/token.h"
 
 namespace lockstep::launcher::wire {
 namespace {
@@ -60,7 +60,7 @@ std::string Fields::word(const char* name, size_t max_bytes) const {
 
 std::array<uint8_t, 32> Fields::bytes(const char* name) const {
   std::array<uint8_t, 32> bytes;
-  if (!from_hex(text(name, 2 * bytes.size()), bytes)) fail(name, "is not 64 hexadecimal digits");
+  if (!base::from_hex(text(name, 2 * bytes.size()), bytes)) fail(name, "is not 64 hexadecimal digits");
   return bytes;
 }
 

@@ -12,8 +12,9 @@ namespace lockstep::launcher {
 //
 //   "LSR" version   4 bytes
 //   length          4 bytes, big-endian, of the body
-//   body            a JSON object on one line, see message.h
-inline constexpr uint8_t kWireVersion = 1;
+//   body            a JSON object on one line, see message.h; once both sides have proven that
+//                   they know the job's token: encrypted and authenticated, see base/job_token.h
+inline constexpr uint8_t kWireVersion = 2;
 inline constexpr size_t kFrameHeaderBytes = 8;
 
 // Hard limits of a body. From a stranger, from a member, and from the coordinator,

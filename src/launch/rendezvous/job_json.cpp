@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/job_token.h"
 #include "launch/rendezvous/fields.h"
 #include "launch/rendezvous/frame.h"
 
@@ -67,11 +68,9 @@ NodeInfo node_from(const Json& object) {
 }
 
 Json to_json(const Generation& generation) {
-  return {{"generation", generation.number},
-          {"restart_count", generation.restart_count},
-          {"master_addr", generation.master_addr},
-          {"master_port", generation.master_port},
-          {"nodes", generation.nodes.size()}};
+  return {{"generation", generation.number},       {"restart_count", generation.restart_count},
+          {"master_addr", generation.master_addr}, {"master_port", generation.master_port},
+          {"secret", generation.secret},           {"nodes", generation.nodes.size()}};
 }
 
 std::string node_table(const std::vector<NodeInfo>& nodes) {
@@ -90,6 +89,7 @@ Generation generation_from(const Json& object, std::string_view table) {
   generation.restart_count = static_cast<int>(fields.integer("restart_count", 0, kMaxGenerations));
   generation.master_addr = fields.word("master_addr", kMaxName);
   generation.master_port = static_cast<uint16_t>(fields.integer("master_port", 1, UINT16_MAX));
+  generation.secret = base::to_hex(fields.bytes("secret"));
   const auto count = static_cast<size_t>(fields.integer("nodes", 1, kMaxNodes));
   generation.nodes.reserve(std::min(count, table.size()));
   for (size_t i = 0; i < count; ++i) {

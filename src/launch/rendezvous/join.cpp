@@ -2,8 +2,11 @@
 
 #include <lockstep/error.h>
 
+#include <optional>
 #include <utility>
 
+#include "base/job_token.h"
+#include "base/key_file.h"
 #include "base/listen_socket.h"
 #include "launch/rendezvous/coordinator_server.h"
 #include "launch/rendezvous/local_membership.h"
@@ -25,12 +28,34 @@ RendezvousOptions to_self(RendezvousOptions options, const std::string& listen_a
   return options;
 }
 
+// The secret of a job to which none was given, in files that its launchers read for as long as
+// the job takes new ones.
+class PublishedToken {
+ public:
+  explicit PublishedToken(const std::vector<std::string>& names) : text_(base::make_token()) {
+    for (const std::string& name : names) {
+      files_.emplace_back(name, base::Environment::of_process());
+      files_.back().publish(text_);
+    }
+  }
+  PublishedToken(PublishedToken&&) = default;
+  ~PublishedToken() {
+    for (const base::KeyFile& file : files_) file.remove();
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  std::vector<base::KeyFile> files_;
+};
+
 class HostingMembership : public Membership {
  public:
   HostingMembership(base::EventLoop& loop, base::ListenSocket listener_socket, const NodeInfo& node,
                     const RendezvousOptions& options, const std::string& listen_address,
-                    MembershipListener& listener)
-      : server_(loop, std::move(listener_socket), options),
+                    MembershipListener& listener, std::optional<PublishedToken> token)
+      : token_(std::move(token)),
+        server_(loop, std::move(listener_socket), options),
         member_(loop, node, to_self(options, listen_address, server_.port()), /*hosts_coordinator=*/true,
                 listener) {}
 
@@ -43,6 +68,7 @@ class HostingMembership : public Membership {
   void leave(int signal) override { member_.leave(signal); }
 
  private:
+  const std::optional<PublishedToken> token_;
   CoordinatorServer server_;
   RemoteMembership member_;
 };
@@ -81,9 +107,13 @@ HostedJob host_job(base::EventLoop& loop, NodeInfo node, const RendezvousOptions
   base::ListenSocket socket = base::listen_on(listen_address, options.port);
   const uint16_t port = socket.port;
   if (node.address.empty()) node.address = options.host;
-  return {
-      std::make_unique<HostingMembership>(loop, std::move(socket), node, options, listen_address, listener),
-      port};
+  // Only now: another launcher of this machine may have the port, and have written its own.
+  std::optional<PublishedToken> token;
+  RendezvousOptions own = options;
+  if (own.token.empty() && !own.key_names.empty()) own.token = token.emplace(own.key_names).text();
+  return {std::make_unique<HostingMembership>(loop, std::move(socket), node, own, listen_address, listener,
+                                              std::move(token)),
+          port};
 }
 
 }  // namespace lockstep::launcher

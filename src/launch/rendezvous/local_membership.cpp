@@ -67,6 +67,7 @@ Generation LocalMembership::placed(const Generation& own) const {
   generation.number = own.number;
   generation.restart_count = own.restart_count;
   generation.master_port = own.master_port;
+  generation.secret = own.secret;
   return generation;
 }
 

@@ -21,11 +21,11 @@ constexpr int64_t kMaxTimeUs = INT64_MAX / 4;
 constexpr size_t kMaxRunId = 1024;
 constexpr size_t kMaxInstance = 64;
 
-Json object_of(const Challenge& m) { return {{"type", "challenge"}, {"nonce", to_hex(m.nonce)}}; }
+Json object_of(const Challenge& m) { return {{"type", "challenge"}, {"nonce", base::to_hex(m.nonce)}}; }
 Json object_of(const Hello& m) {
-  return {{"type", "hello"}, {"nonce", to_hex(m.nonce)}, {"proof", to_hex(m.proof)}};
+  return {{"type", "hello"}, {"nonce", base::to_hex(m.nonce)}, {"proof", base::to_hex(m.proof)}};
 }
-Json object_of(const Welcome& m) { return {{"type", "welcome"}, {"proof", to_hex(m.proof)}}; }
+Json object_of(const Welcome& m) { return {{"type", "welcome"}, {"proof", base::to_hex(m.proof)}}; }
 Json object_of(const Join& m) {
   return {{"type", "join"},
           {"run_id", cut(m.run_id, kMaxRunId)},

@@ -7,9 +7,9 @@
 #include <variant>
 #include <vector>
 
+#include "base/job_token.h"
 #include "launch/job.h"
 #include "launch/rendezvous/roster.h"
-#include "launch/rendezvous/token.h"
 
 // What a launcher and the coordinator say to each other. In this order:
 //
@@ -28,14 +28,14 @@
 namespace lockstep::launcher::wire {
 
 struct Challenge {
-  Nonce nonce{};
+  base::Nonce nonce{};
 };
 struct Hello {
-  Nonce nonce{};
-  Proof proof{};
+  base::Nonce nonce{};
+  base::Proof proof{};
 };
 struct Welcome {
-  Proof proof{};
+  base::Proof proof{};
 };
 struct Join {
   std::string run_id;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace lockstep::launcher {
 
@@ -12,6 +13,9 @@ struct RendezvousOptions {
   std::string run_id = "none";
   // What all launchers of the job know and nobody else does. It is never sent.
   std::string token;
+  // Where token is "": the launcher that hosts the coordinator makes one, and writes it to the
+  // files of these names, see base/key_file.h. The others read the first.
+  std::vector<std::string> key_names;
   // Where the coordinator is: a name or an address as the user gave it, never looked
   // up backwards. Port 0: for the launcher that hosts it, any free one.
   std::string host = "127.0.0.1";
@@ -46,6 +50,9 @@ struct RendezvousOptions {
   // goes after a tenth of it, and the next ones wait for that.
   std::chrono::milliseconds stranger_timeout{5000};
   int max_strangers = 1024;
+  // How long a launcher tries again where somebody answers who does not prove to be of this
+  // job: a stranger may have sat on the port before the coordinator.
+  std::chrono::milliseconds unproven_patience{10'000};
 };
 
 }  // namespace lockstep::launcher

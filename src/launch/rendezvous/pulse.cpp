@@ -12,7 +12,7 @@ namespace {
 // "LSP" version, member, sequence, proof.
 constexpr std::string_view kPulseMagic{"LSP\x01", 4};
 constexpr size_t kStatement = 4 + 8 + 8;
-constexpr size_t kBytes = kStatement + sizeof(Proof);
+constexpr size_t kBytes = kStatement + sizeof(base::Proof);
 
 void append(std::string& bytes, uint64_t number) {
   for (int shift = 56; shift >= 0; shift -= 8) bytes += static_cast<char>(number >> shift & 0xff);
@@ -39,7 +39,7 @@ std::string encode_pulse(const Pulse& pulse, const PulseKey& key) {
   std::string bytes(kPulseMagic);
   append(bytes, pulse.member);
   append(bytes, static_cast<uint64_t>(pulse.sequence));
-  const Proof proof = key.token.prove(key.side, key.coordinator, key.member, bytes);
+  const base::Proof proof = key.token.prove(key.side, key.coordinator, key.member, bytes);
   return bytes.append(proof.begin(), proof.end());
 }
 
@@ -51,7 +51,7 @@ std::optional<Pulse> read_pulse(std::string_view datagram) {
 }
 
 bool verify_pulse(std::string_view datagram, const PulseKey& key) {
-  Proof proof;
+  base::Proof proof;
   std::copy_n(datagram.begin() + kStatement, proof.size(), proof.begin());
   return key.token.verify(proof, key.side, key.coordinator, key.member, datagram.substr(0, kStatement));
 }

@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
+#include "base/job_token.h"
 #include "base/unique_fd.h"
 #include "launch/rendezvous/connector.h"
 #include "launch/rendezvous/roster.h"
-#include "launch/rendezvous/token.h"
 
 namespace lockstep::launcher {
 
@@ -23,10 +23,10 @@ struct Pulse {
 // Proven by the token and both nonces of the member's connection, so that nobody else
 // can keep it alive or answer for the coordinator.
 struct PulseKey {
-  const JobToken& token;
-  JobToken::Side side;  // of the one who sends
-  const Nonce& coordinator;
-  const Nonce& member;
+  const base::JobToken& token;
+  base::JobToken::Side side;  // of the one who sends
+  const base::Nonce& coordinator;
+  const base::Nonce& member;
 };
 std::string encode_pulse(const Pulse& pulse, const PulseKey& key);
 // nullopt: no pulse. Whose it is has to be known before it can be verified.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/key_file.h"
 #include "launch/rendezvous/describe.h"
 #include "launch/rendezvous/fields.h"
 #include "launch/rendezvous/job_json.h"
@@ -27,7 +28,7 @@ int64_t wall_clock_us() {
 }
 
 // Different for every membership, also in one process.
-std::string make_instance() { return to_hex(make_nonce()).substr(0, 32); }
+std::string make_instance() { return base::to_hex(base::make_nonce()).substr(0, 32); }
 
 NodeInfo checked(NodeInfo node) {
   for (const std::string& name : {node.host, node.address}) {
@@ -73,6 +74,12 @@ void RemoteMembership::connected(base::UniqueFd fd) {
   coordinator_address_.length = sizeof coordinator_address_.storage;
   ::getpeername(fd.get(), reinterpret_cast<sockaddr*>(&coordinator_address_.storage),
                 &coordinator_address_.length);
+  if (!find_token()) {
+    return unproven(fmt::format(
+        "this launcher was given no LOCKSTEP_JOB_TOKEN and no --token-file, and finds no "
+        "secret in '{}', where the first launcher of a job without one writes it",
+        base::KeyFile(options_.key_names.front(), base::Environment::of_process()).path().string()));
+  }
   channel_ = std::make_unique<Channel>(loop_, std::move(fd), kMaxStrangerBytes,
                                        static_cast<Channel::Handler&>(*this));
   stage_ = Stage::kExpectChallenge;
@@ -80,6 +87,30 @@ void RemoteMembership::connected(base::UniqueFd fd) {
     channel_->close();
     connection_failed("connected, but got no answer");
   });
+}
+
+bool RemoteMembership::find_token() {
+  if (!options_.token.empty() || options_.key_names.empty()) return true;
+  // Read anew each time: the coordinator may just have replaced that of an earlier job.
+  const std::optional<std::string> token =
+      base::KeyFile(options_.key_names.front(), base::Environment::of_process()).read();
+  if (token) token_ = base::JobToken(*token);
+  return token.has_value();
+}
+
+void RemoteMembership::not_of_this_job() {
+  channel_->close();
+  unproven(
+      "the job token is wrong, or a stranger answers there: all launchers of a job must be given the same "
+      "LOCKSTEP_JOB_TOKEN or --token-file");
+}
+
+void RemoteMembership::unproven(const std::string& reason) {
+  const Time now = Clock::now();
+  if (!unproven_since_) unproven_since_ = now;
+  if (now - *unproven_since_ < options_.unproven_patience) return connection_failed(reason);
+  finish(outcome_of(JobOutcome::Kind::kRendezvousFailed,
+                    fmt::format("cannot join the job at {}: {}", endpoint(), reason)));
 }
 
 void RemoteMembership::connection_failed(const std::string& reason) {
@@ -94,6 +125,8 @@ void RemoteMembership::connection_failed(const std::string& reason) {
 
 void RemoteMembership::handshake(const wire::Message& message) {
   if (const auto* refused = std::get_if<wire::Refused>(&message)) {
+    // Anybody can say it who has not proven anything.
+    if (stage_ != Stage::kExpectJoined) return not_of_this_job();
     return finish(outcome_of(JobOutcome::Kind::kRendezvousFailed,
                              fmt::format("refused by the job at {}: {}", endpoint(), refused->reason)));
   }
@@ -109,17 +142,18 @@ void RemoteMembership::handshake(const wire::Message& message) {
 
 void RemoteMembership::answer_challenge(const wire::Challenge& challenge) {
   coordinator_nonce_ = challenge.nonce;
-  own_nonce_ = make_nonce();
+  own_nonce_ = base::make_nonce();
   stage_ = Stage::kExpectWelcome;
   channel_->send(
-      wire::Hello{own_nonce_, token_.prove(JobToken::Side::kMember, coordinator_nonce_, own_nonce_)});
+      wire::Hello{own_nonce_, token_.prove(base::JobToken::Side::kMember, coordinator_nonce_, own_nonce_)});
 }
 
 void RemoteMembership::check_welcome(const wire::Welcome& welcome) {
-  if (!token_.verify(welcome.proof, JobToken::Side::kCoordinator, coordinator_nonce_, own_nonce_)) {
-    return finish(outcome_of(JobOutcome::Kind::kRendezvousFailed,
-                             fmt::format("whoever answers at {} does not know the job token", endpoint())));
+  if (!token_.verify(welcome.proof, base::JobToken::Side::kCoordinator, coordinator_nonce_, own_nonce_)) {
+    return not_of_this_job();
   }
+  channel_->seal(token_.seal(base::JobToken::Side::kMember, coordinator_nonce_, own_nonce_),
+                 token_.seal(base::JobToken::Side::kCoordinator, coordinator_nonce_, own_nonce_));
   stage_ = Stage::kExpectJoined;
   channel_->set_max_bytes(kMaxCoordinatorBytes);
   channel_->send(wire::Join{options_.run_id, options_.min_nodes, options_.max_nodes, options_.max_restarts,
@@ -213,12 +247,12 @@ void RemoteMembership::send_pulse(int64_t sequence) {
     if (!pulse_socket_) return;
     loop_.watch(pulse_socket_.get(), EPOLLIN, [this](uint32_t) { take_pulses(); });
   }
-  const PulseKey key{token_, JobToken::Side::kMember, coordinator_nonce_, own_nonce_};
+  const PulseKey key{token_, base::JobToken::Side::kMember, coordinator_nonce_, own_nonce_};
   send_datagram(pulse_socket_.get(), encode_pulse({pulse_id_, sequence}, key), coordinator_address_);
 }
 
 void RemoteMembership::take_pulses() {
-  const PulseKey key{token_, JobToken::Side::kCoordinator, coordinator_nonce_, own_nonce_};
+  const PulseKey key{token_, base::JobToken::Side::kCoordinator, coordinator_nonce_, own_nonce_};
   while (stage_ == Stage::kJoined) {
     const std::optional<Datagram> datagram = receive_datagram(pulse_socket_.get());
     if (!datagram) return;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/event_loop.h"
+#include "base/job_token.h"
 #include "launch/membership.h"
 #include "launch/rendezvous/channel.h"
 #include "launch/rendezvous/clock_offset.h"
@@ -14,7 +15,6 @@
 #include "launch/rendezvous/heartbeats.h"
 #include "launch/rendezvous/listener_queue.h"
 #include "launch/rendezvous/options.h"
-#include "launch/rendezvous/token.h"
 
 namespace lockstep::launcher {
 
@@ -58,6 +58,11 @@ class RemoteMembership : public Membership, private Channel::Handler {
   void decided(wire::Message message);
   void reserve_port(int generation);
   void look_after_contact();
+  // False: nobody has given it to this launcher, or written it down.
+  bool find_token();
+  // Whoever answers has not proven to be of this job.
+  void unproven(const std::string& reason);
+  void not_of_this_job();
   // How long this process did not run, up to now or until a moment ago; 0: it did.
   Duration absence() const;
   void send_pulse(int64_t sequence);
@@ -72,7 +77,8 @@ class RemoteMembership : public Membership, private Channel::Handler {
 
   base::EventLoop& loop_;
   const RendezvousOptions options_;
-  const JobToken token_;
+  base::JobToken token_;
+  std::optional<Time> unproven_since_;
   const Candidate candidate_;
   MembershipListener& listener_;
   ListenerQueue events_;
@@ -80,8 +86,8 @@ class RemoteMembership : public Membership, private Channel::Handler {
   Stage stage_ = Stage::kConnecting;
   Connector connector_;
   std::unique_ptr<Channel> channel_;
-  Nonce coordinator_nonce_{};
-  Nonce own_nonce_{};
+  base::Nonce coordinator_nonce_{};
+  base::Nonce own_nonce_{};
 
   std::optional<Generation> map_;
   bool started_ = false;

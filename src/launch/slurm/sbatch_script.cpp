@@ -120,15 +120,12 @@ std::string environment(const SbatchRequest& request) {
       "\n# sbatch brings the submitting shell's environment along; the ranks and ports of another job\n"
       "# must not come with it. The ranks agree on a port of their own.\n"
       "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_NPROCS "
-      "SRUN_CPUS_PER_TASK\n";
-  if (request.style == SlurmStyle::kTorchrun) {
-    text +=
-        "\n# The launchers' secret: without it, whoever reaches their port could join the job. It travels in "
-        "the\n"
-        "# environment, where only this user's processes see it.\n"
-        ": \"${LOCKSTEP_JOB_TOKEN:=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n')}\"\n"
-        "export LOCKSTEP_JOB_TOKEN\n";
-  }
+      "SRUN_CPUS_PER_TASK\n"
+      "\n# The job's secret: who does not know it cannot join. It travels in the environment, where only "
+      "this\n"
+      "# user's processes see it.\n"
+      ": \"${LOCKSTEP_JOB_TOKEN:=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n')}\"\n"
+      "export LOCKSTEP_JOB_TOKEN\n";
   if (tell_cpus(request)) {
     text +=
         "\n# srun of Slurm 22.05 to 23.02 forgets --cpus-per-task, and every rank would sit on one core.\n"

@@ -43,6 +43,7 @@ TEST(ClockOffsetTest, FailuresAreToldInTheCoordinatorsTime) {
       Generation map;
       map.master_addr = "a";
       map.master_port = 1;
+      map.secret = base::make_token();
       map.nodes = {{0, "a", "127.0.0.1", 1, 1}};
       channel.send(wire::Map{map});
       channel.send(wire::Begin{0, 0});

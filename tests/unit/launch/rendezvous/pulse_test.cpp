@@ -9,13 +9,13 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr auto kMember = JobToken::Side::kMember;
-constexpr auto kCoordinator = JobToken::Side::kCoordinator;
+constexpr auto kMember = base::JobToken::Side::kMember;
+constexpr auto kCoordinator = base::JobToken::Side::kCoordinator;
 
 struct PulseTest : testing::Test {
-  PulseKey key(JobToken::Side side) const { return {token, side, a, b}; }
-  JobToken token{"secret"};
-  Nonce a = make_nonce(), b = make_nonce();
+  PulseKey key(base::JobToken::Side side) const { return {token, side, a, b}; }
+  base::JobToken token{"secret"};
+  base::Nonce a = base::make_nonce(), b = base::make_nonce();
 };
 
 TEST_F(PulseTest, Survives) {
@@ -30,10 +30,10 @@ TEST_F(PulseTest, Survives) {
 TEST_F(PulseTest, IsGoodForOneSideOfOneConnectionOfOneJob) {
   const std::string datagram = encode_pulse({7, 1}, key(kMember));
   EXPECT_FALSE(verify_pulse(datagram, key(kCoordinator))) << "no reflection";
-  const JobToken other("Secret");
+  const base::JobToken other("Secret");
   EXPECT_FALSE(verify_pulse(datagram, {other, kMember, a, b}));
   EXPECT_FALSE(verify_pulse(datagram, {token, kMember, b, a}));
-  EXPECT_FALSE(verify_pulse(datagram, {token, kMember, a, make_nonce()}));
+  EXPECT_FALSE(verify_pulse(datagram, {token, kMember, a, base::make_nonce()}));
 }
 
 TEST_F(PulseTest, EveryChangedBitIsNoticed) {
@@ -72,8 +72,8 @@ TEST(PulseOverSocketsTest, AForgedPulseIsNoSignOfLife) {
   v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   target.length = sizeof v4;
   const base::UniqueFd fd = open_pulse_socket(target);
-  const JobToken wrong("another");
-  const Nonce nonce{};
+  const base::JobToken wrong("another");
+  const base::Nonce nonce{};
   int64_t sequence = 1000;
   ASSERT_TRUE(cluster.run_until([&] {
     for (MemberId member = 0; member < 5; ++member) {

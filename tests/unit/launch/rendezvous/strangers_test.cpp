@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/exit_status.h>
+#include <poll.h>
 
 #include <csignal>
 
@@ -130,13 +131,15 @@ TEST(StrangersTest, AMemberThatBreaksTheProtocolIsLost) {
   Cluster cluster(quick(1, 2, 0));
   Launcher& good = cluster.add("a", 0);
   // A member by hand.
-  const JobToken token(cluster.options.token);
+  const base::JobToken token(cluster.options.token);
   struct ByHand : Channel::Handler {
     void received(Channel& channel, wire::Message message) override {
       if (const auto* challenge = std::get_if<wire::Challenge>(&message)) {
-        const Nonce nonce = make_nonce();
-        channel.send(wire::Hello{nonce, token.prove(JobToken::Side::kMember, challenge->nonce, nonce)});
+        nonces = {challenge->nonce, base::make_nonce()};
+        channel.send(wire::Hello{nonces.second, token.prove(Side::kMember, nonces.first, nonces.second)});
       } else if (std::holds_alternative<wire::Welcome>(message)) {
+        channel.seal(token.seal(Side::kMember, nonces.first, nonces.second),
+                     token.seal(Side::kCoordinator, nonces.first, nonces.second));
         NodeInfo info = node("b", 1);
         channel.send(wire::Join{"job-7", 1, 2, 0, std::chrono::seconds(30), {info, "by hand", false}});
       } else if (std::holds_alternative<wire::Begin>(message)) {
@@ -144,8 +147,10 @@ TEST(StrangersTest, AMemberThatBreaksTheProtocolIsLost) {
       }
     }
     void broken(Channel&, const std::string&) override { is_broken = true; }
-    explicit ByHand(const JobToken& the_token) : token(the_token) {}
-    const JobToken& token;
+    explicit ByHand(const base::JobToken& the_token) : token(the_token) {}
+    using Side = base::JobToken::Side;
+    const base::JobToken& token;
+    std::pair<base::Nonce, base::Nonce> nonces;
     bool is_broken = false;
   } handler(token);
   Stranger stranger(cluster.server->port());
@@ -156,11 +161,70 @@ TEST(StrangersTest, AMemberThatBreaksTheProtocolIsLost) {
   EXPECT_THAT(good.outcome->reason, HasSubstr("node 1 (b) is lost: a message out of turn"));
 }
 
+// Whoever is on the path can say something after the two have proven themselves.
+TEST(StrangersTest, WhatIsNotSealedIsNotHeard) {
+  Cluster cluster(quick(1, 2, 0));
+  Launcher& good = cluster.add("a", 0);
+  const base::JobToken token(cluster.options.token);
+  struct Unsealed : Channel::Handler {
+    void received(Channel& channel, wire::Message message) override {
+      if (const auto* challenge = std::get_if<wire::Challenge>(&message)) {
+        const base::Nonce nonce = base::make_nonce();
+        channel.send(wire::Hello{nonce, token.prove(base::JobToken::Side::kMember, challenge->nonce, nonce)});
+      } else if (std::holds_alternative<wire::Welcome>(message)) {
+        is_welcome = true;
+        channel.send(
+            wire::Join{"job-7", 1, 2, 0, std::chrono::seconds(30), {node("b", 1), "unsealed", false}});
+      }
+    }
+    void broken(Channel&, const std::string&) override { is_broken = true; }
+    explicit Unsealed(const base::JobToken& the_token) : token(the_token) {}
+    const base::JobToken& token;
+    bool is_welcome = false, is_broken = false;
+  } handler(token);
+  Stranger stranger(cluster.server->port());
+  Channel channel(cluster.loop, std::move(stranger.fd), kMaxCoordinatorBytes, handler);
+  ASSERT_TRUE(cluster.run_until([&] { return handler.is_broken; }));
+  EXPECT_TRUE(handler.is_welcome);
+  EXPECT_FALSE(good.outcome);
+}
+
+TEST(StrangersTest, TheRefusalOfAStrangerIsNotBelieved) {
+  Single single;
+  ByHand coordinator;
+  RendezvousOptions options = quick(1, 1);
+  options.unproven_patience = seconds(60);
+  single.join(options, coordinator.socket.port);
+  struct Refuser : Channel::Handler {
+    void received(Channel&, wire::Message) override {}
+    void broken(Channel&, const std::string&) override { is_left = true; }
+    bool is_left = false;
+  } refuser;
+  {
+    Channel stranger(single.loop, base::UniqueFd(::accept(coordinator.socket.fd.get(), nullptr, nullptr)),
+                     kMaxMemberBytes, refuser);
+    stranger.send(wire::Refused{"go away"});
+    ASSERT_TRUE(single.run_until([&] { return refuser.is_left; }));
+  }
+  ASSERT_TRUE(single.run_until([&] {
+    pollfd again{coordinator.socket.fd.get(), POLLIN, 0};
+    return ::poll(&again, 1, 0) > 0;
+  })) << "it comes again";
+  bool has_joined = false;
+  coordinator.accept(single.loop, [&](Channel&, const wire::Message& message) {
+    has_joined = std::holds_alternative<wire::Join>(message);
+  });
+  ASSERT_TRUE(single.run_until([&] { return has_joined; }));
+  EXPECT_FALSE(single.launcher.outcome);
+}
+
 TEST(StrangersTest, ACoordinatorWithoutTheTokenIsNotTrusted) {
   Single single;
   // Somebody who says welcome to everybody.
   const base::ListenSocket socket = base::listen_on("127.0.0.1", 0);
-  single.join(quick(1, 1), socket.port);
+  RendezvousOptions options = quick(1, 1);
+  options.unproven_patience = milliseconds(0);
+  single.join(options, socket.port);
   struct Impostor : Channel::Handler {
     void received(Channel& channel, wire::Message message) override {
       EXPECT_FALSE(std::holds_alternative<wire::Join>(message)) << "told a stranger about itself";
@@ -172,7 +236,8 @@ TEST(StrangersTest, ACoordinatorWithoutTheTokenIsNotTrusted) {
                   impostor);
   channel.send(wire::Challenge{});
   ASSERT_TRUE(single.finishes());
-  EXPECT_THAT(single.launcher.outcome->reason, HasSubstr("does not know the job token"));
+  EXPECT_THAT(single.launcher.outcome->reason,
+              HasSubstr("the job token is wrong, or a stranger answers there"));
 }
 
 }  // namespace

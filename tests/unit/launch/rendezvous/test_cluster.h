@@ -39,6 +39,7 @@ inline RendezvousOptions quick(int min_nodes, int max_nodes, int max_restarts = 
   options.heartbeat_interval = milliseconds(50);
   options.heartbeat_timeout = seconds(20);  // a busy machine is no dead one
   options.lease_margin = milliseconds(50);
+  options.unproven_patience = milliseconds(100);
   return options;
 }
 
@@ -204,7 +205,9 @@ struct ByHand : Channel::Handler {
   void received(Channel& from, wire::Message message) override {
     if (const auto* hello = std::get_if<wire::Hello>(&message)) {
       its_nonce = hello->nonce;
-      from.send(wire::Welcome{token.prove(JobToken::Side::kCoordinator, nonce, its_nonce)});
+      from.send(wire::Welcome{token.prove(base::JobToken::Side::kCoordinator, nonce, its_nonce)});
+      from.seal(token.seal(base::JobToken::Side::kCoordinator, nonce, its_nonce),
+                token.seal(base::JobToken::Side::kMember, nonce, its_nonce));
     } else {
       on_message(from, message);
     }
@@ -212,9 +215,9 @@ struct ByHand : Channel::Handler {
   void broken(Channel&, const std::string&) override {}
 
   const base::ListenSocket socket = base::listen_on("127.0.0.1", 0);
-  const JobToken token{"secret"};
-  const Nonce nonce = make_nonce();
-  Nonce its_nonce{};
+  const base::JobToken token{"secret"};
+  const base::Nonce nonce = base::make_nonce();
+  base::Nonce its_nonce{};
   Heard on_message;
   std::unique_ptr<Channel> channel;
 };

@@ -43,7 +43,7 @@ TEST(FrameTest, ComesOutWholeHoweverItIsCut) {
 }
 
 TEST(FrameTest, RefusesAtTheFirstWrongByte) {
-  for (const std::string& bytes : {std::string("G"), std::string("LX"), std::string("LSR\x02")}) {
+  for (const std::string& bytes : {std::string("G"), std::string("LX"), std::string("LSR\x03")}) {
     FrameReader reader(100);
     reader.feed(bytes);
     EXPECT_THROW(reader.next(), ProtocolError) << bytes;
@@ -60,21 +60,21 @@ TEST(FrameTest, NamesTheOtherVersion) {
     reader.next();
     FAIL();
   } catch (const ProtocolError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("version 7 of the rendezvous protocol, this is version 1"));
+    EXPECT_THAT(error.what(), HasSubstr("version 7 of the rendezvous protocol, this is version 2"));
   }
 }
 
 TEST(TokenTest, ProvesKnowledgeOfTheTokenForOneSideAndOneConnection) {
-  const JobToken token("secret"), other("Secret");
-  const Nonce a = make_nonce(), b = make_nonce();
-  const Proof proof = token.prove(JobToken::Side::kMember, a, b);
-  EXPECT_TRUE(token.verify(proof, JobToken::Side::kMember, a, b));
-  EXPECT_FALSE(other.verify(proof, JobToken::Side::kMember, a, b));
-  EXPECT_FALSE(token.verify(proof, JobToken::Side::kCoordinator, a, b));  // no reflection
-  EXPECT_FALSE(token.verify(proof, JobToken::Side::kMember, b, a));
-  EXPECT_FALSE(token.verify(proof, JobToken::Side::kMember, a, make_nonce()));  // no replay
-  EXPECT_NE(make_token(), make_token());
-  EXPECT_EQ(make_token().size(), 64u);
+  const base::JobToken token("secret"), other("Secret");
+  const base::Nonce a = base::make_nonce(), b = base::make_nonce();
+  const base::Proof proof = token.prove(base::JobToken::Side::kMember, a, b);
+  EXPECT_TRUE(token.verify(proof, base::JobToken::Side::kMember, a, b));
+  EXPECT_FALSE(other.verify(proof, base::JobToken::Side::kMember, a, b));
+  EXPECT_FALSE(token.verify(proof, base::JobToken::Side::kCoordinator, a, b));  // no reflection
+  EXPECT_FALSE(token.verify(proof, base::JobToken::Side::kMember, b, a));
+  EXPECT_FALSE(token.verify(proof, base::JobToken::Side::kMember, a, base::make_nonce()));  // no replay
+  EXPECT_NE(base::make_token(), base::make_token());
+  EXPECT_EQ(base::make_token().size(), 64u);
 }
 
 TEST(WireTest, MessagesSurvive) {
@@ -97,7 +97,7 @@ TEST(WireTest, MessagesSurvive) {
   EXPECT_EQ(round_trip(wire::Halt{4, "reason"}).reason, "reason");
   EXPECT_EQ(round_trip(wire::Leave{15}).signal, 15);
   EXPECT_EQ(round_trip(wire::Note{"a spare"}).text, "a spare");
-  const Nonce nonce = make_nonce();
+  const base::Nonce nonce = base::make_nonce();
   EXPECT_EQ(round_trip(wire::Challenge{nonce}).nonce, nonce);
 }
 
@@ -137,11 +137,13 @@ TEST(WireTest, MapsSurvive) {
   map.restart_count = 2;
   map.master_addr = "fe80::1";
   map.master_port = 29500;
+  map.secret = base::make_token();
   map.nodes = {{0, "a", "10.0.0.1", 4, 1}, {1, "b", "", 2, 0}};
   const Generation read = round_trip(wire::Map{map}).generation;
   EXPECT_EQ(read.number, 3);
   EXPECT_EQ(read.restart_count, 2);
   EXPECT_EQ(read.master_addr, "fe80::1");
+  EXPECT_EQ(read.secret, map.secret);
   EXPECT_EQ(read.world_size(), 6);
   EXPECT_EQ(read.nodes[1].host, "b");
   EXPECT_EQ(read.nodes[1].address, "");
@@ -153,6 +155,7 @@ TEST(WireTest, AMapOfFourThousandNodesFits) {
   Generation map;
   map.master_addr = "x";
   map.master_port = 1;
+  map.secret = base::make_token();
   for (int i = 0; i < 4000; ++i) {
     map.nodes.push_back({i, "compute-node-" + std::to_string(i) + ".cluster.example.org",
                          "fd00:1234:5678:9abc::" + std::to_string(i), 8, 4'000'000});
@@ -234,6 +237,7 @@ TEST(WireTest, RefusesMapsThatContradictThemselves) {
                                {"restart_count", 0},
                                {"master_addr", "x"},
                                {"master_port", port},
+                               {"secret", std::string(64, 'a')},
                                {"nodes", nodes}};
     return nlohmann::json{{"type", "map"}, {"map", inner}}.dump() + "\n" + table;
   };
