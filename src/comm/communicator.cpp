@@ -37,6 +37,7 @@ Communicator comm::make_group(TransportRequest request, std::shared_ptr<Lifeline
   request.options.connect_timeout = bounded(request.options.connect_timeout);
   const OperationContext where{"connect", request.options.backend, request.rank, request.size,
                                request.options.connect_timeout};
+  request.lifeline = lifeline;
   try {
     Transport transport = make_transport(request);
     return Communicator(
@@ -52,7 +53,14 @@ Communicator comm::make_host_group(const Communicator& group) {
     options.backend = "auto";
     options.device_index = -1;
   }
-  return group.impl()->make_subgroup(all_ranks(group.size()), group.impl()->next_subgroup(), options);
+  Communicator host_group =
+      group.impl()->make_subgroup(all_ranks(group.size()), group.impl()->next_subgroup(), options);
+  host_group.impl()->follow(group.impl());
+  return host_group;
+}
+
+void comm::throw_if_failed(const Communicator& group, std::string_view operation) {
+  group.impl()->throw_if_failed(operation, {});
 }
 
 Communicator::Communicator() : impl_(comm::make_group({}, nullptr).impl()) {}

@@ -31,6 +31,10 @@ Communicator make_group(TransportRequest request, std::shared_ptr<Lifeline> life
 // the GPU's work. Collective.
 Communicator make_host_group(const Communicator& group);
 
+// CommError where a collective of the group has failed on its device although its wait()
+// returned: call it after reading a result on the host. Costs nothing on the CPU.
+void throw_if_failed(const Communicator& group, std::string_view operation);
+
 // Communicator::connect, with TransportRequest's host_identity.
 Communicator connect_job(const RankMap& map, const CommunicatorOptions& options,
                          const std::string& host_identity);
@@ -61,6 +65,15 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
     return {operation, transport_.name, rank(), size(), timeout.value_or(request_.options.timeout)};
   }
 
+  // Throws what explain() makes of a failure that the device has reported, if there is one.
+  void throw_if_failed(std::string_view operation, Timeout timeout) const {
+    if (device_group_) device_group_->throw_if_failed(operation, timeout);
+    if (transport_.failure && has_failed()) throw_failure(operation, timeout);
+  }
+  // A host group fails with the device group whose data it describes: a checkpoint of weights
+  // that a broken collective left behind must not be agreed on.
+  void follow(std::shared_ptr<const Impl> device_group) { device_group_ = std::move(device_group); }
+
   // Starts `body(backend, timeout)`, which returns a c10d::Work. `operation` must
   // outlive the Work: a literal. `bytes` as in comm::Call.
   template <typename Body>
@@ -86,6 +99,9 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   void meet(const std::string& purpose, Milliseconds patience);
 
  private:
+  void abort_for(int dead_rank) const;
+  bool has_failed() const;
+  [[noreturn]] void throw_failure(std::string_view operation, Timeout timeout) const;
   std::exception_ptr name_the_departed(const CommError& error, std::string_view operation) const;
   void wait_for_all(const std::string& purpose, const std::string& meeting, Milliseconds patience) const;
   std::shared_ptr<Work::Impl> new_work(std::string_view operation, Timeout timeout);
@@ -96,6 +112,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   const std::shared_ptr<comm::Lifeline> lifeline_;
   std::optional<comm::Lifeline::Subscription> subscription_;
   std::shared_ptr<comm::CallObserver> observer_;
+  std::shared_ptr<const Impl> device_group_;
   int num_subgroups_ = 0;
   std::map<std::string, int> num_meetings_;  // by purpose
 };
@@ -149,6 +166,7 @@ struct Work::Impl {
 
 template <typename Body>
 Work Communicator::Impl::start(std::string_view operation, int64_t bytes, Timeout timeout, Body&& body) {
+  throw_if_failed(operation, timeout);
   auto work = new_work(operation, timeout);
   const auto began = observer_ ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   try {
@@ -163,6 +181,7 @@ Work Communicator::Impl::start(std::string_view operation, int64_t bytes, Timeou
 
 template <typename Body>
 Work Communicator::Impl::start_with_peer(std::string_view operation, Timeout timeout, Body&& body) {
+  throw_if_failed(operation, timeout);
   auto work = new_work(operation, timeout);
   // NCCL would block the thread, where CUDA operations shall only order streams.
   work->wait_timeout = transport_.devices == comm::Transport::Devices::kCuda ? kNoTimeout : work->timeout;

@@ -58,7 +58,7 @@ std::shared_ptr<comm::Lifeline> join_lifeline(c10d::Store& store, const base::Jo
 // NCCL answers two ranks on one device with "invalid usage" and no names.
 void claim_device(c10d::Store& store, const RankMap& map, const CommunicatorOptions& options) {
   const bool over_nccl = options.backend == "nccl" || options.backend == "auto";
-  if (options.device_index < 0 || !over_nccl) return;
+  if (options.device_index < 0 || !over_nccl || comm::ranks_share_devices()) return;
   const std::string uuid = comm::list_cuda_devices().at(static_cast<size_t>(options.device_index)).uuid;
   const std::string own = fmt::format("{} on {}", map.rank, map.host);
   const std::vector<uint8_t> answer =

@@ -26,9 +26,8 @@ Communicator::Impl::Impl(comm::TransportRequest request, comm::Transport transpo
     // otherwise wait for its whole timeout.
     subscription_ = lifeline_->on_death([this](int job_rank) {
       const auto& members = request_.job_ranks;
-      if (std::find(members.begin(), members.end(), job_rank) != members.end()) {
-        transport_.backend->abort();
-      }
+      const auto found = std::find(members.begin(), members.end(), job_rank);
+      if (found != members.end()) abort_for(static_cast<int>(found - members.begin()));
     });
   }
 }
@@ -44,9 +43,44 @@ Communicator::Impl::~Impl() {
   }
 }
 
+void Communicator::Impl::abort_for(int dead_rank) const {
+  if (transport_.failure) {
+    // Before the abort: it lets the device go on, with results that are none.
+    transport_.failure->report({fmt::format("rank {} died", dead_rank), false, dead_rank});
+  }
+  try {
+    transport_.backend->abort();
+  } catch (const std::exception& error) {
+    base::log_warning("comm", "aborting a group of backend {} after rank {} died failed: {}", transport_.name,
+                      dead_rank, error.what());
+  }
+}
+
+bool Communicator::Impl::has_failed() const {
+  return transport_.failure->failed() || transport_.backend->getError() != c10d::ErrorType::SUCCESS;
+}
+
+void Communicator::Impl::throw_failure(std::string_view operation, Timeout timeout) const {
+  const auto nobody_said_why = std::make_exception_ptr(CommError(
+      "comm",
+      fmt::format("{} failed on rank {} of {}, backend {}: an earlier operation failed on the device",
+                  operation, rank(), size(), transport_.name),
+      CommError::Recovery::kRebuild));
+  std::rethrow_exception(explain(nobody_said_why, operation, timeout));
+}
+
 std::exception_ptr Communicator::Impl::explain(std::exception_ptr failure, std::string_view operation,
                                                Timeout timeout) const {
-  failure = comm::translate_failure(std::move(failure), context(operation, timeout));
+  const auto report = transport_.failure ? transport_.failure->get() : std::nullopt;
+  if (report && report->timed_out) {
+    failure = std::make_exception_ptr(
+        comm::TimeoutError("comm", report->text, CommError::Recovery::kRebuild, report->rank));
+  } else if (report) {
+    failure =
+        std::make_exception_ptr(CommError("comm", report->text, CommError::Recovery::kRebuild, report->rank));
+  } else {
+    failure = comm::translate_failure(std::move(failure), context(operation, timeout));
+  }
   if (lifeline_ == nullptr) {
     return failure;
   }

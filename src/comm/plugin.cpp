@@ -82,6 +82,12 @@ bool plugin_exists(const std::string& name) {
   });
 }
 
+bool ranks_share_devices() {
+  const std::string value = base::Environment::of_process().get(kShareDevice).value_or("0");
+  if (value == "0" || value == "1") return value == "1";
+  throw ConfigError("comm", fmt::format("{} must be 0 or 1: '{}'", kShareDevice, value));
+}
+
 std::vector<CudaDevice> list_cuda_devices() {
   std::vector<CudaDevice> devices;
   entry<PluginListDevices>("cuda", kPluginListDevices)(devices);

@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "comm/device_failure.h"
 
 namespace c10d {
 class Backend;
@@ -27,6 +30,16 @@ struct PluginRequest {
   std::vector<int> job_ranks;
   std::chrono::milliseconds timeout{0};
   int device_index = -1;
+  // ranks_share_devices()
+  bool share_device = false;
+  // Where operations that run on after wait() report that they failed. Never null.
+  std::shared_ptr<DeviceFailure> failure = std::make_shared<DeviceFailure>();
+  // The group's rank that died or closed its group first; none so far: nullopt. May be empty.
+  std::function<std::optional<int>()> departed = {};
+  // Called when an operation starts, with its name, and when it has ended on the device. May be
+  // empty; both are or none.
+  std::function<void(const char*)> started = {};
+  std::function<void()> ended = {};
 };
 
 // What liblockstep_mpi.so and liblockstep_cuda.so export. It throws what
@@ -64,6 +77,11 @@ inline constexpr char kPluginUseOwnStream[] = "lockstep_use_own_stream";
 // from now on.
 using PluginLimitMemory = void(int device_index, int64_t bytes);
 inline constexpr char kPluginLimitMemory[] = "lockstep_limit_memory";
+
+// LOCKSTEP_NCCL_SHARE_DEVICE, for tests of several ranks on a machine with one GPU: 1 where
+// NCCL shall take each rank's process for a host of its own. ConfigError: not 0 or 1.
+inline constexpr char kShareDevice[] = "LOCKSTEP_NCCL_SHARE_DEVICE";
+bool ranks_share_devices();
 
 // What gives a checkout liblockstep_cuda.so.
 inline constexpr char kBuildCuda[] = "script/setup --cuda && script/build";

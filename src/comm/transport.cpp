@@ -5,9 +5,14 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <future>
+#include <thread>
+
+#include "base/progress.h"
 #include "comm/fake/fake_backend.h"
 #include "comm/gloo/gloo_backend.h"
 #include "comm/hierarchical/hierarchical_backend.h"
+#include "comm/lifeline.h"
 #include "comm/plugin.h"
 #include "comm/shm/shm_backend.h"
 
@@ -80,15 +85,41 @@ Transport make_auto_on_cpu(const TransportRequest& request) {
   return make_hierarchical(request, layout);
 }
 
-Transport make_from_plugin(const TransportRequest& request, const char* plugin, const char* name,
-                           Transport::Devices devices) {
-  PluginRequest wanted{request.store,
-                       request.rank,
-                       request.size,
-                       request.job_ranks,
-                       request.options.timeout,
-                       request.options.device_index};
-  return {make_plugin_backend(plugin, wanted), name, devices};
+PluginRequest plugin_request(const TransportRequest& request) {
+  return {request.store,
+          request.rank,
+          request.size,
+          request.job_ranks,
+          request.options.timeout,
+          request.options.device_index};
+}
+
+// NCCL connects without a limit of time, and does not notice that a rank died before it came.
+// The thread is left behind then: the program is about to end.
+BackendPtr connect_nccl(const TransportRequest& request, const PluginRequest& wanted) {
+  if (request.size == 1) return make_plugin_backend("cuda", wanted);
+  std::packaged_task<BackendPtr()> task([wanted] { return make_plugin_backend("cuda", wanted); });
+  std::future<BackendPtr> backend = task.get_future();
+  std::thread(std::move(task)).detach();
+  constexpr std::chrono::milliseconds kPollInterval{20};
+  const auto deadline = std::chrono::steady_clock::now() + request.options.connect_timeout;
+  while (backend.wait_for(kPollInterval) != std::future_status::ready) {
+    if (const std::optional<int> rank = departed_rank(request)) {
+      throw CommError("comm",
+                      fmt::format("rank {} died or left while rank {} of {} connected, backend nccl", *rank,
+                                  request.rank, request.size),
+                      CommError::Recovery::kRebuild, rank);
+    }
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw CommError("comm",
+                      fmt::format("rank {} of {} could not connect within {} ms, backend nccl: not all ranks "
+                                  "came, or the network interface that NCCL chose does not reach them (set "
+                                  "NCCL_SOCKET_IFNAME; NCCL_DEBUG=INFO prints what it does)",
+                                  request.rank, request.size, request.options.connect_timeout.count()),
+                      CommError::Recovery::kRebuild);
+    }
+  }
+  return backend.get();
 }
 
 Transport make_nccl(const TransportRequest& request) {
@@ -101,7 +132,20 @@ Transport make_nccl(const TransportRequest& request) {
                       fmt::format("backend nccl needs a CUDA device for rank {}: device_index is {}{}",
                                   request.rank, request.options.device_index, library));
   }
-  return make_from_plugin(request, "cuda", "nccl", Transport::Devices::kCuda);
+  PluginRequest wanted = plugin_request(request);
+  wanted.share_device = ranks_share_devices();
+  if (request.size > 1) {
+    wanted.started = [](const char* name) { base::Progress::of_process().collective_started(name); };
+    wanted.ended = [] { base::Progress::of_process().collective_finished(); };
+  }
+  if (request.lifeline) {
+    // Without the store: the backend keeps it itself.
+    TransportRequest members;
+    members.job_ranks = request.job_ranks;
+    members.lifeline = request.lifeline;
+    wanted.departed = [members] { return departed_rank(members); };
+  }
+  return {connect_nccl(request, wanted), "nccl", Transport::Devices::kCuda, wanted.failure};
 }
 
 Transport make_fake(const TransportRequest& request, const char* name) {
@@ -135,7 +179,7 @@ Transport make_by_name(const TransportRequest& request) {
     return make_gloo(request);
   }
   if (name == "mpi") {
-    return make_from_plugin(request, "mpi", "mpi", Transport::Devices::kCpu);
+    return {make_plugin_backend("mpi", plugin_request(request)), "mpi", Transport::Devices::kCpu};
   }
   if (name == "nccl") {
     return make_nccl(request);
@@ -145,6 +189,15 @@ Transport make_by_name(const TransportRequest& request) {
 }
 
 }  // namespace
+
+std::optional<int> departed_rank(const TransportRequest& request) {
+  if (!request.lifeline) return std::nullopt;
+  const auto departure = request.lifeline->first_departure(std::chrono::milliseconds(0));
+  if (!departure) return std::nullopt;
+  const auto found = std::find(request.job_ranks.begin(), request.job_ranks.end(), departure->rank);
+  if (found == request.job_ranks.end()) return std::nullopt;
+  return static_cast<int>(found - request.job_ranks.begin());
+}
 
 Transport make_transport(const TransportRequest& request) {
   Transport transport = make_by_name(request);

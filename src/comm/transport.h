@@ -7,12 +7,16 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/job_token.h"
+#include "comm/device_failure.h"
 
 namespace lockstep::comm {
+
+class Lifeline;
 
 // A c10d backend and what the Communicator has to know about it.
 //
@@ -26,6 +30,8 @@ struct Transport {
   c10::intrusive_ptr<c10d::Backend> backend;
   std::string name;  // what Communicator::backend() says
   Devices devices = Devices::kCpu;
+  // Of backends whose operations run on after wait(); else null.
+  std::shared_ptr<DeviceFailure> failure = nullptr;
 };
 
 struct TransportRequest {
@@ -43,8 +49,13 @@ struct TransportRequest {
   // In place of comm::host_identity(), so that a test makes many hosts of one.
   std::string host_identity;
   // What the ranks of the job alone know; null where the group is not a job's.
-  std::shared_ptr<const base::JobToken> secret;
+  std::shared_ptr<const base::JobToken> secret = nullptr;
+  // Of the job, where it has one.
+  std::shared_ptr<Lifeline> lifeline = nullptr;
 };
+
+// The rank of the group that died or left first, by the job's lifeline.
+std::optional<int> departed_rank(const TransportRequest& request);
 
 // The time limit, or twenty days: one that means "for ever" overflows when it is added to a
 // clock's time, or in the milliseconds that Gloo passes to the system as an int, and would have

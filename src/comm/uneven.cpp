@@ -63,6 +63,7 @@ std::vector<at::Tensor> Communicator::all_gather_uneven(const at::Tensor& input,
   all_gather(all, to_tensor(const_cast<int64_t*>(mine.data()), mine.size()).to(input.device()), timeout)
       .wait();
   to_tensor(shapes.data(), all.numel()).copy_(all);
+  impl_->throw_if_failed("all_gather_uneven", timeout);
 
   int64_t longest = 0;
   for (size_t peer = 0; peer < shapes.size(); ++peer) {
@@ -95,11 +96,16 @@ std::string Communicator::broadcast_bytes(std::string bytes, int root, Timeout t
   const at::Tensor length =
       at::full({1}, static_cast<int64_t>(bytes.size()), at::TensorOptions(at::kLong).device(device));
   broadcast(length, root, timeout).wait();
-  at::Tensor buffer = rank() == root
-                          ? byte_tensor(bytes).to(device)
-                          : at::empty({length.item<int64_t>()}, at::TensorOptions(at::kByte).device(device));
+  const auto num_bytes = length.item<int64_t>();
+  impl_->throw_if_failed("broadcast_bytes", timeout);
+  const at::Tensor buffer = rank() == root
+                                ? byte_tensor(bytes).to(device)
+                                : at::empty({num_bytes}, at::TensorOptions(at::kByte).device(device));
   broadcast(buffer, root, timeout).wait();
-  return rank() == root ? bytes : text_of(buffer);
+  if (rank() == root) return bytes;
+  std::string received = text_of(buffer);
+  impl_->throw_if_failed("broadcast_bytes", timeout);
+  return received;
 }
 
 std::vector<std::string> Communicator::all_gather_bytes(const std::string& bytes, Timeout timeout) const {
@@ -107,6 +113,7 @@ std::vector<std::string> Communicator::all_gather_bytes(const std::string& bytes
   for (const at::Tensor& tensor : all_gather_uneven(byte_tensor(bytes).to(impl_->device()), timeout)) {
     result.push_back(text_of(tensor));
   }
+  impl_->throw_if_failed("all_gather_bytes", timeout);
   return result;
 }
 

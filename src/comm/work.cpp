@@ -10,7 +10,8 @@ std::shared_ptr<Work::Impl> Communicator::Impl::new_work(std::string_view operat
   work->group = shared_from_this();
   work->operation = operation;
   work->timeout = comm::bounded(timeout.value_or(request_.options.timeout));
-  if (size() > 1) work->told.start(operation);
+  // A backend whose operations run on after wait() tells it itself.
+  if (size() > 1 && !transport_.failure) work->told.start(operation);
   return work;
 }
 
@@ -35,6 +36,7 @@ void Work::wait() {
   impl_->told.resume(impl_->operation);
   try {
     impl_->work->wait(impl_->wait_timeout);
+    impl_->group->throw_if_failed(impl_->operation, impl_->timeout);
   } catch (...) {
     impl_->failure = impl_->group->explain(std::current_exception(), impl_->operation, impl_->timeout);
     std::rethrow_exception(impl_->failure);

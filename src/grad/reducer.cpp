@@ -273,8 +273,11 @@ void Reducer::launch(size_t index) {
   }
 }
 
+// Backends on the CPU make progress when they are asked. On a GPU all moves by itself, and a
+// collective that is being recorded into a graph must not be asked.
 void Reducer::poke() {
-  if (next_poke_ < next_launch_ && buckets_[next_poke_].reduction.work.done()) ++next_poke_;
+  if (next_poke_ == next_launch_ || !buckets_[next_poke_].buffer.flat.is_cpu()) return;
+  if (buckets_[next_poke_].reduction.work.done()) ++next_poke_;
 }
 
 // -- at its end

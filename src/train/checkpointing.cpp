@@ -110,6 +110,8 @@ void Checkpointing::save(TrainState& state, std::optional<double> metric, bool w
   const bool waits = wait || !config_.checkpoint_async;
   const bool divided = state.sharded != nullptr;
   bool failed = !prepare(snapshot);
+  // The weights are on the host now, and the device has done what came before.
+  comm::throw_if_failed(world_.communicator(), "a save");
   // Writers of a divided model wait for each other: none starts where one cannot.
   if (divided) failed = any_rank(world_, failed);
   if (failed) ++failures_;

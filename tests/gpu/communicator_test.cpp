@@ -1,9 +1,10 @@
-// Every operation of Communicator on tensors of a GPU: NCCL with one rank, and Gloo between
-// two processes that share the GPU.
+// Every operation of Communicator on tensors of a GPU: NCCL with one rank, and Gloo and NCCL
+// between processes that share the GPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/communicator.h>
+#include <lockstep/error.h>
 #include <torch/torch.h>
 
 #include "support/config_error.h"
@@ -162,7 +163,48 @@ void expect_every_operation(const Communicator& group, c10::Device device) {
   expect_the_rest(group, ranks);
 }
 
-class GpuCommunicatorTest : public test::GpuTest {};
+// In a ring. Even ranks send first: NCCL runs the messages of a rank one after another.
+void expect_messages(const Communicator& group, const Ranks& ranks) {
+  const int next = (group.rank() + 1) % group.size();
+  const int previous = (group.rank() + group.size() - 1) % group.size();
+  const at::Tensor received = ranks.empty({9});
+  if (group.rank() % 2 == 0) group.send(ranks.own(9), next).wait();
+  group.recv(received, previous).wait();
+  if (group.rank() % 2 == 1) group.send(ranks.own(9), next).wait();
+  EXPECT_TRUE(torch::equal(received, ranks.of(previous, 9)));
+}
+
+// Ranks that round differently would drift apart.
+void expect_equal_means(const Communicator& group, const Ranks& ranks) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor mean = (ranks.own(5000) / 3).to(dtype);
+    group.all_reduce(mean, ReduceOp::kMean).wait();
+    const at::Tensor first = mean.clone();
+    group.broadcast(first).wait();
+    EXPECT_TRUE(torch::equal(mean, first)) << dtype;
+  }
+}
+
+class GpuCommunicatorTest : public test::GpuTest {
+ protected:
+  void expect_every_operation_over_nccl(int size) const {
+    run_nccl(size, [&](World& world) {
+      const Communicator& group = world.communicator();
+      ASSERT_EQ(group.size(), size);
+      expect_every_operation(group, device());
+      const Ranks ranks(group, device());
+      expect_messages(group, ranks);
+      expect_equal_means(group, ranks);
+      const std::optional<Communicator> pair = group.subgroup({size - 1, 0});
+      if (pair) {
+        const at::Tensor tensor = ranks.own(4);
+        pair->all_reduce(tensor).wait();
+        EXPECT_TRUE(torch::equal(tensor, ranks.of(0, 4) + ranks.of(size - 1, 4)));
+      }
+      group.barrier();
+    });
+  }
+};
 
 TEST_F(GpuCommunicatorTest, NcclWithOneRank) {
   const Communicator group = alone();
@@ -177,6 +219,23 @@ TEST_F(GpuCommunicatorTest, GlooBetweenTwoProcessesOnOneGpu) {
     const Communicator& group = world.communicator();
     EXPECT_EQ(group.backend(), "gloo");
     expect_every_operation(group, device());
+  });
+}
+
+TEST_F(GpuCommunicatorTest, OverNcclTwoRanks) { expect_every_operation_over_nccl(2); }
+
+TEST_F(GpuCommunicatorTest, OverNcclFourRanks) { expect_every_operation_over_nccl(4); }
+
+// One of them is told so; the other one that it has left.
+TEST_F(GpuCommunicatorTest, OverNcclTwoRanksWithoutTheSwitchAreRefused) {
+  test::run_rank_processes(2, [&](const RankMap& map) {
+    std::string text;
+    try {
+      Communicator::connect(map, nccl_options(std::chrono::seconds(60)));
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    EXPECT_THAT(text, testing::AnyOf(HasSubstr("two ranks on one device"), HasSubstr("died or left")));
   });
 }
 

@@ -59,7 +59,126 @@ std::vector<at::Tensor> parallel_loop(const Communicator& group, c10::Device dev
   return net->parameters();
 }
 
-class GpuDataParallelTest : public test::GpuTest {};
+// Several buckets, so that communication overlaps the rest of backward; and gradients that go
+// over the network in short.
+void expect_plain_loop(const Communicator& group, c10::Device device) {
+  const auto expected = plain_loop(device);
+  const DataParallelOptions small{.bucket_cap_bytes = 2000};
+  const DataParallelOptions compressed{.compression = GradientCompression::kBFloat16};
+  for (const auto& [options, tolerance] : {std::pair(small, 1e-4), {compressed, 1e-2 * group.size()}}) {
+    const auto actual = parallel_loop(group, device, options);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(actual[i], expected[i], tolerance, tolerance / 10)) << "parameter " << i;
+      const at::Tensor first = actual[i].detach().clone();
+      group.broadcast(first).wait();
+      EXPECT_TRUE(same_bits(first, actual[i])) << "ranks differ in parameter " << i;
+    }
+  }
+}
+
+// Megabytes a bucket: many kernels of backward run while NCCL's do.
+void expect_overlapped_gradients(const Communicator& group, c10::Device device) {
+  const auto make = [&] {
+    torch::nn::Sequential net;
+    for (int i = 0; i < 8; ++i) net->push_back(torch::nn::Linear(512, 512));
+    test::set_parameters(*net);
+    net->to(device);
+    return net;
+  };
+  const at::Tensor x = formula({4 * group.size(), 512}, 7).to(device);
+  auto plain = make();
+  plain->forward(x).square().mean().backward();
+  auto net = make();
+  DataParallel model(net, group, DataParallelOptions{.bucket_cap_bytes = 1 << 20});
+  EXPECT_GE(model.buckets().size(), 8U);
+  for (int step = 0; step < 3; ++step) {  // without a wait of the host in between
+    model.zero_grad();
+    model.forward(x.narrow(0, 4 * group.rank(), 4)).square().mean().backward();
+  }
+  for (size_t i = 0; i < net->parameters().size(); ++i) {
+    EXPECT_TRUE(torch::allclose(net->parameters()[i].grad(), plain->parameters()[i].grad(), 1e-3, 1e-7))
+        << "parameter " << i;
+  }
+}
+
+// Backwards without sync add up on each rank; the next one reduces the sums.
+void expect_accumulated_gradients(const Communicator& group, c10::Device device) {
+  auto net = make_net(device);
+  DataParallel model(net, group, DataParallelOptions{.bucket_cap_bytes = 2000});
+  const int64_t half = kBatch / group.size() / 2;
+  const int64_t first = 2 * half * group.rank();
+  for (int step = 0; step < 2; ++step) {
+    model.zero_grad();
+    {
+      const auto scope = model.no_sync();
+      model.forward(input(step, first, half, device)).square().sum().backward();
+    }
+    model.forward(input(step, first + half, half, device)).square().sum().backward();
+    auto other = make_net(device);
+    other->forward(input(step, 0, kBatch, device)).square().sum().div(group.size()).backward();
+    for (size_t i = 0; i < net->parameters().size(); ++i) {
+      EXPECT_TRUE(torch::allclose(net->parameters()[i].grad(), other->parameters()[i].grad(), 1e-4, 1e-5))
+          << "step " << step << ", parameter " << i;
+    }
+    const double norm = torch::nn::utils::clip_grad_norm_(other->parameters(), 0.5);
+    EXPECT_NEAR(model.clip_grad_norm(0.5).item<double>(), norm, 1e-4 * norm);
+  }
+}
+
+// Even ranks use one branch, odd ranks the other, nobody the third.
+struct BranchesImpl : torch::nn::Module {
+  BranchesImpl()
+      : even(register_module("even", torch::nn::Linear(6, 4))),
+        odd(register_module("odd", torch::nn::Linear(6, 4))),
+        unused(register_module("unused", torch::nn::Linear(6, 4))),
+        common(register_module("common", torch::nn::Linear(4, 2))) {
+    test::set_parameters(*this);
+  }
+  torch::Tensor forward(const torch::Tensor& x, int rank) {
+    return common(torch::tanh(rank % 2 == 0 ? even(x) : odd(x)));
+  }
+  torch::nn::Linear even, odd, unused, common;
+};
+TORCH_MODULE(Branches);
+
+void expect_unused_parameters(const Communicator& group, c10::Device device) {
+  Branches net;
+  net->to(device);
+  DataParallel model(net, group,
+                     DataParallelOptions{.find_unused_parameters = true, .bucket_cap_bytes = 100});
+  for (int step = 0; step < 3; ++step) {
+    model.zero_grad();
+    model.forward(input(step, group.rank(), 4, device), group.rank()).square().mean().backward();
+    Branches other;
+    other->to(device);
+    for (int rank = 0; rank < group.size(); ++rank) {
+      other->forward(input(step, rank, 4, device), rank).square().mean().div(group.size()).backward();
+    }
+    for (const auto& item : other->named_parameters()) {
+      const at::Tensor& gradient = net->named_parameters()[item.key()].grad();
+      ASSERT_EQ(gradient.defined(), item.value().grad().defined()) << item.key();
+      if (gradient.defined()) {
+        EXPECT_TRUE(torch::allclose(gradient, item.value().grad(), 1e-4, 1e-6)) << item.key();
+      }
+    }
+  }
+}
+
+class GpuDataParallelTest : public test::GpuTest {
+ protected:
+  void expect_reducer_over_nccl(int size) const {
+    run_nccl(size, [&](World& world) {
+      expect_plain_loop(world.communicator(), device());
+      expect_overlapped_gradients(world.communicator(), device());
+    });
+  }
+  void expect_the_rest_over_nccl(int size) const {
+    run_nccl(size, [&](World& world) {
+      expect_accumulated_gradients(world.communicator(), device());
+      expect_unused_parameters(world.communicator(), device());
+    });
+  }
+};
 
 TEST_F(GpuDataParallelTest, OneRankOverNcclIsThePlainLoopBitForBit) {
   const auto expected = plain_loop(device());
@@ -91,22 +210,13 @@ TEST_F(GpuDataParallelTest, AccumulatesAndClipsOverNccl) {
 }
 
 TEST_F(GpuDataParallelTest, TwoProcessesOverGlooAreThePlainLoopOverTheJoinedBatch) {
-  run_processes(2, [&](World& world) {
-    const auto expected = plain_loop(device());
-    // Several buckets; and gradients that go over the network in short.
-    const DataParallelOptions small{.bucket_cap_bytes = 2000};
-    const DataParallelOptions compressed{.compression = GradientCompression::kBFloat16};
-    for (const auto& [options, tolerance] : {std::pair(small, 1e-4), {compressed, 2e-2}}) {
-      const auto actual = parallel_loop(world.communicator(), device(), options);
-      for (size_t i = 0; i < expected.size(); ++i) {
-        EXPECT_TRUE(torch::allclose(actual[i], expected[i], tolerance, tolerance / 10)) << "parameter " << i;
-        const at::Tensor first = actual[i].detach().clone();
-        world.communicator().broadcast(first).wait();
-        EXPECT_TRUE(same_bits(first, actual[i])) << "ranks differ in parameter " << i;
-      }
-    }
-  });
+  run_processes(2, [&](World& world) { expect_plain_loop(world.communicator(), device()); });
 }
+
+TEST_F(GpuDataParallelTest, ReducerOverNcclTwoRanks) { expect_reducer_over_nccl(2); }
+TEST_F(GpuDataParallelTest, ReducerOverNcclFourRanks) { expect_reducer_over_nccl(4); }
+TEST_F(GpuDataParallelTest, NoSyncAndUnusedParametersOverNcclTwoRanks) { expect_the_rest_over_nccl(2); }
+TEST_F(GpuDataParallelTest, NoSyncAndUnusedParametersOverNcclFourRanks) { expect_the_rest_over_nccl(4); }
 
 // SyncBatchNorm over the ranks' parts of a batch against BatchNorm over the whole of it.
 void expect_joined_batch_norm(const Communicator& group, c10::Device device, at::ScalarType dtype,
@@ -157,6 +267,14 @@ TEST_F(GpuDataParallelTest, SyncBatchNormWithOneRankOverNccl) {
 
 TEST_F(GpuDataParallelTest, SyncBatchNormOfTwoProcessesOverGloo) {
   run_processes(2, [&](World& world) { expect_joined_batch_norms(world.communicator(), device()); });
+}
+
+TEST_F(GpuDataParallelTest, SyncBatchNormOverNcclTwoRanks) {
+  run_nccl(2, [&](World& world) { expect_joined_batch_norms(world.communicator(), device()); });
+}
+
+TEST_F(GpuDataParallelTest, SyncBatchNormOverNcclFourRanks) {
+  run_nccl(4, [&](World& world) { expect_joined_batch_norms(world.communicator(), device()); });
 }
 
 }  // namespace

@@ -106,6 +106,32 @@ TEST_F(GpuGradScalerTest, TheAnswerOnTheHostIsAWait) {
   EXPECT_THROW(scaler.unscale(gradients(false, 1, device())), c10::Error);
 }
 
+// Each overflow is one rank's, another one each time: all ranks skip the step and move the scale.
+TEST_F(GpuGradScalerTest, RanksAgreeOverNcclTwoRanks) {
+  run_nccl(2, [&](World& world) {
+    const Communicator& group = world.communicator();
+    for (const bool on_device : {false, true}) {
+      GradScaler scaler(kOptions);
+      Schedule expected;
+      for (size_t i = 0; i < kOverflows.size(); ++i) {
+        const bool mine = kOverflows[i] && static_cast<int>(i) % group.size() == group.rank();
+        const auto values = gradients(mine, expected.scale, device());
+        EXPECT_EQ(scaler.scale(torch::ones({}, device())).item<double>(), expected.scale);
+        if (on_device) {
+          EXPECT_EQ(scaler.unscale_on_device(values, group).item<float>(), kOverflows[i] ? 1.0F : 0.0F);
+        } else {
+          EXPECT_EQ(scaler.unscale(values, group), !kOverflows[i]);
+        }
+        scaler.update();
+        expected.step(kOverflows[i]);
+        EXPECT_EQ(scaler.current_scale(), expected.scale) << "step " << i;
+        EXPECT_EQ(scaler.skipped_steps(), expected.skipped) << "step " << i;
+        EXPECT_EQ(scaler.growth_tracker(), expected.tracker) << "step " << i;
+      }
+    }
+  });
+}
+
 TEST_F(GpuGradScalerTest, FusedOptimizersSkipOnTheDevice) {
   using Make = std::unique_ptr<torch::optim::Optimizer> (*)(std::vector<at::Tensor>);
   const std::vector<Make> makers = {

@@ -35,12 +35,12 @@ torch::optim::AdamW make_adamw(const Net& net) {
   return torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(0.02).weight_decay(0.1));
 }
 
-Result undivided_loop(c10::Device device) {
+Result undivided_loop(c10::Device device, int steps = kShardedSteps) {
   Net net;
   net->to(device);
   auto optimizer = make_adamw(net);
   Result result;
-  for (int step = 0; step < kShardedSteps; ++step) {
+  for (int step = 0; step < steps; ++step) {
     optimizer.zero_grad();
     const at::Tensor loss = loss_of(net, batch_of(step, device));
     loss.backward();
@@ -63,7 +63,8 @@ ShardedOptions options_of(int stage, OffloadDevice optimizer, const std::filesys
 
 // `inspect`: after the last step.
 Result sharded_loop(const Communicator& group, c10::Device device, ShardedOptions options,
-                    const std::function<void(const ShardedModel::Memory&)>& inspect = {}) {
+                    const std::function<void(const ShardedModel::Memory&)>& inspect = {},
+                    int steps = kShardedSteps) {
   Net net;
   if (options.offload_param.device == OffloadDevice::kNone) {
     net->to(device);
@@ -74,7 +75,7 @@ Result sharded_loop(const Communicator& group, c10::Device device, ShardedOption
   ShardedModel model(net.ptr(), optimizer, group, options);
   const int64_t count = kShardedBatch / group.size();
   Result result;
-  for (int step = 0; step < kShardedSteps; ++step) {
+  for (int step = 0; step < steps; ++step) {
     model.zero_grad();
     model.prepare_forward();
     const at::Tensor loss = loss_of(net, batch_of(step, device).narrow(0, count * group.rank(), count));
@@ -96,9 +97,10 @@ Result sharded_loop(const Communicator& group, c10::Device device, ShardedOption
 
 // Kernels may differ with the place of a tensor in memory, and the CPU's do in any case.
 void expect_close(const Result& actual, const Result& expected, const std::string& what) {
-  for (int step = 0; step < kShardedSteps; ++step) {
-    const double loss = expected.losses[static_cast<size_t>(step)];
-    EXPECT_NEAR(actual.losses[static_cast<size_t>(step)], loss, 2e-5 * loss) << what << ", step " << step;
+  ASSERT_EQ(actual.losses.size(), expected.losses.size());
+  for (size_t step = 0; step < expected.losses.size(); ++step) {
+    const double loss = expected.losses[step];
+    EXPECT_NEAR(actual.losses[step], loss, 2e-5 * loss) << what << ", step " << step;
   }
   ASSERT_EQ(actual.weights.size(), expected.weights.size());
   for (size_t i = 0; i < actual.weights.size(); ++i) {
@@ -112,6 +114,19 @@ class GpuShardedTest : public test::GpuTest {
   ShardedOptions options(int stage, OffloadDevice optimizer = OffloadDevice::kNone) const {
     return options_of(stage, optimizer, folder_.path());
   }
+  // Every stage, and stage 3 with its states in host memory, against one rank.
+  void expect_stages_over_nccl(int size, int steps) const {
+    run_nccl(size, [&](World& world) {
+      const Result expected = undivided_loop(device(), steps);
+      for (int stage = 0; stage <= 3; ++stage) {
+        expect_close(sharded_loop(world.communicator(), device(), options(stage), {}, steps), expected,
+                     "stage " + std::to_string(stage));
+      }
+      expect_close(sharded_loop(world.communicator(), device(), options(3, OffloadDevice::kCpu), {}, steps),
+                   expected, "offload");
+    });
+  }
+
   test::TemporaryFolder folder_;  // on a disk: files of device nvme take no other
 };
 
@@ -153,6 +168,9 @@ TEST_F(GpuShardedTest, OffloadToFilesIsThePlainLoop) {
                             [](const ShardedModel::Memory& memory) { EXPECT_GT(memory.nvme, 0); }),
                undivided_loop(device()), "files");
 }
+
+TEST_F(GpuShardedTest, EveryStageOverNcclTwoRanks) { expect_stages_over_nccl(2, kShardedSteps); }
+TEST_F(GpuShardedTest, EveryStageOverNcclFourRanks) { expect_stages_over_nccl(4, 3); }
 
 TEST_F(GpuShardedTest, TwoProcessesOverGlooAreThePlainLoopOverTheJoinedBatch) {
   run_processes(2, [&](World& world) {

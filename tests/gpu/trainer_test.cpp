@@ -51,6 +51,22 @@ class GpuTrainerTest : public test::GpuTest {
     }
   }
 
+  // 24 samples a step, on however many ranks, in float64: the same training to rounding.
+  static Training joined(const std::filesystem::path& folder, int ranks, int stage) {
+    Training training;
+    training.config = test::quiet_config(folder);
+    training.config.max_iter = 2;
+    training.samples = 96;
+    training.loader.batch_size = 24 / ranks;
+    training.make_optimizer = [](std::vector<torch::Tensor> parameters) {
+      return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.02));
+    };
+    training.config.zero.stage = stage;
+    training.config.zero.persistence_threshold = 2;
+    training.config.clip_grad_norm = 0.7;
+    return training;
+  }
+
   test::TemporaryFolder folder_{"/dev/shm"};
 };
 
@@ -147,6 +163,48 @@ TEST_F(GpuTrainerTest, ResumesBitForBitInMixedPrecision) {
     one.batch_norm = true;
     expect_same_when_resumed(one, precision);
   }
+}
+
+TEST_F(GpuTrainerTest, EveryStageOverNcclTwoRanks) {
+  run_nccl(2, [&](World& world) {
+    Training alone = joined(folder_.path() / "alone", 1, 0);
+    alone.device = device();
+    const Training::Outcome expected = alone.run();
+    for (int stage = 0; stage <= 3; ++stage) {
+      SCOPED_TRACE(fmt::format("stage {}", stage));
+      const Training two = joined(shared_folder(world) / fmt::format("stage{}", stage), 2, stage);
+      const Training::Outcome actual = two.run_rank(world);
+      EXPECT_EQ(actual.result.steps, expected.result.steps);
+      EXPECT_NEAR(actual.result.train_loss, expected.result.train_loss, 1e-9);
+      test::expect_close_weights(actual, expected, 1e-8);
+    }
+  });
+}
+
+// An epoch on four ranks, on two, on one, and on four again, each at another stage.
+TEST_F(GpuTrainerTest, ResumesOnOtherNumbersOfRanksOverNcclFourRanks) {
+  run_nccl(4, [&](World& world) {
+    int64_t epochs = 0;
+    Training::Outcome last;
+    const auto go_on = [&](const std::vector<int>& ranks, int stage) {
+      ++epochs;
+      on_ranks(world, ranks, [&](World& part) {
+        Training training = joined(shared_folder(world) / "run", part.size(), stage);
+        training.config.max_iter = epochs;
+        training.config.checkpoint_every = 1;
+        last = training.run_rank(part);
+        EXPECT_EQ(last.result.steps, 4 * epochs);
+      });
+    };
+    go_on({0, 1, 2, 3}, 3);
+    go_on({0, 1}, 1);
+    go_on({0}, 0);
+    go_on({0, 1, 2, 3}, 2);
+    Training alone = joined(folder_.path() / "alone", 1, 0);
+    alone.device = device();
+    alone.config.max_iter = epochs;
+    test::expect_close_weights(last, alone.run(), 1e-8);
+  });
 }
 
 // From the second batch of an epoch to its last no step waits for the GPU: data are copied

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "comm/plugin.h"
 #include "support/rank_processes.h"
 #include "train/device.h"
 
@@ -59,6 +60,49 @@ void GpuTest::run_processes(int size, const std::function<void(World&)>& body) c
     World world(map, Communicator::connect(map, options), device_);
     body(world);
   });
+}
+
+CommunicatorOptions GpuTest::nccl_options(std::chrono::milliseconds timeout) const {
+  CommunicatorOptions options;
+  options.backend = "nccl";
+  options.timeout = timeout;
+  options.connect_timeout = std::chrono::seconds(60);
+  options.device_index = device_.index();
+  return options;
+}
+
+RankProcesses GpuTest::sharing(RankProcesses job) {
+  job.environment[comm::kShareDevice] = "1";
+  return job;
+}
+
+void GpuTest::run_nccl(int size, const std::function<void(World&)>& body) const {
+  run_nccl(RankProcesses{.size = size}, std::chrono::seconds(60), body);
+}
+
+void GpuTest::run_nccl(RankProcesses job, std::chrono::milliseconds timeout,
+                       const std::function<void(World&)>& body) const {
+  run_rank_processes(sharing(std::move(job)), [&](const RankMap& map) {
+    World world(map, Communicator::connect(map, nccl_options(timeout)), device_);
+    ASSERT_EQ(world.communicator().backend(), "nccl");
+    body(world);
+  });
+}
+
+void GpuTest::on_ranks(const World& world, const std::vector<int>& ranks,
+                       const std::function<void(World&)>& body) {
+  if (const std::optional<Communicator> group = world.communicator().subgroup(ranks)) {
+    RankMap map = world.map();
+    map.rank = map.local_rank = group->rank();
+    map.world_size = map.local_world_size = group->size();
+    World part(map, *group, world.device());
+    body(part);
+  }
+  world.communicator().barrier();
+}
+
+std::filesystem::path GpuTest::shared_folder(const World& world) {
+  return std::filesystem::path(world.map().rendezvous.path).parent_path();
 }
 
 NoHostWait::NoHostWait() { sync_mode() = kError; }

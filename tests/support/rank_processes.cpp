@@ -1,6 +1,7 @@
 #include "support/rank_processes.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -36,24 +37,37 @@ std::string name_of_running_test() {
 
 }  // namespace
 
-void run_rank_processes(int size, const std::function<void(const RankMap& map)>& body) {
+void run_rank_processes(const RankProcesses& job, const std::function<void(const RankMap& map)>& body) {
   if (const char* rank = std::getenv(kRank)) {
-    body(rank_map(std::atoi(rank), size, std::getenv(kMeeting)));
+    body(rank_map(std::atoi(rank), job.size, std::getenv(kMeeting)));
     return;
   }
   const TemporaryFolder folder;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   std::vector<Process> ranks;
-  for (int rank = 0; rank < size; ++rank) {
+  for (int rank = 0; rank < job.size; ++rank) {
+    Process::EnvironmentChanges environment = job.environment;
+    environment[kRank] = std::to_string(rank);
+    environment[kMeeting] = (folder.path() / "meeting").string();
     ranks.emplace_back(std::vector<std::string>{program, "--gtest_filter=" + name_of_running_test()},
-                       Process::EnvironmentChanges{{kRank, std::to_string(rank)},
-                                                   {kMeeting, (folder.path() / "meeting").string()}});
+                       environment);
   }
-  for (int rank = 0; rank < size; ++rank) {
+  const auto expect_end = [&](int rank, ExitStatus expected) {
     Process& process = ranks[static_cast<size_t>(rank)];
-    EXPECT_EQ(process.wait(kPatience), ExitStatus({0, 0})) << "rank " << rank << ":\n"
-                                                           << process.output() << process.errors();
+    EXPECT_EQ(process.wait(kPatience), expected) << "rank " << rank << ":\n"
+                                                 << process.output() << process.errors();
+  };
+  for (int rank = 0; rank < job.size; ++rank) {
+    const auto end = job.ends.find(rank);
+    if (rank != job.stalled) expect_end(rank, end != job.ends.end() ? end->second : ExitStatus{0, 0});
   }
+  if (!job.stalled) return;
+  ranks[static_cast<size_t>(*job.stalled)].signal(SIGKILL);
+  expect_end(*job.stalled, {-1, SIGKILL});
+}
+
+void run_rank_processes(int size, const std::function<void(const RankMap& map)>& body) {
+  run_rank_processes({.size = size}, body);
 }
 
 }  // namespace lockstep::test

@@ -57,26 +57,31 @@ Training::Outcome Training::run() const {
     if (config.cuda_graph && device.is_cuda()) comm::use_own_cuda_stream(device.index());
     const std::string backend = device.is_cpu() ? "shm" : "auto";
     World world(map, make_communicator(std::move(store), rank, ranks, {.backend = backend}), device);
-    const Model model = make_model ? make_model() : default_model();
-    std::vector<torch::Tensor> parameters;
-    for (const auto& [name, parameter] : named_parameters(*model.module())) parameters.push_back(parameter);
-    set_weights(*model.module());
-    const auto optimizer = make_optimizer ? make_optimizer(parameters)
-                                          : std::make_unique<torch::optim::SGD>(
-                                                parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
-    TrainConfig own = config;
-    if (make_callbacks) own.callbacks = make_callbacks();
-    Trainer trainer(world, model, *optimizer, own, loss);
-    if (prepare) prepare(trainer);
-    const Loader data(dataset(), loader);
-    Outcome& outcome = all[static_cast<size_t>(rank)];
-    outcome.result = fit ? fit(trainer, data) : trainer.fit(data);
-    const auto whole = trainer.gather_parameters();
-    for (const torch::Tensor& parameter : parameters) outcome.weights.push_back(copy_of(parameter));
-    for (const torch::Tensor& buffer : model.module()->buffers()) outcome.weights.push_back(copy_of(buffer));
+    all[static_cast<size_t>(rank)] = run_rank(world);
   });
   for (const Outcome& one : all) expect_equal_weights(one, all[0]);
   return all[0];
+}
+
+Training::Outcome Training::run_rank(World& world) const {
+  const Model model = make_model ? make_model() : default_model();
+  std::vector<torch::Tensor> parameters;
+  for (const auto& [name, parameter] : named_parameters(*model.module())) parameters.push_back(parameter);
+  set_weights(*model.module());
+  const auto optimizer = make_optimizer ? make_optimizer(parameters)
+                                        : std::make_unique<torch::optim::SGD>(
+                                              parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
+  TrainConfig own = config;
+  if (make_callbacks) own.callbacks = make_callbacks();
+  Trainer trainer(world, model, *optimizer, own, loss);
+  if (prepare) prepare(trainer);
+  const Loader data(dataset(), loader);
+  Outcome outcome;
+  outcome.result = fit ? fit(trainer, data) : trainer.fit(data);
+  const auto whole = trainer.gather_parameters();
+  for (const torch::Tensor& parameter : parameters) outcome.weights.push_back(copy_of(parameter));
+  for (const torch::Tensor& buffer : model.module()->buffers()) outcome.weights.push_back(copy_of(buffer));
+  return outcome;
 }
 
 void expect_equal_weights(const Training::Outcome& a, const Training::Outcome& b) {

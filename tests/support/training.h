@@ -39,6 +39,8 @@ struct Training {
   // Ranks as threads. All ranks end with equal weights, or the test fails. Throws what
   // the first rank threw.
   Outcome run() const;
+  // As this rank of a job, in a process of its own; `ranks` and `device` are the world's.
+  Outcome run_rank(World& world) const;
 
   std::shared_ptr<Dataset> dataset() const;
 

@@ -1,0 +1,259 @@
+#include "cuda/nccl_watch.h"
+
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <future>
+#include <memory>
+
+namespace lockstep::cuda {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// How often the works are looked at.
+constexpr milliseconds kLookEvery{50};
+// How long the store may take to answer: rank 0, which hosts it, may be the one that stands still.
+constexpr milliseconds kStorePatience{2000};
+// How long what was started may go on after a rank has closed its group: this rank's device may
+// have much to do before it.
+constexpr seconds kAfterDeparture{10};
+
+std::string key_of(int rank) { return fmt::format("nccl_started/{}", rank); }
+// The cause that the first rank found: the rank to blame, or -1, and a sentence.
+constexpr char kCause[] = "nccl_cause";
+
+std::string text_of(const std::vector<uint8_t>& bytes) { return std::string(bytes.begin(), bytes.end()); }
+
+// Of each rank the collectives that it has told it started; 0 for one that has told nothing.
+std::vector<uint64_t> read_counts(c10d::Store& store, int size) {
+  std::vector<uint64_t> counts;
+  for (int rank = 0; rank < size; ++rank) {
+    counts.push_back(store.check({key_of(rank)}) ? std::stoull(text_of(store.get(key_of(rank)))) : 0);
+  }
+  return counts;
+}
+
+// What the function makes of the store, or nothing where that does not answer. The thread is
+// left behind then: the program is about to end.
+template <typename Function>
+auto ask(const c10::intrusive_ptr<c10d::Store>& store, Function function)
+    -> std::optional<decltype(function(*store))> {
+  std::packaged_task<decltype(function(*store))()> task([store, function] { return function(*store); });
+  auto answer = task.get_future();
+  std::thread(std::move(task)).detach();
+  if (answer.wait_for(kStorePatience) != std::future_status::ready) return std::nullopt;
+  try {
+    return answer.get();
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::string first_line_of(const std::exception_ptr& failure) {
+  std::string text = "unknown error";
+  try {
+    std::rethrow_exception(failure);
+  } catch (const c10::Error& error) {
+    text = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    text = error.what();
+  }
+  text.resize(std::min(text.find('\n'), text.size()));
+  return text;
+}
+
+}  // namespace
+
+NcclWatch::NcclWatch(const comm::PluginRequest& request, std::function<void()> abort)
+    : request_(request), abort_(std::move(abort)), last_publish_(Clock::now()), thread_([this] { run(); }) {}
+
+std::optional<NcclWatch::Place> NcclWatch::begin(const char* operation, Milliseconds timeout,
+                                                 std::optional<int> peer) {
+  if (c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) {
+    return std::nullopt;
+  }
+  const std::lock_guard lock(mutex_);
+  if (!peer) ++started_;
+  if (request_.started) request_.started(operation);
+  entries_.push_back(Entry{std::nullopt, operation, timeout, peer, started_, Clock::now()});
+  return std::prev(entries_.end());
+}
+
+void NcclWatch::attach(Place place, const c10::intrusive_ptr<c10d::Work>& work) {
+  const auto* nccl_work = dynamic_cast<const Work*>(work.get());
+  const std::lock_guard lock(mutex_);
+  if (nccl_work == nullptr || over_) {
+    erase(place);
+  } else {
+    place->work.emplace(*nccl_work);
+  }
+}
+
+void NcclWatch::forget(Place place) {
+  const std::lock_guard lock(mutex_);
+  erase(place);
+}
+
+NcclWatch::Place NcclWatch::erase(Place place) {
+  if (request_.ended) request_.ended();
+  return entries_.erase(place);
+}
+
+bool NcclWatch::drain() {
+  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(request_.device_index));
+  std::unique_lock lock(mutex_);
+  // The thread of this object reports and aborts where an entry does not end.
+  while (!over_ && !stopping_) {
+    if (!look() && entries_.empty()) break;
+    changed_.wait_for(lock, milliseconds(1));
+  }
+  return !request_.failure->failed();
+}
+
+void NcclWatch::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+  while (!entries_.empty()) erase(entries_.begin());
+}
+
+void NcclWatch::run() {
+  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(request_.device_index));
+  // The training's thread may record a graph meanwhile.
+  const c10::cuda::CUDAStreamCaptureModeGuard mode(cudaStreamCaptureModeThreadLocal);
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    changed_.wait_for(lock, kLookEvery, [this] { return stopping_; });
+    if (stopping_ || request_.failure->failed()) break;
+    std::optional<comm::DeviceFailure::Report> report = look();
+    const std::optional<Entry> late = report ? std::nullopt : overdue();
+    lock.unlock();
+    if (late) {
+      report = explain(*late);
+    } else if (report && !report->rank) {
+      report = with_cause_of_others(std::move(*report));
+    }
+    if (report) {
+      // First the report: an abort lets the device go on, with results that are none.
+      request_.failure->report(std::move(*report));
+      try {
+        abort_();
+      } catch (const std::exception&) {  // the report is there; c10d has printed why
+      }
+    } else {
+      publish();
+    }
+    lock.lock();
+    if (report) break;
+  }
+  over_ = true;
+  changed_.notify_all();
+}
+
+std::optional<comm::DeviceFailure::Report> NcclWatch::look() {
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    std::exception_ptr failure;
+    bool completed = false;
+    try {
+      completed = entry->work && entry->work->isCompleted();
+      if (entry->work) failure = entry->work->exception();
+    } catch (...) {  // a kernel before it failed
+      failure = std::current_exception();
+    }
+    if (failure) {
+      return comm::DeviceFailure::Report{
+          fmt::format("{} failed on rank {} of {}, backend nccl: {}", entry->operation, request_.rank,
+                      request_.size, first_line_of(failure)),
+          false, std::nullopt};
+    }
+    entry = completed ? erase(entry) : std::next(entry);
+  }
+  if (entries_.empty() || !request_.departed) {
+    departure_seen_.reset();
+    return std::nullopt;
+  }
+  const std::optional<int> departed = request_.departed();
+  if (!departed) return std::nullopt;
+  departure_seen_ = departure_seen_.value_or(Clock::now());
+  if (Clock::now() < *departure_seen_ + kAfterDeparture) return std::nullopt;
+  return comm::DeviceFailure::Report{
+      fmt::format("{} failed on rank {} of {}, backend nccl: rank {} has left the job",
+                  entries_.front().operation, request_.rank, request_.size, *departed),
+      false, departed};
+}
+
+std::optional<NcclWatch::Entry> NcclWatch::overdue() const {
+  const auto now = Clock::now();
+  for (const Entry& entry : entries_) {
+    if (now - entry.started > entry.timeout) return entry;
+  }
+  return std::nullopt;
+}
+
+comm::DeviceFailure::Report NcclWatch::explain(const Entry& entry) const {
+  const Cause cause = find_cause(entry);
+  const std::string told = fmt::format("{} {}", cause.rank.value_or(-1), cause.text);
+  ask(request_.store, [told](c10d::Store& store) {
+    store.set(kCause, told);
+    return true;
+  });
+  return {fmt::format("{} timed out on rank {} of {}, backend nccl, timeout {} ms: {}", entry.operation,
+                      request_.rank, request_.size, entry.timeout.count(), cause.text),
+          true, cause.rank};
+}
+
+NcclWatch::Cause NcclWatch::find_cause(const Entry& entry) const {
+  if (entry.peer) return {entry.peer, fmt::format("rank {} did not take part", *entry.peer)};
+  const auto counts =
+      ask(request_.store, [size = request_.size](c10d::Store& store) { return read_counts(store, size); });
+  if (!counts) return {std::nullopt, "a peer did not take part, and the store does not answer which one"};
+  std::vector<int> missing;
+  for (int rank = 0; rank < request_.size; ++rank) {
+    if (rank != request_.rank && (*counts)[static_cast<size_t>(rank)] < entry.index) missing.push_back(rank);
+  }
+  if (missing.empty()) return {std::nullopt, "all ranks have started it, and it does not end"};
+  if (missing.size() == 1)
+    return {missing.front(), fmt::format("rank {} did not take part", missing.front())};
+  return {std::nullopt, fmt::format("ranks {} did not take part", fmt::join(missing, ", "))};
+}
+
+comm::DeviceFailure::Report NcclWatch::with_cause_of_others(comm::DeviceFailure::Report report) const {
+  const auto told = ask(request_.store, [](c10d::Store& store) {
+    return store.check({kCause}) ? text_of(store.get(kCause)) : std::string();
+  });
+  if (!told || told->empty()) return report;
+  const size_t space = told->find(' ');
+  const int rank = std::stoi(told->substr(0, space));
+  report.text += fmt::format("; a rank that waited before gave up: {}", told->substr(space + 1));
+  report.timed_out = true;  // nobody died
+  if (rank >= 0) report.rank = rank;
+  return report;
+}
+
+void NcclWatch::publish() {
+  uint64_t count = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    milliseconds shortest = request_.timeout;
+    for (const Entry& entry : entries_) shortest = std::min(shortest, entry.timeout);
+    const auto every = std::clamp<milliseconds>(shortest / 5, milliseconds(100), seconds(10));
+    if (started_ == published_ || Clock::now() < last_publish_ + every) return;
+    count = started_;
+    published_ = count;
+    last_publish_ = Clock::now();
+  }
+  if (request_.size == 1) return;
+  try {
+    request_.store->set(key_of(request_.rank), std::to_string(count));
+  } catch (const std::exception&) {  // rank 0, which hosts the store, is gone: the lifeline tells
+  }
+}
+
+}  // namespace lockstep::cuda
