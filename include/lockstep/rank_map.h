@@ -34,12 +34,13 @@ struct Rendezvous {
   // kTcp: the secret by which the ranks know each other, docs/security.md.
   enum class Secret {
     kNone,       // they have none: the store is c10d's and open to the network
-    kInherited,  // their launcher has written it to the descriptor key_fd
+    kInherited,  // in the descriptor key_fd that their launcher, the process key_pid, gave them
     kToken,      // LOCKSTEP_JOB_TOKEN of the environment
     kKeyFile     // rank 0 writes it to a file called key_name, which only its user may read
   };
   Secret secret = Secret::kNone;
   int key_fd = -1;
+  int key_pid = 0;
   std::string key_name;
 
   // "tcp://address:port", "file:///path" or "none".

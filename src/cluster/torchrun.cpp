@@ -15,6 +15,7 @@ void set_launcher_secret(const Variables& variables, Rendezvous& meeting) {
   if (key_fd) {
     meeting.secret = Rendezvous::Secret::kInherited;
     meeting.key_fd = *key_fd;
+    meeting.key_pid = variables.number("LOCKSTEP_KEY_PID", 0, 1 << 30).value_or(0);
   } else if (key_name) {
     meeting.secret = Rendezvous::Secret::kKeyFile;
     meeting.key_name = *key_name;

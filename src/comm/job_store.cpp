@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <filesystem>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -30,19 +31,33 @@ using Milliseconds = std::chrono::milliseconds;
 
 // --- the job's secret
 
-std::string read_inherited_key(int fd) {
+// nullopt: the descriptor is closed, or by now another file's.
+std::optional<std::string> read_key(int fd) {
+  std::error_code ignored;
+  const auto name = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), ignored).string();
   std::array<char, 64> text;
-  if (::pread(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
-    throw ConfigError(
-        "store",
-        fmt::format("the ranks' secret cannot be read from descriptor {} (LOCKSTEP_KEY_FD): whatever "
-                    "started this program closed what the launcher had opened for it; it has to "
-                    "pass the descriptor on (Python's subprocess: close_fds=False)",
-                    fd));
+  if (!name.starts_with("/memfd:lockstep-key")) return std::nullopt;
+  if (::pread(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) return std::nullopt;
+  return std::string(text.data(), text.size());
+}
+
+std::string read_inherited_key(const Rendezvous& meeting) {
+  if (const std::optional<std::string> key = read_key(meeting.key_fd)) {
+    // What this rank starts is not of the job.
+    ::fcntl(meeting.key_fd, F_SETFD, FD_CLOEXEC);
+    return *key;
   }
-  // What this rank starts is not of the job.
-  ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-  return {text.data(), text.size()};
+  // A program between the launcher and this one has closed what it inherited, as Python's
+  // subprocess does. The launcher has it still.
+  const std::string path = fmt::format("/proc/{}/fd/{}", meeting.key_pid, meeting.key_fd);
+  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (const std::optional<std::string> key = fd ? read_key(fd.get()) : std::nullopt) return *key;
+  throw ConfigError(
+      "store",
+      fmt::format(
+          "the ranks' secret cannot be read: descriptor {} (LOCKSTEP_KEY_FD) is not the launcher's, and "
+          "'{}' cannot be read; whatever started this program has to pass the descriptor on",
+          meeting.key_fd, path));
 }
 
 // How this rank gets the secret. Rank 0 may have to make it.
@@ -71,8 +86,7 @@ class SecretSource {
 
  private:
   std::string known() const {
-    if (map_.rendezvous.secret == Rendezvous::Secret::kInherited)
-      return read_inherited_key(map_.rendezvous.key_fd);
+    if (map_.rendezvous.secret == Rendezvous::Secret::kInherited) return read_inherited_key(map_.rendezvous);
     const std::string token = base::Environment::of_process().get("LOCKSTEP_JOB_TOKEN").value_or("");
     // Restarts of a job have the same token and other ranks.
     return base::JobToken(token).derive(fmt::format("ranks of {} {}", map_.job_id, map_.generation));

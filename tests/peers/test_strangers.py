@@ -44,6 +44,9 @@ def weights_of(folder):
 
 COMMANDS = {
     "run": lambda bin_dir: [bin_dir / "lockstep", "run", "-n", "2", bin_dir / "sine"],
+    # As Python's subprocess, which closes what it inherits.
+    "wrapped": lambda bin_dir: [bin_dir / "lockstep", "run", "-n", "2", "--no-python", "sh", "-c",
+                                'eval "exec $LOCKSTEP_KEY_FD<&-"; exec "$0" "$@"', bin_dir / "sine"],
     "spawn": lambda bin_dir: [bin_dir / "sine", "--nprocs", "2"],
     "mpirun": lambda bin_dir: ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", bin_dir / "sine"],
 }

@@ -40,7 +40,7 @@ constexpr std::chrono::seconds kLimit{30};
 class StoreJob {
  public:
   explicit StoreJob(int num_ranks, const std::string& key = base::make_token())
-      : size(num_ranks), key_fd_(::memfd_create("key", 0)) {
+      : size(num_ranks), key_fd_(::memfd_create("lockstep-key", 0)) {
     EXPECT_EQ(::write(key_fd_.get(), key.data(), key.size()), static_cast<ssize_t>(key.size()));
   }
 
@@ -225,11 +225,16 @@ TEST(JobStoreTest, TakesNoOneWithAnotherSecret) {
               ThrowsMessage<CommError>(HasSubstr("proven to be of this job")));
 }
 
-TEST(JobStoreTest, AnInheritedSecretThatWasClosedIsToldAsThat) {
+TEST(JobStoreTest, AnInheritedSecretThatIsNoneIsToldAsThat) {
   StoreJob job(2);
   RankMap map = job.map(1);
-  map.rendezvous.key_fd = 1000;
-  EXPECT_THAT([&] { open_job_store(map, kLimit); }, ThrowsMessage<ConfigError>(HasSubstr("LOCKSTEP_KEY_FD")));
+  // Closed, and by now the number of another file.
+  const base::UniqueFd other(::memfd_create("something else", 0));
+  for (const int fd : {1000, other.get()}) {
+    map.rendezvous.key_fd = fd;
+    EXPECT_THAT([&] { open_job_store(map, kLimit); },
+                ThrowsMessage<ConfigError>(HasSubstr("LOCKSTEP_KEY_FD")));
+  }
 }
 
 TEST(JobStoreTest, ADescriptorThatDoesNotListenIsToldAsThat) {

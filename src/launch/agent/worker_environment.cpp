@@ -66,8 +66,8 @@ base::Environment worker_environment(const base::Environment& ours, const RunOpt
   const auto set = [&](const char* name, int value) { environment.set(name, std::to_string(value)); };
   const int rank = generation.first_rank() + local_rank;
   // A launcher's secret is not its ranks'; descriptors are those of an outer launcher.
-  for (const char* name :
-       {"LOCKSTEP_JOB_TOKEN", "LOCKSTEP_KEY_FD", "LOCKSTEP_KEY_NAME", "LOCKSTEP_STORE_FD"}) {
+  for (const char* name : {"LOCKSTEP_JOB_TOKEN", "LOCKSTEP_KEY_FD", "LOCKSTEP_KEY_PID", "LOCKSTEP_KEY_NAME",
+                           "LOCKSTEP_STORE_FD"}) {
     environment.erase(name);
   }
   environment.set("LOCKSTEP_LAUNCHER", "lockstep");

@@ -156,6 +156,7 @@ void WorkerGroup::start(int local_rank, int store_fd) {
   process.inherited_fds = {worker.progress.fd()};
   if (key_) {
     process.environment.set("LOCKSTEP_KEY_FD", std::to_string(key_.get()));
+    process.environment.set("LOCKSTEP_KEY_PID", std::to_string(::getpid()));
     process.inherited_fds.push_back(key_.get());
   }
   if (store_fd >= 0 && generation_.first_rank() + local_rank == 0) {
