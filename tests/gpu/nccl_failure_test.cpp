@@ -203,8 +203,8 @@ TEST_F(GpuNcclFailureTest, ARankThatDiesWhileOthersConnectOverNcclTwoRanks) {
   test::run_rank_processes(sharing(job), [&](const RankMap& map) {
     if (map.rank == 1) {
       const auto store = c10::make_intrusive<c10d::PrefixStore>("lockstep/0", open_store(map, seconds(60)));
-      const auto lifeline = comm::Lifeline::join(*store, base::JobToken("secret of the test"), map.rank,
-                                                 map.world_size, "", seconds(60));
+      const base::JobToken secret(store->get_to_str("secret"));
+      const auto lifeline = comm::Lifeline::join(*store, secret, map.rank, map.world_size, "", seconds(60));
       raise(SIGKILL);
     }
     const auto began = std::chrono::steady_clock::now();
