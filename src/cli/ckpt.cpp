@@ -23,8 +23,10 @@ void add_looking(CLI::App& ckpt, int* status) {
   CLI::App* command = nullptr;
   auto& list = declare(ckpt, &command, "ls", "the checkpoints of a run", status, ckpt::list);
   command->add_option("folder", list.folder, "the run's folder, or its folder of checkpoints")->required();
-  command->add_option("--best", list.best, "which metric is the best: min or max")
-      ->check(CLI::IsMember({"min", "max"}))
+  command
+      ->add_option("--best", list.best,
+                   "which one is the best: as its run saved it, or the one with the least or greatest metric")
+      ->check(CLI::IsMember({"saved", "min", "max"}))
       ->capture_default_str();
   command->add_flag("--json", list.json, "print JSON");
 

@@ -95,6 +95,7 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
              .result = trainer.result,
              .epochs_done = trainer.epochs_done,
              .best_validation = trainer.best_validation,
+             .best_saved = trainer.best_saved,
              .stopped = stopped_,
              .max_iter = config_.max_iter} {
   check_configuration();
@@ -134,12 +135,22 @@ void FitLoop::resume() {
   trainer_.result.iteration = 0;
   trainer_.result.metrics.clear();
   trainer_.best_validation = std::numeric_limits<double>::infinity();
+  trainer_.best_saved = std::numeric_limits<double>::infinity();
   trainer_.save_requested = false;
   trainer_.stop_reason.clear();
   for (const auto& callback : config_.callbacks) callback->reset();
   if (state_.deepspeed != nullptr) state_.deepspeed->restart();
   const auto path = checkpoints_.resume(state_);
-  folder_.describe(world_, config_);
+  const bool ended = path && path->parent_path() == folder_.checkpoints() && has_ended();
+  if (ended) {
+    // checkpoint_best_only leaves the best state, which may be older than the end.
+    trainer_.epochs_done = folder_.end()->epochs;
+    trainer_.result.iteration = folder_.end()->epochs;
+    trainer_.result.step = folder_.end()->steps;
+    trainer_.result.metrics = folder_.end()->metrics;
+    stopped_ = folder_.end()->stopped;
+  }
+  folder_.describe(world_, config_, ended ? folder_.end() : std::nullopt);
   // Weights that came without their average begin a new one.
   if (path && trainer_.average && trainer_.average->updates() == 0) trainer_.make_average();
   if (path && world_.is_main() && config_.verbose) {
@@ -149,6 +160,11 @@ void FitLoop::resume() {
   open_trackers(path.has_value());
   first_step_ = trainer_.result.step;
   trainer_.step.begin_fit();
+}
+
+bool FitLoop::has_ended() const {
+  const std::optional<RunEnd>& end = folder_.end();
+  return end && end->max_iter == config_.max_iter && end->checkpoint_step == trainer_.result.step;
 }
 
 FitResult FitLoop::run() {
@@ -313,13 +329,29 @@ void FitLoop::validate() {
   bar_.clear();
   const Evaluation evaluation = trainer_.validate(validation_);
   validated_step_ = trainer_.result.step;
-  const bool better =
-      config_.validation_criterion
-          ? config_.validation_criterion(evaluation.loss, trainer_.best_validation, config_.val_epsilon)
-          : evaluation.loss < trainer_.best_validation - config_.val_epsilon;
-  if (!better) return;
+  if (!is_better(evaluation.loss, trainer_.best_validation)) return;
   trainer_.best_validation = evaluation.loss;
+  best_step_ = trainer_.result.step;
   if (config_.checkpoint_best_only && trainer_.epochs_done > 0) save();
+}
+
+bool FitLoop::is_better(double loss, double best) const {
+  if (config_.validation_criterion) return config_.validation_criterion(loss, best, config_.val_epsilon);
+  return loss < best - config_.val_epsilon;
+}
+
+// The best of all may not have been saved, because no save was due. The best of the saved ones is
+// then found by the same criterion.
+bool FitLoop::is_best_saved(double loss) {
+  const int64_t step = trainer_.result.step;
+  if (best_saved_step_ == step) return true;  // a save that is tried again
+  if (best_step_ != step) {
+    const bool best_is_saved = trainer_.best_saved == trainer_.best_validation;
+    if (best_is_saved || !is_better(loss, trainer_.best_saved)) return false;
+  }
+  trainer_.best_saved = loss;
+  best_saved_step_ = step;
+  return true;
 }
 
 // On a GPU losses are not looked at step by step: before weights that may be broken take
@@ -363,7 +395,8 @@ void FitLoop::save(bool wait) {
   // A validation of other weights says nothing about these.
   std::optional<double> metric;
   if (validated_step_ == trainer_.result.step) metric = trainer_.result.metrics.at("val_loss");
-  checkpoints_.save(state_, metric, wait);
+  const bool best = metric && is_best_saved(*metric);
+  checkpoints_.save(state_, metric, best, wait);
 }
 
 void FitLoop::handle_preemption() {
@@ -410,6 +443,14 @@ FitResult FitLoop::finish() {
   result.stopped = interrupted_ ? "interrupted" : stopped_;
   result.run_folder = folder_.path().string();
   finish_trackers();
+  if (!interrupted_) {
+    folder_.record_end(world_, {.epochs = result.epochs,
+                                .steps = result.steps,
+                                .max_iter = config_.max_iter,
+                                .checkpoint_step = checkpoints_.last_step(),
+                                .stopped = result.stopped,
+                                .metrics = result.metrics});
+  }
   preemption_.reset();
   print_summary(result, seconds);
   // Rank 0 may have been busy with trackers: what follows finds all ranks at one place.

@@ -33,6 +33,9 @@ class FitLoop {
 
   void check_configuration() const;
   void resume();
+  // Whether the run in the folder has ended, for the same max_iter, with the checkpoint that was
+  // resumed: nothing is left to train.
+  bool has_ended() const;
   void open_trackers(bool resumed);
   void announce() const;
 
@@ -53,6 +56,10 @@ class FitLoop {
   // Before weights are saved. All ranks throw where one has broken ones.
   void check_weights() const;
   void save(bool wait = false);
+  // Whether a validation is better than the best one: validation_criterion, or less by val_epsilon.
+  bool is_better(double loss, double best) const;
+  // Whether the state that is saved now, with this validation loss, is the best that was saved.
+  bool is_best_saved(double loss);
   void save_on_request();
   // Until the last state is on disk, or cannot be brought there.
   void save_at_end();
@@ -87,11 +94,13 @@ class FitLoop {
   std::vector<Batch> batches_;  // of the running step
   Clock::time_point start_ = Clock::now();
   Clock::time_point epoch_start_ = Clock::now();
-  int64_t first_step_ = 0;       // of this call
-  int64_t validated_step_ = -1;  // the step whose weights were validated last
-  std::string stopped_;          // why all ranks end it before its time
-  double samples_ = 0;           // of this call, over all ranks
-  double own_samples_ = 0;       // of this call, on this rank
+  int64_t first_step_ = 0;        // of this call
+  int64_t validated_step_ = -1;   // the step whose weights were validated last
+  int64_t best_step_ = -1;        // whose validation was the best so far, in this call
+  int64_t best_saved_step_ = -1;  // and the best of those that were saved
+  std::string stopped_;           // why all ranks end it before its time
+  double samples_ = 0;            // of this call, over all ranks
+  double own_samples_ = 0;        // of this call, on this rank
   double epoch_samples_per_s_ = 0;
   std::chrono::nanoseconds waited_before_{0};  // for collectives, until the last write
   bool interrupted_ = false;                   // Ctrl-C, or a preemption

@@ -217,6 +217,23 @@ TEST_F(TrainingTest, RestartedByItsLauncherItFindsItsFolderAgain) {
   EXPECT_TRUE(wait_for("Going on from")) << launcher.output() << launcher.errors();
 }
 
+// A batch script with a loop over learning rates, without srun: one job, several programs.
+TEST_F(TrainingTest, EachProgramOfASlurmJobTrains) {
+  const auto train = [this](const std::string& rate, const std::string& restarts) {
+    Process process(
+        {program_path("sine"), "--compute_setup", "cpu", "--root_folder", folder_.path().string(),
+         "--max_iter", "3", "--checkpoint_every", "1", "--write_every", "0", "--hyperparams", "lr=" + rate},
+        {{"OMP_NUM_THREADS", std::nullopt}, {"SLURM_JOB_ID", "7"}, {"SLURM_RESTART_COUNT", restarts}});
+    EXPECT_EQ(finish(process), ExitStatus{.code = 0}) << process.errors();
+    return process.output();
+  };
+  EXPECT_THAT(train("0.1", "0"), testing::Not(HasSubstr("Going on from")));
+  const std::string second = train("0.2", "0");
+  EXPECT_THAT(second, testing::Not(HasSubstr("Going on from")));
+  EXPECT_THAT(second, HasSubstr("sine_job7-2\n"));
+  EXPECT_THAT(train("0.1", "1"), HasSubstr("3 of 3 epochs are done")) << "the job was queued again";
+}
+
 TEST_F(TrainingTest, ADiskThatIsFullLosesNothingAndEndsNothing) {
   Process first = start("run", {"--max_iter", "5", "--checkpoint_every", "5"});
   ASSERT_EQ(finish(first), ExitStatus{.code = 0});

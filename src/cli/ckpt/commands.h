@@ -11,7 +11,7 @@ namespace lockstep::cli::ckpt {
 
 struct ListOptions {
   std::string folder;
-  std::string best = "min";  // which metric is the best: min or max
+  std::string best = "saved";  // by what: the mark of its run, or the metric (min or max)
   bool json = false;
 };
 int list(const ListOptions& options);
