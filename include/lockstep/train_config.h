@@ -141,7 +141,7 @@ struct TrainConfig {
   // tensorboard, mlflow, none, or several with commas. CSV and JSON lines are always
   // written.
   std::string tracking_tool = "tensorboard";
-  // Told to the trackers at the end, with the final metrics.
+  // Told to the trackers at the start, and at the end or an interruption with the metrics of then.
   Hyperparameters hyperparams = {};
   // Hands the weights to the trackers at the end.
   bool log_model = false;

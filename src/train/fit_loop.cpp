@@ -409,6 +409,7 @@ void FitLoop::handle_preemption() {
   if (trainer_.preemption_save && !is_interrupt) trainer_.preemption_save();
   if (is_interrupt) return;
   bar_.clear();
+  write_hyperparameters(trainer_.result.metrics);
   if (trackers_) trackers_->close(RunStatus::kInterrupted);
   preemption_->leave();
 }
@@ -453,8 +454,10 @@ FitResult FitLoop::finish() {
   }
   preemption_.reset();
   print_summary(result, seconds);
-  // Rank 0 may have been busy with trackers: what follows finds all ranks at one place.
-  world_.communicator().barrier();
+  // Rank 0 may have been busy with trackers: what follows finds all ranks at one place. It may
+  // send a model for longer than a collective waits; that it lives is known without one.
+  const bool uploads = config_.log_model && config_.tracking_tool.find("mlflow") != std::string::npos;
+  world_.communicator().barrier(uploads ? Communicator::Timeout(std::chrono::hours(24)) : std::nullopt);
   return result;
 }
 

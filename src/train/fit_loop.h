@@ -72,6 +72,8 @@ class FitLoop {
   void print_line();
   void write_plots();
   void show_progress(double loss);
+  // Rank 0: what the run was made with, and the metrics so far.
+  void write_hyperparameters(const FinalMetrics& metrics);
   void finish_trackers();
   void print_summary(const FitResult& result, double seconds) const;
   FitResult finish();

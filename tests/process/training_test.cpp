@@ -176,11 +176,15 @@ TEST_F(TrainingTest, CtrlCEndsAfterTheStepWithACheckpoint) {
 }
 
 TEST_F(TrainingTest, PreemptionSavesAndTheNextRunGoesOn) {
-  Process process =
-      start("run", {"--nprocs", "2", "--max_iter", "1000000000", "--checkpoint_every", "1000000000"});
+  Process process = start("run", {"--nprocs", "2", "--max_iter", "1000000000", "--checkpoint_every",
+                                  "1000000000", "--hyperparams", "lr=0.25"});
   ASSERT_TRUE(process.read_line(seconds(60)));
   process.signal(SIGUSR1);
   EXPECT_EQ(finish(process), ExitStatus{.code = kExitPreempted}) << process.errors();
+  EXPECT_THAT(
+      read_file(folder("run") / "metrics.jsonl"),
+      testing::ContainsRegex("\"hyperparameters\":.*\"lr\":0.25.*\n.*\"hyperparameters\":.*\"lr\":0.25"))
+      << "at the start, and with the metrics at the interruption";
   // Saved at the step at which the ranks agreed to leave, which is where the next run begins.
   const std::string latest = read_file(folder("run") / "checkpoints" / "latest");
   ASSERT_THAT(latest, testing::MatchesRegex("step-[0-9]+\n"));

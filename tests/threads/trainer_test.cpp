@@ -399,10 +399,28 @@ TEST_F(TrainerOptionsTest, TheRunFolderHoldsConfigurationAndMetrics) {
   std::ifstream metrics(folder / "metrics.jsonl");
   std::vector<nlohmann::json> lines;
   for (std::string line; std::getline(metrics, line);) lines.push_back(nlohmann::json::parse(line));
-  ASSERT_EQ(lines.size(), 4u) << "the model, two of metrics, one of hyperparameters";
-  EXPECT_EQ(lines[2].at("epoch"), 8);
-  EXPECT_EQ(lines[2].at("train_loss").get<double>(), outcome.result.train_loss);
+  ASSERT_EQ(lines.size(), 5u) << "hyperparameters, the model, two of metrics, hyperparameters again";
+  EXPECT_EQ(lines[0].at("hyperparameters"), (nlohmann::json{{"lr", 0.05}}));
+  EXPECT_FALSE(lines[0].contains("final_metrics"));
+  EXPECT_EQ(lines[3].at("epoch"), 8);
+  EXPECT_EQ(lines[3].at("train_loss").get<double>(), outcome.result.train_loss);
+  EXPECT_EQ(lines[4].at("final_metrics").at("train_loss").get<double>(), outcome.result.train_loss);
   EXPECT_TRUE(std::filesystem::exists(folder / "model.safetensors"));
+}
+
+TEST_F(TrainerOptionsTest, AFailedRunHasItsHyperparameters) {
+  std::filesystem::path folder;
+  expect_refused(
+      [&](Training& training) {
+        folder = training.config.log_folder;
+        training.config.hyperparams = {{"lr", 0.05}};
+        training.loss = [](const Batch& batch, const Model& model) { return mse(batch, model) * NAN; };
+      },
+      "the loss is nan");
+  std::ifstream metrics(folder / "metrics.jsonl");
+  std::string line;
+  ASSERT_TRUE(std::getline(metrics, line));
+  EXPECT_EQ(nlohmann::json::parse(line).at("hyperparameters").at("lr"), 0.05);
 }
 
 TEST_F(TrainerOptionsTest, BestOnlyKeepsWhatValidatedBest) {
