@@ -143,7 +143,7 @@ struct TrainConfig {
   std::string tracking_tool = "tensorboard";
   // Told to the trackers at the start, and at the end or an interruption with the metrics of then.
   Hyperparameters hyperparams = {};
-  // Hands the weights to the trackers at the end.
+  // Hands the weights to the trackers at the end, and with ema_decay their average beside them.
   bool log_model = false;
   // What is printed and written is over all ranks. false: rank 0's own. What decides
   // (plateau, early stopping, best checkpoint) is over all ranks in any case.

@@ -48,6 +48,10 @@ struct Evaluation {
   int64_t samples = 0;
 };
 
+// Which weights of a model: as the optimizer has left them, or the average over the steps that
+// config.ema_decay asks for.
+enum class Weights { kTrained, kAverage };
+
 // What a custom step works with. closure() zeroes the gradients, runs forward and
 // backward over the step's batches, reduces, unscales and clips: gradients are then ready
 // for optimizer.step(). It may be called several times.
@@ -109,8 +113,9 @@ class Trainer {
   // (config.zero.stage 3, or zero.overlap_gather). Every rank calls it.
   [[nodiscard]] std::shared_ptr<void> gather_parameters();
   // Rank 0 writes the weights, as lockstep::save_weights() does. Every rank calls it: a
-  // divided model is put together for it.
-  void save_weights(const std::string& file);
+  // divided model is put together for it. kAverage: those that validate(), test() and predict()
+  // use with config.ema_decay. ConfigError: there is no average.
+  void save_weights(const std::string& file, Weights which = Weights::kTrained);
 
   // Replaces the step: what happens between a batch and changed weights.
   void set_optimize_step(OptimizeStep step);

@@ -184,10 +184,15 @@ void FitLoop::write_hyperparameters(const FinalMetrics& metrics) {
 void FitLoop::finish_trackers() {
   write_hyperparameters(trainer_.result.metrics);
   if (config_.log_model) {
-    const auto file = folder_.path() / "model.safetensors";
-    try {
-      trainer_.self.save_weights(file.string());
+    const auto hand_over = [this](const char* name, Weights which) {
+      const auto file = folder_.path() / name;
+      trainer_.self.save_weights(file.string(), which);
       if (world_.is_main()) trackers_->log_artifact(file);
+    };
+    try {
+      hand_over("model.safetensors", Weights::kTrained);
+      // The metrics are those of the average.
+      if (trainer_.average) hand_over("model_average.safetensors", Weights::kAverage);
     } catch (const CommError&) {
       throw;
     } catch (const std::exception& error) {

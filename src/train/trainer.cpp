@@ -250,12 +250,19 @@ std::shared_ptr<void> Trainer::gather_parameters() {
   return std::make_shared<ShardedModel::Gathered>(sharded->gather_parameters());
 }
 
-void Trainer::save_weights(const std::string& file) {
+void Trainer::save_weights(const std::string& file, Weights which) {
+  const bool is_average = which == Weights::kAverage;
+  if (is_average && !impl_->average) {
+    throw ConfigError("train", "there is no average of the weights to save: set ema_decay");
+  }
   if (impl_->step.sharded() != nullptr) {
     impl_->world.communicator().meet("save_weights");
   }
   const std::shared_ptr<void> whole = gather_parameters();
-  if (impl_->world.is_main()) lockstep::save_weights(*impl_->model.module(), file);
+  if (!impl_->world.is_main()) return;
+  std::optional<WeightAverage::Swap> averaged;
+  if (is_average) averaged.emplace(impl_->average->swap_in());
+  lockstep::save_weights(*impl_->model.module(), file);
 }
 
 void Trainer::set_optimize_step(OptimizeStep step) { impl_->step.set_custom(std::move(step)); }

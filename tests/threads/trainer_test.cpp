@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "interop/weights_file.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
 
@@ -406,6 +407,55 @@ TEST_F(TrainerOptionsTest, TheRunFolderHoldsConfigurationAndMetrics) {
   EXPECT_EQ(lines[3].at("train_loss").get<double>(), outcome.result.train_loss);
   EXPECT_EQ(lines[4].at("final_metrics").at("train_loss").get<double>(), outcome.result.train_loss);
   EXPECT_TRUE(std::filesystem::exists(folder / "model.safetensors"));
+}
+
+// What validates is the average: it can be had as a file.
+TEST_F(TrainerOptionsTest, TheAverageOfTheWeightsCanBeSaved) {
+  for (const int stage : {0, 2}) {
+    const auto file = [&](const char* name) { return (folder_.path() / name).string(); };
+    const auto outcome = with([&](Training& training) {
+      training.ranks = stage == 0 ? 1 : 2;
+      training.config.zero.stage = stage;
+      training.config.ema_decay = 0.9;
+      training.config.log_model = true;
+      training.config.checkpoint_every = 1;
+      training.fit = [&](Trainer& trainer, const Loader& data) {
+        FitResult result = trainer.fit(data);
+        trainer.save_weights(file("trained.pt"));
+        trainer.save_weights(file("average.pt"), Weights::kAverage);
+        const Batch all = training.dataset()->get_batch(std::vector<int64_t>{0, 1, 2, 3}, SampleSeeds(0, 0));
+        const at::Tensor inputs = all.data().to(torch::kFloat64);
+        const at::Tensor averaged =
+            trainer.predict(Loader(training.dataset(), {.batch_size = 16})).narrow(0, 0, 4);
+        const torch::NoGradGuard no_grad;
+        EXPECT_FALSE(torch::allclose(trainer.model()(inputs), averaged))
+            << "training goes on with the others";
+        const auto module = std::dynamic_pointer_cast<torch::nn::Module>(trainer.model().module()->clone());
+        load_weights(*module, file("average.pt"));
+        EXPECT_TRUE(torch::allclose(module->as<torch::nn::Sequential>()->forward(inputs), averaged));
+        return result;
+      };
+    });
+    const std::filesystem::path folder = outcome.result.run_folder;
+    const auto tensors = [](const std::filesystem::path& path) {
+      const NamedTensors list = interop::read_weights(path);
+      return std::map<std::string, at::Tensor>(list.begin(), list.end());
+    };
+    const auto average = tensors(file("average.pt"));
+    EXPECT_FALSE(average.empty());
+    for (const auto& [name, tensor] : tensors(folder / "model_average.safetensors")) {
+      EXPECT_TRUE(torch::equal(tensor, average.at(name))) << name;
+    }
+    for (const auto& [name, tensor] : interop::read_average(interop::find_weights(folder), std::nullopt)) {
+      EXPECT_TRUE(torch::equal(tensor, average.at(name))) << name << " in the checkpoint";
+    }
+    EXPECT_FALSE(torch::equal(tensors(file("trained.pt")).begin()->second, average.begin()->second));
+  }
+  expect_refused(
+      [](Training& training) {
+        training.prepare = [](Trainer& trainer) { trainer.save_weights("/dev/null", Weights::kAverage); };
+      },
+      "there is no average of the weights to save: set ema_decay");
 }
 
 TEST_F(TrainerOptionsTest, AFailedRunHasItsHyperparameters) {

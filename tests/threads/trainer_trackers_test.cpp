@@ -26,10 +26,10 @@ constexpr double kRounding = 1e-11;
 
 // By step and name.
 using Values = std::map<int64_t, std::map<std::string, double>>;
-using Weights = std::map<std::string, torch::Tensor>;
+using WeightsByName = std::map<std::string, torch::Tensor>;
 
-Weights weights_of(Trainer& trainer) {
-  Weights weights;
+WeightsByName weights_of(Trainer& trainer) {
+  WeightsByName weights;
   for (const auto& item : trainer.model().module()->named_parameters()) {
     weights[item.key()] = item.value().detach().clone();
   }
@@ -88,7 +88,7 @@ class GradientMonitoringTest : public TrainerTrackersTest {
   }
 
   std::vector<std::shared_ptr<Callback>> callbacks(std::shared_ptr<Callback> monitoring) {
-    const auto before = std::make_shared<Weights>();
+    const auto before = std::make_shared<WeightsByName>();
     return {std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainBatchStart},
                                        [before](Trainer& trainer) { *before = weights_of(trainer); }),
             std::move(monitoring),
@@ -98,13 +98,13 @@ class GradientMonitoringTest : public TrainerTrackersTest {
                                        })};
   }
 
-  void note(Trainer& trainer, const Weights& before) {
+  void note(Trainer& trainer, const WeightsByName& before) {
     for (const auto& [name, after] : weights_of(trainer)) {
       taken_[trainer.result().step][name] = (before.at(name) - after) / kRate;
     }
   }
 
-  std::map<int64_t, Weights> taken_;  // gradients by what the weights lost, by step
+  std::map<int64_t, WeightsByName> taken_;  // gradients by what the weights lost, by step
 };
 
 TEST_F(GradientMonitoringTest, WritesWhatAStepTookOffTheWeights) {
