@@ -115,10 +115,12 @@ DeepSpeedStep::DeepSpeedStep(const World& world, const Model& model, DeepSpeedCo
   }
 }
 
-LossResult DeepSpeedStep::run(const std::vector<Batch>& batches,
-                              const std::function<LossResult(const Batch&)>& forward, StepClock& clock) {
+LossResult DeepSpeedStep::run(StepBatches& batches, const std::function<LossResult(const Batch&)>& forward,
+                              StepClock& clock) {
   LossResult total{at::Tensor()};
-  for (const Batch& batch : batches) {
+  for (size_t i = 0; i < batches.size(); ++i) {
+    clock.enter(base::Phase::kData);
+    const Batch& batch = batches.on_device(i);
     clock.enter(base::Phase::kForward);
     LossResult result = [&] {
       const Forward scope = begin_forward(batch.size());

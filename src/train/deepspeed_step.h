@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "train/step_batches.h"
 #include "train/step_clock.h"
 
 namespace lockstep::train {
@@ -19,7 +20,7 @@ class DeepSpeedStep final : public EngineCore {
 
   // One step of the optimizer: as many batches as the configuration accumulates. Returns
   // their mean, as the engine weighs them: each alike. `forward` runs one of them.
-  LossResult run(const std::vector<Batch>& batches, const std::function<LossResult(const Batch&)>& forward,
+  LossResult run(StepBatches& batches, const std::function<LossResult(const Batch&)>& forward,
                  StepClock& clock);
 
   // Another training of the same weights begins: the schedule and the counts of steps and

@@ -97,7 +97,8 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
              .best_validation = trainer.best_validation,
              .best_saved = trainer.best_saved,
              .stopped = stopped_,
-             .max_iter = config_.max_iter} {
+             .max_iter = config_.max_iter},
+      batches_(copy_to_device_) {
   check_configuration();
   trainer_.run_folder = folder_.path().string();
   trainer_.bar = &bar_;
@@ -209,17 +210,16 @@ bool FitLoop::train_step() {
   trainer_.clock.enter(base::Phase::kData);
   batches_.clear();
   Batch batch;
-  int64_t samples = 0;
   while (static_cast<int64_t>(batches_.size()) < config_.accumulate_steps && data_.next(batch)) {
-    samples += batch.size();
-    batches_.push_back(copy_to_device_(batch));
+    batches_.add(std::move(batch));
   }
+  const int64_t samples = batches_.samples();
   // An engine's step has all its batches: those that are left over at the end of an epoch
   // wait for the next one, which is shuffled anew.
   const bool whole_steps_only = trainer_.step.deepspeed() != nullptr;
   if (whole_steps_only && static_cast<int64_t>(batches_.size()) < config_.accumulate_steps) return false;
   if (batches_.empty()) return false;
-  trainer_.begin(Stage::kTrainBatchStart, trainer_.result.step + 1, batches_.front());
+  trainer_.begin(Stage::kTrainBatchStart, trainer_.result.step + 1, batches_.on_device(0));
   const LossResult outcome =
       trainer_.gradient_free != nullptr ? step_without_gradients() : step_with_gradients();
   ++trainer_.result.step;
@@ -245,13 +245,14 @@ LossResult FitLoop::step_with_gradients() {
 LossResult FitLoop::step_without_gradients() {
   trainer_.clock.enter(base::Phase::kForward);
   const torch::NoGradGuard no_grad;
+  const std::vector<Batch> batches = batches_.all_on_device();  // every candidate needs them
   GradientFreeOptimizer& optimizer = *trainer_.gradient_free;
   torch::nn::Module& module = *trainer_.model.module();
   const auto loss_of = [&](const at::Tensor& point) {
     set_parameters(module, point);
     double total = 0;
     int64_t samples = 0;
-    for (const Batch& batch : batches_) {
+    for (const Batch& batch : batches) {
       total += scalar_value(trainer_.step.forward(batch).loss) * static_cast<double>(batch.size());
       samples += batch.size();
     }

@@ -14,6 +14,7 @@
 #include "train/metric_sums.h"
 #include "train/progress_bar.h"
 #include "train/run_folder.h"
+#include "train/step_batches.h"
 #include "train/train_state.h"
 #include "train/trainer_impl.h"
 
@@ -93,7 +94,7 @@ class FitLoop {
   MetricSums::Means own_;  // this rank's, of the last epoch
   TrainState state_;
 
-  std::vector<Batch> batches_;  // of the running step
+  StepBatches batches_;  // of the running step
   Clock::time_point start_ = Clock::now();
   Clock::time_point epoch_start_ = Clock::now();
   int64_t first_step_ = 0;        // of this call

@@ -10,6 +10,7 @@
 #include "train/deepspeed_step.h"
 #include "train/parallel_model.h"
 #include "train/recorded_step.h"
+#include "train/step_batches.h"
 #include "train/step_clock.h"
 
 namespace lockstep::train {
@@ -24,9 +25,9 @@ class GradientStep {
   GradientStep(const World& world, const Model& model, torch::optim::Optimizer* optimizer, const Loss& loss,
                const TrainConfig& config, const std::optional<DeepSpeedConfig>& deepspeed, StepClock& clock);
 
-  // Returns the mean over the batches, weighted by their samples. Batches are on the
-  // device. ConfigError: the forward does not take the batch, says which one.
-  LossResult run(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer);
+  // Returns the mean over the batches, weighted by their samples. ConfigError: the forward does
+  // not take the batch, says which one.
+  LossResult run(StepBatches& batches, torch::optim::Optimizer& optimizer);
 
   void set_custom(OptimizeStep step) { custom_ = std::move(step); }
 
@@ -59,16 +60,16 @@ class GradientStep {
   bool stepped() const { return stepped_; }
 
  private:
-  LossResult evaluate(const std::vector<Batch>& batches);
+  LossResult evaluate(StepBatches& batches);
   void backward(const LossResult& result, double weight);
   void finish_gradients();
   // Forward, backward and update without a word from the device.
-  LossResult run_fused(const std::vector<Batch>& batches);
+  LossResult run_fused(StepBatches& batches);
   void meet(torch::optim::Optimizer& optimizer);
   void refuse_scaler() const;
   void refuse_division() const;
   void refuse_deepspeed() const;
-  LossResult run_with_closure(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer);
+  LossResult run_with_closure(StepBatches& batches, torch::optim::Optimizer& optimizer);
 
   const World& world_;
   const Model& model_;
