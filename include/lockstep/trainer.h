@@ -23,6 +23,9 @@ namespace lockstep {
 class GradientFreeOptimizer;
 class TrackerSet;
 class World;
+namespace train {
+struct GradientStatistics;
+}
 
 struct FitResult {
   // In all, those before a resume included.
@@ -178,6 +181,10 @@ class Trainer {
   virtual void on_test_batch_end(const LossResult& result) {}
 
  private:
+  friend class GradientMonitoring;
+  // Of the step before, at kTrainBatchEnd. Every rank calls it; the result is on rank 0.
+  std::vector<train::GradientStatistics> gradient_statistics(bool with_values);
+
   std::unique_ptr<Impl> impl_;
 };
 

@@ -137,6 +137,9 @@ LossResult DeepSpeedStep::run(StepBatches& batches, const std::function<LossResu
 }
 
 void DeepSpeedStep::restart() { impl().restart(); }
+void DeepSpeedStep::set_before_step(std::function<void(const at::Tensor& factor)> function) {
+  impl().before_step = std::move(function);
+}
 bool DeepSpeedStep::may_skip() const { return impl().scaler.has_value(); }
 bool DeepSpeedStep::prepare_evaluation() { return impl().replica->prepare_evaluation(); }
 ShardedModel* DeepSpeedStep::sharded() { return impl().replica->sharded(); }

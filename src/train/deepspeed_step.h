@@ -26,6 +26,9 @@ class DeepSpeedStep final : public EngineCore {
   // Another training of the same weights begins: the schedule and the counts of steps and
   // samples do so, too; the optimizer's state and the loss scale go on.
   void restart();
+  // Called before each update with what the gradients are multiplied by, undefined: by 1; empty:
+  // nothing is. They are forgotten after the update.
+  void set_before_step(std::function<void(const at::Tensor& factor)> function);
   // Whether a step may be left out because it overflowed.
   bool may_skip() const;
   bool prepare_evaluation();

@@ -1,6 +1,7 @@
 #include "train/fit_loop.h"
 
 #include <fmt/format.h>
+#include <lockstep/callbacks.h>
 #include <lockstep/error.h>
 #include <lockstep/gradient_free.h>
 #include <lockstep/named_tensors.h>
@@ -233,7 +234,18 @@ bool FitLoop::train_step() {
   return true;
 }
 
+void FitLoop::watch_gradients() {
+  for (const auto& callback : config_.callbacks) {
+    const auto monitoring = std::dynamic_pointer_cast<GradientMonitoring>(callback);
+    if (!monitoring || monitoring->called_every() == 0) continue;
+    if ((trainer_.result.step + 1) % monitoring->called_every() != 0) continue;
+    trainer_.step.watch_gradients(monitoring->has_histograms());
+    if (monitoring->has_histograms()) return;
+  }
+}
+
 LossResult FitLoop::step_with_gradients() {
+  watch_gradients();
   LossResult outcome = trainer_.step.run(batches_, *trainer_.optimizer);
   if (trainer_.average && trainer_.step.stepped()) {
     trainer_.step.finish_update();

@@ -45,6 +45,8 @@ class FitLoop {
   // Whether the epoch goes on: an engine's step needs all its batches.
   bool has_another_step() const;
   LossResult step_with_gradients();
+  // Where a callback writes the gradients of the step that comes.
+  void watch_gradients();
   LossResult step_without_gradients();
   void check_finite(double loss) const;
   // After a step that is not the last of its epoch: whether to leave the epoch.

@@ -233,6 +233,29 @@ LossResult GradientStep::run_fused(StepBatches& batches) {
   return result;
 }
 
+void GradientStep::watch_gradients(bool with_values) {
+  if (!deepspeed_) return;
+  deepspeed_->set_before_step([this, with_values](const at::Tensor& factor) {
+    const double times = factor.defined() ? factor.item<double>() : 1;
+    const torch::nn::Module& module = *model_.module();
+    if (const ShardedModel* const model = sharded()) {
+      watched_ = train::gradient_statistics(module, *model, world_.device(), times, with_values);
+    } else if (world_.is_main()) {
+      watched_ = train::gradient_statistics(module, times, with_values);
+    }
+  });
+}
+
+std::vector<GradientStatistics> GradientStep::gradient_statistics(bool with_values) {
+  if (deepspeed_) return watched_;
+  const torch::nn::Module& module = *model_.module();
+  if (const ShardedModel* const model = sharded()) {
+    return train::gradient_statistics(module, *model, world_.device(), 1, with_values);
+  }
+  if (!world_.is_main()) return {};
+  return train::gradient_statistics(module, 1, with_values);
+}
+
 void GradientStep::settle() {
   if (fused_ && scaler_) fused_->settle();
   finish_update();
@@ -254,8 +277,10 @@ LossResult GradientStep::run(StepBatches& batches, torch::optim::Optimizer& opti
     return custom_({all, model_, optimizer, closure});
   }
   if (deepspeed_) {
+    watched_.clear();
     LossResult result = deepspeed_->run(
         batches, [this](const Batch& batch) { return forward(batch); }, clock_);
+    deepspeed_->set_before_step({});
     stepped_ = deepspeed_->was_step_applied();
     return result;
   }

@@ -8,6 +8,7 @@
 
 #include "optim/fused_step.h"
 #include "train/deepspeed_step.h"
+#include "train/gradient_statistics.h"
 #include "train/parallel_model.h"
 #include "train/recorded_step.h"
 #include "train/step_batches.h"
@@ -55,6 +56,12 @@ class GradientStep {
   // Those that overflowed, and the loss scale of the next one; 1 without any.
   int64_t skipped_steps() const;
   double loss_scale() const;
+  // For the next run(): gradient_statistics() is called after it, with these values or without. An
+  // engine has forgotten its gradients by then.
+  void watch_gradients(bool with_values);
+  // Of the gradients that the last run() has updated by, on rank 0; elsewhere empty. Every rank
+  // calls it.
+  std::vector<GradientStatistics> gradient_statistics(bool with_values);
   // Whether the last run() changed the weights; false where fp16 overflowed, and the host
   // was told of it.
   bool stepped() const { return stepped_; }
@@ -88,6 +95,7 @@ class GradientStep {
   at::Tensor found_inf_;  // of the running fused step
   bool finite_ = true;
   bool stepped_ = false;
+  std::vector<GradientStatistics> watched_;  // of an engine's last step, where they were asked for
 };
 
 }  // namespace lockstep::train

@@ -330,6 +330,10 @@ double Trainer::metric(const std::string& name) const {
                                 known.empty() ? "none yet" : fmt::format("{}", fmt::join(known, ", "))));
 }
 
+std::vector<train::GradientStatistics> Trainer::gradient_statistics(bool with_values) {
+  return impl_->step.gradient_statistics(with_values);
+}
+
 TrackerSet& Trainer::trackers() { return impl_->trackers != nullptr ? *impl_->trackers : impl_->no_trackers; }
 
 const std::string& Trainer::run_folder() const { return impl_->run_folder; }
