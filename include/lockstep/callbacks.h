@@ -111,10 +111,14 @@ class StopAtTarget : public Callback {
 };
 
 // Writes mean, deviation, least and greatest of every parameter's gradient to the
-// trackers, and a histogram where asked. Waits for the device when it is called.
+// trackers, and a histogram where asked: of the gradients that the step has updated by, reduced,
+// unscaled and clipped, at every zero_stage and with config.deepspeed_config. Nothing of a step
+// that deepspeed_config's loss scaling has skipped. Waits for the device when it is called.
 class GradientMonitoring : public Callback {
  public:
   explicit GradientMonitoring(int64_t called_every = 1, bool histograms = false);
+
+  bool has_histograms() const { return histograms_; }
 
  protected:
   void run(Trainer& trainer) override;

@@ -198,6 +198,8 @@ class ShardedModel {
   std::vector<Part> parameter_parts() const;
   std::vector<Part> master_parts() const;
   bool has_masters() const;
+  // flat_gradients() by parameter, of the buckets that were reduced since zero_grad().
+  std::vector<Part> gradient_parts() const;
   // Of all trained parameters, whoever owns them.
   std::map<std::string, std::vector<int64_t>> shapes() const;
 

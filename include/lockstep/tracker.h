@@ -88,7 +88,8 @@ class Tracker {
   virtual std::string_view name() const = 0;
 
   virtual void write_scalars(std::span<const Scalar> scalars, int64_t step) = 0;
-  // At most once a run, when the final metrics are known, or without them.
+  // At the start of a run, without metrics, so that a run that is killed has them too; and at
+  // its end, or when it is interrupted, with the final metrics. The parameters stay the same.
   virtual void write_hyperparameters(const Hyperparameters& parameters, const FinalMetrics& metrics) {}
   virtual void write_histogram(std::string_view name, const Histogram& histogram, int64_t step) {}
   // ConfigError: the pixels do not fit the size.
@@ -104,7 +105,8 @@ class Tracker {
   // Asks the system to put what was written onto the disk.
   virtual void flush() {}
   // Finishes the run; nothing may be written after it. Waits for a server, if there is
-  // one, for at most TrackerOptions::close_timeout. Once; later calls do nothing.
+  // one, for at most TrackerOptions::close_timeout; where a finished run has files to send, until
+  // the server has taken nothing of them for so long. Once; later calls do nothing.
   virtual void close(RunStatus status) = 0;
 };
 

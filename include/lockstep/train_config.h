@@ -103,8 +103,8 @@ struct TrainConfig {
   bool val_at_start = true;
   // The third argument of validation_criterion.
   double val_epsilon = 1e-5;
-  // (validation loss, best so far, val_epsilon) -> whether this is a new best one.
-  // Empty: loss < best - val_epsilon.
+  // (validation loss, best so far, val_epsilon) -> whether this is a new best one. Also asked
+  // about a checkpoint and the best one saved before it. Empty: loss < best - val_epsilon.
   std::function<bool(double loss, double best, double epsilon)> validation_criterion = {};
   // After every epoch: whether to stop. Sees metrics of all ranks, so all decide alike.
   std::function<bool(const TrainResult&)> trainstop_criterion = {};
@@ -115,10 +115,11 @@ struct TrainConfig {
   // the end of training, Ctrl-C and preemption are saved too.
   int64_t checkpoint_every = 0;
   int64_t checkpoint_every_steps = 0;
-  // Instead: only when validation gives a new best one.
+  // Instead: only when validation gives a new best one, and at Ctrl-C and preemption. A run that
+  // has ended is not trained further when it is started again, unless max_iter was changed.
   bool checkpoint_best_only = false;
-  // Newest checkpoints that are kept; the one with the least validation loss is kept
-  // beside them.
+  // Newest checkpoints that are kept; the best one, by validation_criterion and val_epsilon,
+  // is kept beside them.
   int checkpoint_keep = 3;
   // false: the step waits until a checkpoint is on disk.
   bool checkpoint_async = true;
@@ -140,9 +141,9 @@ struct TrainConfig {
   // tensorboard, mlflow, none, or several with commas. CSV and JSON lines are always
   // written.
   std::string tracking_tool = "tensorboard";
-  // Told to the trackers at the end, with the final metrics.
+  // Told to the trackers at the start, and at the end or an interruption with the metrics of then.
   Hyperparameters hyperparams = {};
-  // Hands the weights to the trackers at the end.
+  // Hands the weights to the trackers at the end, and with ema_decay their average beside them.
   bool log_model = false;
   // What is printed and written is over all ranks. false: rank 0's own. What decides
   // (plateau, early stopping, best checkpoint) is over all ranks in any case.
@@ -153,7 +154,7 @@ struct TrainConfig {
   // Parent of the run folders.
   std::string root_folder = "./runs";
   // A folder of its own for each run under root_folder; a job that is started again by
-  // its launcher or by Slurm finds the one it had. false: root_folder/PROGRAM.
+  // its launcher or by Slurm finds the one it had, as docs/trainer.md says. false: root_folder/PROGRAM.
   bool create_subfolder_per_run = true;
   // What the name of such a folder begins with. Empty: the program's name.
   std::string run_name;

@@ -23,6 +23,9 @@ namespace lockstep {
 class GradientFreeOptimizer;
 class TrackerSet;
 class World;
+namespace train {
+struct GradientStatistics;
+}
 
 struct FitResult {
   // In all, those before a resume included.
@@ -47,6 +50,10 @@ struct Evaluation {
   std::map<std::string, double> metrics;
   int64_t samples = 0;
 };
+
+// Which weights of a model: as the optimizer has left them, or the average over the steps that
+// config.ema_decay asks for.
+enum class Weights { kTrained, kAverage };
 
 // What a custom step works with. closure() zeroes the gradients, runs forward and
 // backward over the step's batches, reduces, unscales and clips: gradients are then ready
@@ -109,8 +116,9 @@ class Trainer {
   // (config.zero.stage 3, or zero.overlap_gather). Every rank calls it.
   [[nodiscard]] std::shared_ptr<void> gather_parameters();
   // Rank 0 writes the weights, as lockstep::save_weights() does. Every rank calls it: a
-  // divided model is put together for it.
-  void save_weights(const std::string& file);
+  // divided model is put together for it. kAverage: those that validate(), test() and predict()
+  // use with config.ema_decay. ConfigError: there is no average.
+  void save_weights(const std::string& file, Weights which = Weights::kTrained);
 
   // Replaces the step: what happens between a batch and changed weights.
   void set_optimize_step(OptimizeStep step);
@@ -173,6 +181,10 @@ class Trainer {
   virtual void on_test_batch_end(const LossResult& result) {}
 
  private:
+  friend class GradientMonitoring;
+  // Of the step before, at kTrainBatchEnd. Every rank calls it; the result is on rank 0.
+  std::vector<train::GradientStatistics> gradient_statistics(bool with_values);
+
   std::unique_ptr<Impl> impl_;
 };
 

@@ -30,6 +30,7 @@ Entry describe(const std::filesystem::path& path, int64_t step) {
     entry.sequence = manifest.sequence;
     entry.bytes = manifest.total_bytes();
     entry.metric = manifest.metric;
+    entry.best = manifest.best;
     entry.time = manifest.time;
     if (manifest.step != step) {
       entry.problem = fmt::format("'{}' holds step {}", path.string(), manifest.step);

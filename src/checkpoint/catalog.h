@@ -22,6 +22,7 @@ struct Entry {
   int64_t sequence = -1;
   int64_t bytes = 0;
   std::optional<double> metric = {};
+  bool best = false;  // it was the best when it was saved, by the trainer's criterion
   std::string time = {};
   std::string problem =
       {};  // why it cannot be used; empty: the manifest and the sizes of the files are right

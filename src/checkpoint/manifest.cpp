@@ -200,6 +200,7 @@ std::string Manifest::to_text() const {
                {"files", files_to_json(files)},
                {"tensors", std::move(tensors_json)}};
   if (metric && std::isfinite(*metric)) root["metric"] = *metric;
+  if (best) root["best"] = true;
   try {
     const std::string rest = root.dump(1).substr(1);
     return fmt::format("{}{}{}{}\n", kOpening, checksum_of(rest + "\n"), kClosing, rest);
@@ -226,6 +227,10 @@ Manifest Manifest::parse(std::string_view text, const std::filesystem::path& pat
   if (world_size > std::numeric_limits<int>::max()) root.fail("world_size", "too large");
   manifest.world_size = static_cast<int>(world_size);
   if (root.has("metric")) manifest.metric = root.number("metric");
+  if (const Json* const best = root_json.find("best")) {
+    if (!best->is_boolean()) root.fail("best", "neither true nor false");
+    manifest.best = best->get<bool>();
+  }
   manifest.time = root.text("time");
   manifest.lockstep = root.text("lockstep");
   manifest.libtorch = root.text("libtorch");

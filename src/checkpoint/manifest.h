@@ -51,6 +51,7 @@ struct Manifest {
   int64_t epoch = 0;
   int world_size = 1;
   std::optional<double> metric;
+  bool best = false;     // it was the best when it was saved, by the trainer's criterion
   std::string time;      // UTC, "2026-01-31T12:00:00Z"
   std::string lockstep;  // version that wrote it
   std::string libtorch;

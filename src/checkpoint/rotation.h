@@ -9,12 +9,18 @@ namespace lockstep::checkpoint {
 
 struct RotationRule {
   int keep_last = 3;  // the newest ones; 0: all
-  int keep_best = 1;  // by metric, beside the newest; 0: none
-  enum class Best { kMin, kMax } best = Best::kMin;
+  int keep_best = 1;  // beside the newest; 0: none
+  // kSaved: those that were marked as the best when they were saved, the newest first, then all
+  // others with the least metric first. kMin, kMax: by metric alone.
+  enum class Best { kSaved, kMin, kMax } best = Best::kSaved;
 };
 
+// Indices of the valid entries with a mark or a metric, the best one first. Of equal ones the
+// newer is the better.
+std::vector<size_t> best_first(const std::vector<Entry>& newest_first, RotationRule::Best best);
+
 // Indices of the entries, which are newest first as list() gives them, that need not stay.
-// Of equal metrics the newer one is the better; a broken checkpoint is never among the
+// A broken checkpoint is never among the
 // kept nor among those to remove: it is somebody's evidence.
 std::vector<size_t> to_remove(const std::vector<Entry>& newest_first, const RotationRule& rule);
 

@@ -36,6 +36,9 @@ struct Snapshot {
   int world_size = 1;
   // The number by which the best checkpoints are kept, where there is one.
   std::optional<double> metric;
+  // The trainer takes it for the best of those that it has saved: its criterion counts, not the
+  // metric.
+  bool best = false;
   // The trainer's own: configuration, scheduler, scaler, sampler position, callbacks.
   Json metadata = Json::object();
   std::vector<TensorPiece> pieces = {};

@@ -67,6 +67,7 @@ Manifest make_manifest(const std::vector<ShardIndex>& shards, const Snapshot& sn
   manifest.epoch = snapshot.epoch;
   manifest.world_size = snapshot.world_size;
   manifest.metric = snapshot.metric;
+  manifest.best = snapshot.best;
   manifest.time = utc_now();
   manifest.lockstep = kVersion;
   manifest.libtorch = TORCH_VERSION;
@@ -171,6 +172,7 @@ Entry Store::publish(Draft draft, const std::vector<ShardIndex>& shards, const S
           .sequence = manifest.sequence,
           .bytes = manifest.total_bytes(),
           .metric = manifest.metric,
+          .best = manifest.best,
           .time = manifest.time};
 }
 

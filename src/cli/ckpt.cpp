@@ -23,8 +23,10 @@ void add_looking(CLI::App& ckpt, int* status) {
   CLI::App* command = nullptr;
   auto& list = declare(ckpt, &command, "ls", "the checkpoints of a run", status, ckpt::list);
   command->add_option("folder", list.folder, "the run's folder, or its folder of checkpoints")->required();
-  command->add_option("--best", list.best, "which metric is the best: min or max")
-      ->check(CLI::IsMember({"min", "max"}))
+  command
+      ->add_option("--best", list.best,
+                   "which one is the best: as its run saved it, or the one with the least or greatest metric")
+      ->check(CLI::IsMember({"saved", "min", "max"}))
       ->capture_default_str();
   command->add_flag("--json", list.json, "print JSON");
 
@@ -45,8 +47,11 @@ void add_moving(CLI::App& ckpt, int* status) {
   command->add_option("path", out.path, "checkpoint, run, .safetensors or .pt file")->required();
   command->add_option("--to", out.to, "file to write: *.safetensors, *.pt or *.pth")->required();
   command->add_option("--prefix", out.prefix, "text before each name: module. for a DistributedDataParallel");
-  command->add_option("--what", out.what, "model: the weights; all: every tensor of the checkpoint")
-      ->check(CLI::IsMember({"model", "all"}))
+  command
+      ->add_option("--what", out.what,
+                   "model: the weights; average: their average of a run with ema_decay, by which it was "
+                   "validated; all: every tensor of the checkpoint")
+      ->check(CLI::IsMember({"model", "average", "all"}))
       ->capture_default_str();
   command
       ->add_option("--dtype", out.dtype,

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <lockstep/device_image_dataset.h>
 #include <lockstep/error.h>
@@ -74,6 +75,10 @@ struct DeviceImageDataset::Impl {
     table_start = channel.mul(images::PixelValues::kBytes);
     row = at::arange(out.height, indices).view(last ? Shape{1, -1, 1, 1} : Shape{1, 1, -1, 1});
     column = at::arange(out.width, indices).view(last ? Shape{1, 1, -1, 1} : Shape{1, 1, 1, -1});
+    // Threads of a loader read all this on streams of their own.
+    if (!pictures.is_cpu()) {
+      c10::impl::VirtualGuardImpl(device.type()).getStream(pictures.device()).synchronize();
+    }
   }
 
   // Pictures keep their frame of padding, so that a crop is in bounds wherever it is.

@@ -30,6 +30,7 @@ bool Prefetcher::next(FetchedBatch& out) {
   free_.notify_one();
   if (slot.error) std::rethrow_exception(slot.error);
   out = std::move(slot.fetched);
+  out.handover.take(out.batch);
   return true;
 }
 
@@ -70,7 +71,9 @@ bool Prefetcher::take(BatchRequest& request, int64_t& ticket) {
 
 Prefetcher::Slot Prefetcher::fetch(const BatchRequest& request) noexcept {
   try {
-    return {.ready = true, .fetched = {fetch_(request), request.state_after}, .error = nullptr};
+    FetchedBatch fetched{fetch_(request), request.state_after};
+    fetched.handover = DeviceHandover(fetched.batch);
+    return {.ready = true, .fetched = std::move(fetched), .error = nullptr};
   } catch (...) {
     return {.ready = true, .fetched = {}, .error = std::current_exception()};
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/batch_sequence.h"
+#include "data/device_handover.h"
 
 namespace lockstep::data {
 
@@ -15,6 +16,7 @@ namespace lockstep::data {
 struct FetchedBatch {
   Batch batch;
   SamplerState state_after;
+  DeviceHandover handover = {};  // from the thread that has read it
 };
 
 using Fetch = std::function<Batch(const BatchRequest&)>;

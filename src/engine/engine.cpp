@@ -202,6 +202,7 @@ std::optional<at::Tensor> EngineCore::Impl::gradient_factor() {
 void EngineCore::Impl::update() {
   const std::optional<at::Tensor> factor = gradient_factor();
   step_applied = factor.has_value();
+  if (factor && before_step) before_step(*factor);
   if (factor) replica->step(*factor);
   replica->zero_grad();
   backwards = 0;

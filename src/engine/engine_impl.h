@@ -6,6 +6,8 @@
 
 #include <lockstep/json.h>
 
+#include <functional>
+
 #include "engine/engine_report.h"
 #include "engine/replica.h"
 
@@ -58,6 +60,9 @@ struct EngineCore::Impl {
   at::Tensor norm;  // of the last step, times norm_scale
   double norm_scale = 1;
   at::Tensor loss_sum;  // of this step, where monitors want it
+  // Called before an update with what its gradients are multiplied by, undefined: by 1. They are
+  // forgotten after it.
+  std::function<void(const at::Tensor& factor)> before_step;
 };
 
 }  // namespace lockstep

@@ -4,6 +4,8 @@
 #include <lockstep/error.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors_file.h"
@@ -49,6 +51,26 @@ NamedTensors read_checkpoint(const std::filesystem::path& folder, WhichTensors w
   }
   reader.read(targets);
   return result;
+}
+
+// The name that has the average of a weight. An average is saved under one name of a tied weight;
+// its other names hold the same values.
+std::string averaged_name(const checkpoint::Reader& reader, const std::string& name) {
+  const auto has_average = [&reader](const std::string& of) {
+    return reader.has(std::string(kAveragePrefix) + of);
+  };
+  if (has_average(name)) return name;
+  const std::string prefix(kModelPrefix);
+  const checkpoint::TensorEntry& own = reader.entry(prefix + name);
+  const at::Tensor values = reader.read(prefix + name);
+  for (const std::string& other : reader.names()) {
+    if (!other.starts_with(prefix) || !has_average(other.substr(prefix.size()))) continue;
+    const checkpoint::TensorEntry& entry = reader.entry(other);
+    if (entry.shape != own.shape || entry.dtype != own.dtype) continue;
+    if (at::equal(reader.read(other), values)) return other.substr(prefix.size());
+  }
+  throw ConfigError("interop", fmt::format("checkpoint '{}' holds no average of the weight '{}'",
+                                           reader.folder().string(), name));
 }
 
 NamedTensors read_safetensors(const std::filesystem::path& path) {
@@ -104,6 +126,32 @@ NamedTensors read_weights_as(const WeightsSource& source, c10::ScalarType dtype)
     if (tensor.is_floating_point()) tensor = tensor.to(dtype);
   }
   return weights;
+}
+
+NamedTensors read_average(const WeightsSource& source, std::optional<c10::ScalarType> dtype) {
+  if (source.kind != Kind::kCheckpoint) {
+    throw ConfigError("interop",
+                      fmt::format("'{}' is a file of weights, and has no average beside them: give "
+                                  "a checkpoint of a run with ema_decay",
+                                  source.path.string()));
+  }
+  const checkpoint::Reader reader(source.path);
+  const std::vector<std::string> names = reader.names();
+  if (std::none_of(names.begin(), names.end(),
+                   [](const std::string& name) { return name.starts_with(kAveragePrefix); })) {
+    throw ConfigError("interop", fmt::format("checkpoint '{}' holds no averaged weights: its run had no "
+                                             "ema_decay",
+                                             source.path.string()));
+  }
+  NamedTensors result;
+  for (const std::string& name : names) {
+    if (!name.starts_with(kModelPrefix)) continue;
+    const std::string shown = name.substr(kModelPrefix.size());
+    const at::Tensor average = reader.read(std::string(kAveragePrefix) + averaged_name(reader, shown));
+    result.emplace_back(
+        shown, average.is_floating_point() ? average.to(dtype.value_or(reader.entry(name).dtype)) : average);
+  }
+  return result;
 }
 
 NamedTensors read_weights(const std::filesystem::path& path) {

@@ -4,6 +4,7 @@
 #include <lockstep/named_tensors.h>
 
 #include <filesystem>
+#include <optional>
 #include <string_view>
 
 namespace lockstep::interop {
@@ -11,6 +12,8 @@ namespace lockstep::interop {
 // In a checkpoint the weights of the model are "model." and their name; whatever else is
 // there (optimizer, generators) has another prefix.
 inline constexpr std::string_view kModelPrefix = "model.";
+// The average of a weight over the steps is this and the weight's name.
+inline constexpr std::string_view kAveragePrefix = "lockstep/average/";
 // The float32 master of a 16-bit weight is this and the weight's name.
 inline constexpr std::string_view kMasterPrefix = "lockstep/master/";
 
@@ -41,6 +44,9 @@ NamedTensors read_tensors(const WeightsSource& source, WhichTensors which);
 // The weights, in this dtype where they are floating-point: as float32 the masters behind
 // 16-bit ones, where the checkpoint has them.
 NamedTensors read_weights_as(const WeightsSource& source, c10::ScalarType dtype);
+// The average of the weights over the steps, in this dtype where it is floating-point; nullopt: in
+// the dtype of the weights. ConfigError: the source has none.
+NamedTensors read_average(const WeightsSource& source, std::optional<c10::ScalarType> dtype);
 NamedTensors read_weights(const std::filesystem::path& path);
 
 // "*.safetensors" as such, another name as torch.save would.

@@ -38,6 +38,7 @@ struct ShardedModel::Impl {
   PendingReduction reduce(const GradientBucket& bucket);
   // What this rank owns of the parameters, out of a flat tensor for each bucket.
   std::vector<Part> parts_of(const std::vector<at::Tensor>& flat) const;
+  void add_parts_of(size_t bucket, const at::Tensor& flat, std::vector<Part>& parts) const;
   std::vector<at::Tensor> readable_masters() const;
   shard::StateView state_view() const { return {optimizer, buckets, items, place, group_names, *updates}; }
 

@@ -18,16 +18,18 @@ using shard::ShardedBucket;
 
 std::vector<ShardedModel::Part> ShardedModel::Impl::parts_of(const std::vector<at::Tensor>& flat) const {
   std::vector<Part> parts;
-  for (size_t i = 0; i < buckets.size(); ++i) {
-    const ShardedBucket& bucket = buckets[i];
-    for (const shard::OwnedRange& range :
-         shard::owned_ranges(bucket.layout(), items, place.ranks, place.rank)) {
-      const NamedParameter& parameter = bucket.parameters()[range.slot];
-      parts.push_back({parameter.name, bucket.shape(range.slot).vec(), range.first,
-                       flat[i].narrow(0, range.offset, range.count)});
-    }
-  }
+  for (size_t i = 0; i < buckets.size(); ++i) add_parts_of(i, flat[i], parts);
   return parts;
+}
+
+void ShardedModel::Impl::add_parts_of(size_t index, const at::Tensor& flat, std::vector<Part>& parts) const {
+  const ShardedBucket& bucket = buckets[index];
+  for (const shard::OwnedRange& range :
+       shard::owned_ranges(bucket.layout(), items, place.ranks, place.rank)) {
+    const NamedParameter& parameter = bucket.parameters()[range.slot];
+    parts.push_back({parameter.name, bucket.shape(range.slot).vec(), range.first,
+                     flat.narrow(0, range.offset, range.count)});
+  }
 }
 
 std::vector<at::Tensor> ShardedModel::Impl::readable_masters() const {
@@ -58,6 +60,14 @@ ShardedModel::Memory ShardedModel::memory() const {
   (transient ? memory.buffers : memory.gradients) += impl_->sync->gradient_bytes();
   memory.buffers += impl_->gatherer->bytes();
   return memory;
+}
+
+std::vector<ShardedModel::Part> ShardedModel::gradient_parts() const {
+  std::vector<Part> parts;
+  for (size_t i = 0; i < impl_->buckets.size(); ++i) {
+    if (impl_->gradients->has(i)) impl_->add_parts_of(i, impl_->gradients->of(i), parts);
+  }
+  return parts;
 }
 
 std::vector<ShardedModel::Part> ShardedModel::parameter_parts() const {

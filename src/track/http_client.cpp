@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -16,6 +17,8 @@ namespace {
 
 constexpr long kConnectTimeout_s = 5;
 constexpr long kSilence_s = 30;
+// A server that takes less of a file than this does not count as one that takes it.
+constexpr curl_off_t kProgressBytes = 64 << 10;
 
 struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
@@ -29,10 +32,6 @@ using HeaderList = std::unique_ptr<curl_slist, FreeList>;
 size_t keep_body(char* data, size_t size, size_t count, void* body) {
   static_cast<std::string*>(body)->append(data, size * count);
   return size * count;
-}
-
-int check_deadline(void* client, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
-  return static_cast<HttpClient*>(client)->has_given_up() ? 1 : 0;
 }
 
 void add_header(HeaderList& list, const std::string& line) {
@@ -75,6 +74,43 @@ struct HttpClient::Handle {
   }
 };
 
+// A request under way.
+struct HttpClient::Transfer {
+  HttpClient& client;
+  const bool is_file;
+  const Clock::time_point start = Clock::now();
+  Clock::time_point last_byte = start;
+  curl_off_t moved = 0;                          // bytes, both ways
+  curl_off_t counted = 0;                        // of the file, when the deadline was put off last
+  Clock::duration sending = Clock::duration(0);  // how long the file took; 0: it is not over
+  bool was_answer_given_time = false;
+  bool is_silent = false;
+
+  // libcurl calls it whenever bytes move, and about once a second. Not 0: ends the request.
+  static int check(void* transfer, curl_off_t, curl_off_t received, curl_off_t to_send, curl_off_t sent) {
+    return static_cast<Transfer*>(transfer)->check(received, to_send, sent) ? 0 : 1;
+  }
+
+  bool check(curl_off_t received, curl_off_t to_send, curl_off_t sent) {
+    if (!is_file) return !client.has_given_up();
+    const Clock::time_point now = Clock::now();
+    if (received + sent != moved) {
+      moved = received + sent;
+      last_byte = now;
+    }
+    if (sent - counted >= kProgressBytes) {
+      counted = sent;
+      client.put_off(Clock::duration::zero());
+    }
+    if (to_send > 0 && sent == to_send) {
+      if (sending == Clock::duration::zero()) sending = now - start;
+      if (!was_answer_given_time) was_answer_given_time = client.put_off(sending);
+    }
+    is_silent = now - last_byte > std::chrono::seconds(kSilence_s) + sending;
+    return !is_silent && !client.has_given_up();
+  }
+};
+
 HttpClient::HttpClient(Credentials credentials)
     : credentials_(std::move(credentials)), handle_(std::make_unique<Handle>()) {
   static std::once_flag initialized;
@@ -84,6 +120,13 @@ HttpClient::HttpClient(Credentials credentials)
 }
 
 HttpClient::~HttpClient() { curl_easy_cleanup(handle_->curl); }
+
+bool HttpClient::put_off(Clock::duration more) {
+  const Clock::duration patience = patience_;
+  if (patience == Clock::duration::zero()) return false;
+  deadline_ = std::max(deadline_.load(), Clock::now() + patience + more);
+  return true;
+}
 
 HttpResponse HttpClient::send(const HttpRequest& request) {
   Handle& handle = *handle_;
@@ -98,11 +141,14 @@ HttpResponse HttpClient::send(const HttpRequest& request) {
 #endif
   handle.set(CURLOPT_USERAGENT, "lockstep");
   handle.set(CURLOPT_CONNECTTIMEOUT, kConnectTimeout_s);
-  handle.set(CURLOPT_LOW_SPEED_LIMIT, 1L);
-  handle.set(CURLOPT_LOW_SPEED_TIME, kSilence_s);
+  Transfer transfer{.client = *this, .is_file = !request.file.empty()};
+  if (!transfer.is_file) {
+    handle.set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+    handle.set(CURLOPT_LOW_SPEED_TIME, kSilence_s);
+  }
   handle.set(CURLOPT_NOPROGRESS, 0L);
-  handle.set(CURLOPT_XFERINFOFUNCTION, &check_deadline);
-  handle.set(CURLOPT_XFERINFODATA, static_cast<void*>(this));
+  handle.set(CURLOPT_XFERINFOFUNCTION, static_cast<curl_xferinfo_callback>(&Transfer::check));
+  handle.set(CURLOPT_XFERINFODATA, static_cast<void*>(&transfer));
   if (credentials_.token.empty() && !credentials_.username.empty()) {
     handle.set(CURLOPT_USERNAME, credentials_.username.c_str());
     handle.set(CURLOPT_PASSWORD, credentials_.password.c_str());
@@ -127,6 +173,10 @@ HttpResponse HttpClient::send(const HttpRequest& request) {
   handle.set(CURLOPT_WRITEDATA, static_cast<void*>(&response.body));
 
   const CURLcode result = curl_easy_perform(handle.curl);
+  if (result == CURLE_ABORTED_BY_CALLBACK && transfer.is_silent) {
+    throw CommError("track", "the server has taken nothing of the file, and said nothing, for too long",
+                    CommError::Recovery::kRebuild);
+  }
   if (result == CURLE_ABORTED_BY_CALLBACK) {
     throw CommError("track", "the server has not answered in time", CommError::Recovery::kFatal);
   }
@@ -134,6 +184,8 @@ HttpResponse HttpClient::send(const HttpRequest& request) {
   long status = 0;
   curl_easy_getinfo(handle.curl, CURLINFO_RESPONSE_CODE, &status);
   response.status = static_cast<int>(status);
+  // What is left to send after a file has its time, too.
+  if (transfer.is_file) put_off(Clock::duration::zero());
   return response;
 }
 

@@ -41,19 +41,30 @@ class HttpClient {
   ~HttpClient();
 
   // Blocks until the answer is there, whatever its status is. CommError: no connection
-  // within 5 s, no byte moved for 30 s, or the time of give_up_at(). ConfigError: a file
-  // that cannot be read.
+  // within 5 s, no byte moved for 30 s, or the time of give_up_at(). A server that has all of a
+  // file may be silent for as long as the file took, and 30 s: it may have to pass the file on.
+  // ConfigError: a file that cannot be read.
   HttpResponse send(const HttpRequest& request);
 
-  // Ends, within about a second of this time, a request under way, and all later ones.
-  void give_up_at(Clock::time_point time) { deadline_ = time; }
+  // Ends, within about a second of this time, a request under way, and all later ones. A file
+  // that is sent puts the time off: to `patience` after the server took some of it, and once the
+  // server has all of it by as long as that took, too. 0: nothing puts it off.
+  void give_up_at(Clock::time_point time, Clock::duration patience = {}) {
+    deadline_ = time;
+    patience_ = patience;  // last: whoever sees it sees the deadline that it puts off
+  }
   bool has_given_up() const { return Clock::now() >= deadline_.load(); }
 
  private:
   struct Handle;
+  struct Transfer;
+
+  // False: nothing puts the deadline off.
+  bool put_off(Clock::duration more);
 
   const Credentials credentials_;
   std::atomic<Clock::time_point> deadline_{Clock::time_point::max()};
+  std::atomic<Clock::duration> patience_{Clock::duration::zero()};
   std::unique_ptr<Handle> handle_;
 };
 

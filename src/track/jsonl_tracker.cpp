@@ -71,9 +71,7 @@ class JsonlTracker final : public Tracker {
   }
 
   void write_hyperparameters(const Hyperparameters& parameters, const FinalMetrics& metrics) override {
-    Json line = {{"time", seconds_since_1970()},
-                 {"hyperparameters", Json::object()},
-                 {"final_metrics", Json::object()}};
+    Json line = {{"time", seconds_since_1970()}, {"hyperparameters", Json::object()}};
     for (const auto& [name, value] : parameters) line["hyperparameters"][name] = json_value(value);
     for (const auto& [name, value] : metrics) line["final_metrics"][name] = json_value(value);
     append(line);

@@ -57,7 +57,9 @@ class MlflowApi {
   void close_run(RunStatus status);
 
   // Thread-safe: see HttpClient.
-  void give_up_at(HttpClient::Clock::time_point time) { http_.give_up_at(time); }
+  void give_up_at(HttpClient::Clock::time_point time, HttpClient::Clock::duration patience) {
+    http_.give_up_at(time, patience);
+  }
   bool has_given_up() const { return http_.has_given_up(); }
 
  private:

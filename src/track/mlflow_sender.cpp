@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <functional>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "base/log.h"
+#include "base/size_text.h"
 
 namespace lockstep::track {
 namespace {
@@ -18,6 +21,8 @@ constexpr std::chrono::milliseconds kFirstPause{500};
 constexpr std::chrono::milliseconds kLongestPause{30'000};
 constexpr std::chrono::milliseconds kClosingPause{100};
 constexpr int kClosingAttempts = 3;
+// Files from this size on may take a time that a user wonders about.
+constexpr uintmax_t kBytesToMention = uintmax_t{64} << 20U;
 
 // Signals are for the training's threads.
 std::thread start_without_signals(std::function<void()> work) {
@@ -76,14 +81,33 @@ void MlflowSender::put(MlflowArtifact artifact) {
   changed_.notify_one();
 }
 
+uintmax_t MlflowSender::waiting_file_bytes() const {
+  uintmax_t bytes = 0;
+  for (const MlflowArtifact& artifact : artifacts_) {
+    std::error_code error;
+    const uintmax_t size = artifact.file.empty() ? 0 : std::filesystem::file_size(artifact.file, error);
+    if (!error) bytes += size;
+  }
+  return bytes;
+}
+
 void MlflowSender::close(RunStatus status) {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     closing_ = true;
     status_ = status;
+    const uintmax_t bytes = waiting_file_bytes();
+    if (status == RunStatus::kFinished && bytes >= kBytesToMention && !refused_) {
+      base::log_info("track",
+                     "the tracker 'mlflow' sends files of {} to its server, the program ends after it",
+                     base::size_text(static_cast<int64_t>(bytes)));
+    }
   }
-  api_.give_up_at(HttpClient::Clock::now() + settings_.close_timeout);
+  // What is interrupted is about to be killed, and has more to do than this.
+  const auto patience =
+      status == RunStatus::kFinished ? settings_.close_timeout : std::chrono::milliseconds(0);
+  api_.give_up_at(HttpClient::Clock::now() + settings_.close_timeout, patience);
   changed_.notify_one();
   thread_.join();
   report_loss();

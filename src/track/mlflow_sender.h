@@ -33,7 +33,9 @@ class MlflowSender {
   void put(MlflowArtifact artifact);
 
   // Sends what waits, tells the server how the run ended, and ends the thread: within
-  // settings.close_timeout and about a second. Once; later calls do nothing.
+  // settings.close_timeout and about a second. Files of a finished run take longer, as long as
+  // the server takes more of them within close_timeout; a run that failed or was interrupted has
+  // no time for that. Once; later calls do nothing.
   void close(RunStatus status);
 
  private:
@@ -54,6 +56,7 @@ class MlflowSender {
 
   // REQUIRES: mutex_ is held.
   size_t waiting() const { return metrics_.size() + parameters_.size() + artifacts_.size(); }
+  uintmax_t waiting_file_bytes() const;
   void report_loss();
 
   const MlflowSettings settings_;

@@ -41,10 +41,13 @@ class MlflowTracker final : public Tracker {
   }
 
   void write_hyperparameters(const Hyperparameters& parameters, const FinalMetrics& metrics) override {
-    std::vector<MlflowParameter> list;
-    list.reserve(parameters.size());
-    for (const auto& [key, value] : parameters) list.push_back({mlflow_key(key), parameter_text(value)});
-    sender_.put(std::move(list));
+    if (!has_parameters_) {
+      std::vector<MlflowParameter> list;
+      list.reserve(parameters.size());
+      for (const auto& [key, value] : parameters) list.push_back({mlflow_key(key), parameter_text(value)});
+      sender_.put(std::move(list));
+      has_parameters_ = !parameters.empty();
+    }
     // Keys of their own: the final value of a metric need not be its last one.
     const int64_t now = milliseconds_since_1970();
     std::vector<MlflowMetric> finals;
@@ -85,6 +88,7 @@ class MlflowTracker final : public Tracker {
  private:
   MlflowSender sender_;
   int64_t last_step_ = 0;
+  bool has_parameters_ = false;  // the server has them, or will
 };
 
 }  // namespace

@@ -68,7 +68,8 @@ class TensorboardTracker final : public Tracker {
     for (const auto& [name, value] : metrics) tags.push_back("final/" + name);
     // Without it TensorBoard shows every scalar of the run.
     if (!metrics.empty()) append(experiment_event(at(last_step_), parameters, tags));
-    append(hyperparameters_event(at(last_step_), parameters));
+    // TensorBoard takes the first one of a file.
+    if (!has_hyperparameters_) append(hyperparameters_event(at(last_step_), parameters));
     has_hyperparameters_ = true;
 
     std::vector<Scalar> scalars;

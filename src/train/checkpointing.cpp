@@ -104,9 +104,10 @@ bool Checkpointing::prepare(const checkpoint::Snapshot& snapshot) {
   }
 }
 
-void Checkpointing::save(TrainState& state, std::optional<double> metric, bool wait) {
+void Checkpointing::save(TrainState& state, std::optional<double> metric, bool best, bool wait) {
   checkpoint::Snapshot snapshot = take_snapshot(state, world_, config_.to_json());
   snapshot.metric = metric;
+  snapshot.best = best;
   const bool waits = wait || !config_.checkpoint_async;
   const bool divided = state.sharded != nullptr;
   bool failed = !prepare(snapshot);

@@ -39,9 +39,12 @@ class Checkpointing {
   // Waits for the copy of the state to host memory, or until it is on disk where
   // `wait`. A save that fails is said by a warning and counted; training goes on, and
   // the checkpoint before stays valid.
-  void save(TrainState& state, std::optional<double> metric, bool wait = false);
+  // `best`: this is the best of what was validated and saved.
+  void save(TrainState& state, std::optional<double> metric, bool best, bool wait = false);
   // Whether the state of this step is saved, or being saved.
   bool saved(int64_t step) const { return last_step_ == step; }
+  // The step that was saved last, or resumed from; -1: none, or that save failed.
+  int64_t last_step() const { return last_step_; }
   int64_t failures() const { return failures_; }
 
   // Goes on from the newest valid checkpoint, or from the one that config.resume names.

@@ -115,10 +115,12 @@ DeepSpeedStep::DeepSpeedStep(const World& world, const Model& model, DeepSpeedCo
   }
 }
 
-LossResult DeepSpeedStep::run(const std::vector<Batch>& batches,
-                              const std::function<LossResult(const Batch&)>& forward, StepClock& clock) {
+LossResult DeepSpeedStep::run(StepBatches& batches, const std::function<LossResult(const Batch&)>& forward,
+                              StepClock& clock) {
   LossResult total{at::Tensor()};
-  for (const Batch& batch : batches) {
+  for (size_t i = 0; i < batches.size(); ++i) {
+    clock.enter(base::Phase::kData);
+    const Batch& batch = batches.on_device(i);
     clock.enter(base::Phase::kForward);
     LossResult result = [&] {
       const Forward scope = begin_forward(batch.size());
@@ -135,6 +137,9 @@ LossResult DeepSpeedStep::run(const std::vector<Batch>& batches,
 }
 
 void DeepSpeedStep::restart() { impl().restart(); }
+void DeepSpeedStep::set_before_step(std::function<void(const at::Tensor& factor)> function) {
+  impl().before_step = std::move(function);
+}
 bool DeepSpeedStep::may_skip() const { return impl().scaler.has_value(); }
 bool DeepSpeedStep::prepare_evaluation() { return impl().replica->prepare_evaluation(); }
 ShardedModel* DeepSpeedStep::sharded() { return impl().replica->sharded(); }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "train/step_batches.h"
 #include "train/step_clock.h"
 
 namespace lockstep::train {
@@ -19,12 +20,15 @@ class DeepSpeedStep final : public EngineCore {
 
   // One step of the optimizer: as many batches as the configuration accumulates. Returns
   // their mean, as the engine weighs them: each alike. `forward` runs one of them.
-  LossResult run(const std::vector<Batch>& batches, const std::function<LossResult(const Batch&)>& forward,
+  LossResult run(StepBatches& batches, const std::function<LossResult(const Batch&)>& forward,
                  StepClock& clock);
 
   // Another training of the same weights begins: the schedule and the counts of steps and
   // samples do so, too; the optimizer's state and the loss scale go on.
   void restart();
+  // Called before each update with what the gradients are multiplied by, undefined: by 1; empty:
+  // nothing is. They are forgotten after the update.
+  void set_before_step(std::function<void(const at::Tensor& factor)> function);
   // Whether a step may be left out because it overflowed.
   bool may_skip() const;
   bool prepare_evaluation();

@@ -1,6 +1,7 @@
 #include "train/fit_loop.h"
 
 #include <fmt/format.h>
+#include <lockstep/callbacks.h>
 #include <lockstep/error.h>
 #include <lockstep/gradient_free.h>
 #include <lockstep/named_tensors.h>
@@ -95,8 +96,10 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
              .result = trainer.result,
              .epochs_done = trainer.epochs_done,
              .best_validation = trainer.best_validation,
+             .best_saved = trainer.best_saved,
              .stopped = stopped_,
-             .max_iter = config_.max_iter} {
+             .max_iter = config_.max_iter},
+      batches_(copy_to_device_) {
   check_configuration();
   trainer_.run_folder = folder_.path().string();
   trainer_.bar = &bar_;
@@ -134,12 +137,22 @@ void FitLoop::resume() {
   trainer_.result.iteration = 0;
   trainer_.result.metrics.clear();
   trainer_.best_validation = std::numeric_limits<double>::infinity();
+  trainer_.best_saved = std::numeric_limits<double>::infinity();
   trainer_.save_requested = false;
   trainer_.stop_reason.clear();
   for (const auto& callback : config_.callbacks) callback->reset();
   if (state_.deepspeed != nullptr) state_.deepspeed->restart();
   const auto path = checkpoints_.resume(state_);
-  folder_.describe(world_, config_);
+  const bool ended = path && path->parent_path() == folder_.checkpoints() && has_ended();
+  if (ended) {
+    // checkpoint_best_only leaves the best state, which may be older than the end.
+    trainer_.epochs_done = folder_.end()->epochs;
+    trainer_.result.iteration = folder_.end()->epochs;
+    trainer_.result.step = folder_.end()->steps;
+    trainer_.result.metrics = folder_.end()->metrics;
+    stopped_ = folder_.end()->stopped;
+  }
+  folder_.describe(world_, config_, ended ? folder_.end() : std::nullopt);
   // Weights that came without their average begin a new one.
   if (path && trainer_.average && trainer_.average->updates() == 0) trainer_.make_average();
   if (path && world_.is_main() && config_.verbose) {
@@ -149,6 +162,11 @@ void FitLoop::resume() {
   open_trackers(path.has_value());
   first_step_ = trainer_.result.step;
   trainer_.step.begin_fit();
+}
+
+bool FitLoop::has_ended() const {
+  const std::optional<RunEnd>& end = folder_.end();
+  return end && end->max_iter == config_.max_iter && end->checkpoint_step == trainer_.result.step;
 }
 
 FitResult FitLoop::run() {
@@ -193,17 +211,16 @@ bool FitLoop::train_step() {
   trainer_.clock.enter(base::Phase::kData);
   batches_.clear();
   Batch batch;
-  int64_t samples = 0;
   while (static_cast<int64_t>(batches_.size()) < config_.accumulate_steps && data_.next(batch)) {
-    samples += batch.size();
-    batches_.push_back(copy_to_device_(batch));
+    batches_.add(std::move(batch));
   }
+  const int64_t samples = batches_.samples();
   // An engine's step has all its batches: those that are left over at the end of an epoch
   // wait for the next one, which is shuffled anew.
   const bool whole_steps_only = trainer_.step.deepspeed() != nullptr;
   if (whole_steps_only && static_cast<int64_t>(batches_.size()) < config_.accumulate_steps) return false;
   if (batches_.empty()) return false;
-  trainer_.begin(Stage::kTrainBatchStart, trainer_.result.step + 1, batches_.front());
+  trainer_.begin(Stage::kTrainBatchStart, trainer_.result.step + 1, batches_.on_device(0));
   const LossResult outcome =
       trainer_.gradient_free != nullptr ? step_without_gradients() : step_with_gradients();
   ++trainer_.result.step;
@@ -217,7 +234,18 @@ bool FitLoop::train_step() {
   return true;
 }
 
+void FitLoop::watch_gradients() {
+  for (const auto& callback : config_.callbacks) {
+    const auto monitoring = std::dynamic_pointer_cast<GradientMonitoring>(callback);
+    if (!monitoring || monitoring->called_every() == 0) continue;
+    if ((trainer_.result.step + 1) % monitoring->called_every() != 0) continue;
+    trainer_.step.watch_gradients(monitoring->has_histograms());
+    if (monitoring->has_histograms()) return;
+  }
+}
+
 LossResult FitLoop::step_with_gradients() {
+  watch_gradients();
   LossResult outcome = trainer_.step.run(batches_, *trainer_.optimizer);
   if (trainer_.average && trainer_.step.stepped()) {
     trainer_.step.finish_update();
@@ -229,13 +257,14 @@ LossResult FitLoop::step_with_gradients() {
 LossResult FitLoop::step_without_gradients() {
   trainer_.clock.enter(base::Phase::kForward);
   const torch::NoGradGuard no_grad;
+  const std::vector<Batch> batches = batches_.all_on_device();  // every candidate needs them
   GradientFreeOptimizer& optimizer = *trainer_.gradient_free;
   torch::nn::Module& module = *trainer_.model.module();
   const auto loss_of = [&](const at::Tensor& point) {
     set_parameters(module, point);
     double total = 0;
     int64_t samples = 0;
-    for (const Batch& batch : batches_) {
+    for (const Batch& batch : batches) {
       total += scalar_value(trainer_.step.forward(batch).loss) * static_cast<double>(batch.size());
       samples += batch.size();
     }
@@ -313,13 +342,29 @@ void FitLoop::validate() {
   bar_.clear();
   const Evaluation evaluation = trainer_.validate(validation_);
   validated_step_ = trainer_.result.step;
-  const bool better =
-      config_.validation_criterion
-          ? config_.validation_criterion(evaluation.loss, trainer_.best_validation, config_.val_epsilon)
-          : evaluation.loss < trainer_.best_validation - config_.val_epsilon;
-  if (!better) return;
+  if (!is_better(evaluation.loss, trainer_.best_validation)) return;
   trainer_.best_validation = evaluation.loss;
+  best_step_ = trainer_.result.step;
   if (config_.checkpoint_best_only && trainer_.epochs_done > 0) save();
+}
+
+bool FitLoop::is_better(double loss, double best) const {
+  if (config_.validation_criterion) return config_.validation_criterion(loss, best, config_.val_epsilon);
+  return loss < best - config_.val_epsilon;
+}
+
+// The best of all may not have been saved, because no save was due. The best of the saved ones is
+// then found by the same criterion.
+bool FitLoop::is_best_saved(double loss) {
+  const int64_t step = trainer_.result.step;
+  if (best_saved_step_ == step) return true;  // a save that is tried again
+  if (best_step_ != step) {
+    const bool best_is_saved = trainer_.best_saved == trainer_.best_validation;
+    if (best_is_saved || !is_better(loss, trainer_.best_saved)) return false;
+  }
+  trainer_.best_saved = loss;
+  best_saved_step_ = step;
+  return true;
 }
 
 // On a GPU losses are not looked at step by step: before weights that may be broken take
@@ -363,7 +408,8 @@ void FitLoop::save(bool wait) {
   // A validation of other weights says nothing about these.
   std::optional<double> metric;
   if (validated_step_ == trainer_.result.step) metric = trainer_.result.metrics.at("val_loss");
-  checkpoints_.save(state_, metric, wait);
+  const bool best = metric && is_best_saved(*metric);
+  checkpoints_.save(state_, metric, best, wait);
 }
 
 void FitLoop::handle_preemption() {
@@ -376,6 +422,7 @@ void FitLoop::handle_preemption() {
   if (trainer_.preemption_save && !is_interrupt) trainer_.preemption_save();
   if (is_interrupt) return;
   bar_.clear();
+  write_hyperparameters(trainer_.result.metrics);
   if (trackers_) trackers_->close(RunStatus::kInterrupted);
   preemption_->leave();
 }
@@ -410,10 +457,20 @@ FitResult FitLoop::finish() {
   result.stopped = interrupted_ ? "interrupted" : stopped_;
   result.run_folder = folder_.path().string();
   finish_trackers();
+  if (!interrupted_) {
+    folder_.record_end(world_, {.epochs = result.epochs,
+                                .steps = result.steps,
+                                .max_iter = config_.max_iter,
+                                .checkpoint_step = checkpoints_.last_step(),
+                                .stopped = result.stopped,
+                                .metrics = result.metrics});
+  }
   preemption_.reset();
   print_summary(result, seconds);
-  // Rank 0 may have been busy with trackers: what follows finds all ranks at one place.
-  world_.communicator().barrier();
+  // Rank 0 may have been busy with trackers: what follows finds all ranks at one place. It may
+  // send a model for longer than a collective waits; that it lives is known without one.
+  const bool uploads = config_.log_model && config_.tracking_tool.find("mlflow") != std::string::npos;
+  world_.communicator().barrier(uploads ? Communicator::Timeout(std::chrono::hours(24)) : std::nullopt);
   return result;
 }
 

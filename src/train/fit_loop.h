@@ -14,6 +14,7 @@
 #include "train/metric_sums.h"
 #include "train/progress_bar.h"
 #include "train/run_folder.h"
+#include "train/step_batches.h"
 #include "train/train_state.h"
 #include "train/trainer_impl.h"
 
@@ -33,6 +34,9 @@ class FitLoop {
 
   void check_configuration() const;
   void resume();
+  // Whether the run in the folder has ended, for the same max_iter, with the checkpoint that was
+  // resumed: nothing is left to train.
+  bool has_ended() const;
   void open_trackers(bool resumed);
   void announce() const;
 
@@ -41,6 +45,8 @@ class FitLoop {
   // Whether the epoch goes on: an engine's step needs all its batches.
   bool has_another_step() const;
   LossResult step_with_gradients();
+  // Where a callback writes the gradients of the step that comes.
+  void watch_gradients();
   LossResult step_without_gradients();
   void check_finite(double loss) const;
   // After a step that is not the last of its epoch: whether to leave the epoch.
@@ -53,6 +59,10 @@ class FitLoop {
   // Before weights are saved. All ranks throw where one has broken ones.
   void check_weights() const;
   void save(bool wait = false);
+  // Whether a validation is better than the best one: validation_criterion, or less by val_epsilon.
+  bool is_better(double loss, double best) const;
+  // Whether the state that is saved now, with this validation loss, is the best that was saved.
+  bool is_best_saved(double loss);
   void save_on_request();
   // Until the last state is on disk, or cannot be brought there.
   void save_at_end();
@@ -65,6 +75,8 @@ class FitLoop {
   void print_line();
   void write_plots();
   void show_progress(double loss);
+  // Rank 0: what the run was made with, and the metrics so far.
+  void write_hyperparameters(const FinalMetrics& metrics);
   void finish_trackers();
   void print_summary(const FitResult& result, double seconds) const;
   FitResult finish();
@@ -84,14 +96,16 @@ class FitLoop {
   MetricSums::Means own_;  // this rank's, of the last epoch
   TrainState state_;
 
-  std::vector<Batch> batches_;  // of the running step
+  StepBatches batches_;  // of the running step
   Clock::time_point start_ = Clock::now();
   Clock::time_point epoch_start_ = Clock::now();
-  int64_t first_step_ = 0;       // of this call
-  int64_t validated_step_ = -1;  // the step whose weights were validated last
-  std::string stopped_;          // why all ranks end it before its time
-  double samples_ = 0;           // of this call, over all ranks
-  double own_samples_ = 0;       // of this call, on this rank
+  int64_t first_step_ = 0;        // of this call
+  int64_t validated_step_ = -1;   // the step whose weights were validated last
+  int64_t best_step_ = -1;        // whose validation was the best so far, in this call
+  int64_t best_saved_step_ = -1;  // and the best of those that were saved
+  std::string stopped_;           // why all ranks end it before its time
+  double samples_ = 0;            // of this call, over all ranks
+  double own_samples_ = 0;        // of this call, on this rank
   double epoch_samples_per_s_ = 0;
   std::chrono::nanoseconds waited_before_{0};  // for collectives, until the last write
   bool interrupted_ = false;                   // Ctrl-C, or a preemption

@@ -69,6 +69,8 @@ void FitLoop::open_trackers(bool resumed) {
   });
   if (!trackers_) return;
   trainer_.trackers = &*trackers_;
+  // A run that is killed has them too.
+  write_hyperparameters({});
   if (resumed) return;
   const torch::nn::Module& module = *trainer_.model.module();
   std::ostringstream model;
@@ -174,14 +176,23 @@ void FitLoop::print_summary(const FitResult& result, double seconds) const {
   std::fflush(stdout);
 }
 
+void FitLoop::write_hyperparameters(const FinalMetrics& metrics) {
+  if (!trackers_ || config_.hyperparams.empty()) return;
+  trackers_->write_hyperparameters(config_.hyperparams, metrics);
+}
+
 void FitLoop::finish_trackers() {
-  if (world_.is_main() && !config_.hyperparams.empty())
-    trackers_->write_hyperparameters(config_.hyperparams, trainer_.result.metrics);
+  write_hyperparameters(trainer_.result.metrics);
   if (config_.log_model) {
-    const auto file = folder_.path() / "model.safetensors";
-    try {
-      trainer_.self.save_weights(file.string());
+    const auto hand_over = [this](const char* name, Weights which) {
+      const auto file = folder_.path() / name;
+      trainer_.self.save_weights(file.string(), which);
       if (world_.is_main()) trackers_->log_artifact(file);
+    };
+    try {
+      hand_over("model.safetensors", Weights::kTrained);
+      // The metrics are those of the average.
+      if (trainer_.average) hand_over("model_average.safetensors", Weights::kAverage);
     } catch (const CommError&) {
       throw;
     } catch (const std::exception& error) {
@@ -189,7 +200,7 @@ void FitLoop::finish_trackers() {
     }
   }
   if (!world_.is_main()) return;
-  trackers_->close(RunStatus::kFinished);
+  trackers_->close(interrupted_ ? RunStatus::kInterrupted : RunStatus::kFinished);
   trainer_.trackers = nullptr;
 }
 

@@ -19,12 +19,6 @@ bool needs_closure(const torch::optim::Optimizer& optimizer) {
   return name == "LBFGS" || name == "AdamLbfgs";
 }
 
-int64_t count_samples(const std::vector<Batch>& batches) {
-  int64_t samples = 0;
-  for (const Batch& batch : batches) samples += batch.size();
-  return samples;
-}
-
 std::unique_ptr<DeepSpeedStep> make_deepspeed(const World& world, const Model& model,
                                               torch::optim::Optimizer* optimizer,
                                               const std::optional<DeepSpeedConfig>& config) {
@@ -99,8 +93,8 @@ void GradientStep::backward(const LossResult& result, double weight) {
   loss.backward();
 }
 
-LossResult GradientStep::evaluate(const std::vector<Batch>& batches) {
-  const auto samples = static_cast<double>(count_samples(batches));
+LossResult GradientStep::evaluate(StepBatches& batches) {
+  const auto samples = static_cast<double>(batches.samples());
   parallel_->zero_grad();
   LossResult total{at::Tensor()};
   for (size_t i = 0; i < batches.size(); ++i) {
@@ -108,16 +102,18 @@ LossResult GradientStep::evaluate(const std::vector<Batch>& batches) {
     if (i + 1 < batches.size()) {
       if (auto scope = parallel_->accumulate()) not_yet.emplace(std::move(*scope));
     }
+    clock_.enter(base::Phase::kData);
+    const Batch& batch = batches.on_device(i);
     clock_.enter(base::Phase::kForward);
     parallel_->prepare_forward();
-    LossResult result = forward(batches[i]);
+    LossResult result = forward(batch);
     clock_.enter(base::Phase::kBackward);
     if (batches.size() == 1) {
       backward(result, 1);
       total.loss = result.loss.detach();
       total.metrics = std::move(result.metrics);
     } else {
-      const double weight = static_cast<double>(batches[i].size()) / samples;
+      const double weight = static_cast<double>(batches.samples_of(i)) / samples;
       backward(result, weight);
       add_weighted(total, result, weight);
     }
@@ -166,13 +162,13 @@ void GradientStep::refuse_deepspeed() const {
   throw ConfigError("train", "deepspeed_config says what a step is: set no step of one's own");
 }
 
-LossResult GradientStep::run_with_closure(const std::vector<Batch>& batches,
-                                          torch::optim::Optimizer& optimizer) {
+LossResult GradientStep::run_with_closure(StepBatches& batches, torch::optim::Optimizer& optimizer) {
   refuse_scaler();
   refuse_division();
+  StepBatches all = batches.with(batches.all_on_device());  // each evaluation needs them
   LossResult first{at::Tensor()};
   optimizer.step([&] {
-    const LossResult result = evaluate(batches);
+    const LossResult result = evaluate(all);
     if (!first.loss.defined()) first = result;
     // The optimizer decides by the loss when to stop: all ranks must see the same one.
     const at::Tensor mean = result.loss.clone();
@@ -212,9 +208,9 @@ void GradientStep::meet(torch::optim::Optimizer& optimizer) {
   recorded_.emplace();
 }
 
-LossResult GradientStep::run_fused(const std::vector<Batch>& batches) {
+LossResult GradientStep::run_fused(StepBatches& batches) {
   fused_->prepare();
-  const auto body = [this](const std::vector<Batch>& inputs) {
+  const auto body = [this](StepBatches& inputs) {
     LossResult result = evaluate(inputs);
     fused_->launch(found_inf_);
     if (scaler_) scaler_->update();
@@ -237,6 +233,29 @@ LossResult GradientStep::run_fused(const std::vector<Batch>& batches) {
   return result;
 }
 
+void GradientStep::watch_gradients(bool with_values) {
+  if (!deepspeed_) return;
+  deepspeed_->set_before_step([this, with_values](const at::Tensor& factor) {
+    const double times = factor.defined() ? factor.item<double>() : 1;
+    const torch::nn::Module& module = *model_.module();
+    if (const ShardedModel* const model = sharded()) {
+      watched_ = train::gradient_statistics(module, *model, world_.device(), times, with_values);
+    } else if (world_.is_main()) {
+      watched_ = train::gradient_statistics(module, times, with_values);
+    }
+  });
+}
+
+std::vector<GradientStatistics> GradientStep::gradient_statistics(bool with_values) {
+  if (deepspeed_) return watched_;
+  const torch::nn::Module& module = *model_.module();
+  if (const ShardedModel* const model = sharded()) {
+    return train::gradient_statistics(module, *model, world_.device(), 1, with_values);
+  }
+  if (!world_.is_main()) return {};
+  return train::gradient_statistics(module, 1, with_values);
+}
+
 void GradientStep::settle() {
   if (fused_ && scaler_) fused_->settle();
   finish_update();
@@ -246,18 +265,22 @@ void GradientStep::finish_update() {
   if (ShardedModel* divided = sharded()) divided->finish_step();
 }
 
-LossResult GradientStep::run(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer) {
+LossResult GradientStep::run(StepBatches& batches, torch::optim::Optimizer& optimizer) {
   stepped_ = true;
   if (custom_) {
     refuse_deepspeed();
     refuse_scaler();
     refuse_division();
-    const std::function<LossResult()> closure = [&] { return evaluate(batches); };
-    return custom_({batches, model_, optimizer, closure});
+    const std::vector<Batch> all = batches.all_on_device();
+    StepBatches on_device = batches.with(all);
+    const std::function<LossResult()> closure = [&] { return evaluate(on_device); };
+    return custom_({all, model_, optimizer, closure});
   }
   if (deepspeed_) {
+    watched_.clear();
     LossResult result = deepspeed_->run(
         batches, [this](const Batch& batch) { return forward(batch); }, clock_);
+    deepspeed_->set_before_step({});
     stepped_ = deepspeed_->was_step_applied();
     return result;
   }

@@ -8,8 +8,10 @@
 
 #include "optim/fused_step.h"
 #include "train/deepspeed_step.h"
+#include "train/gradient_statistics.h"
 #include "train/parallel_model.h"
 #include "train/recorded_step.h"
+#include "train/step_batches.h"
 #include "train/step_clock.h"
 
 namespace lockstep::train {
@@ -24,9 +26,9 @@ class GradientStep {
   GradientStep(const World& world, const Model& model, torch::optim::Optimizer* optimizer, const Loss& loss,
                const TrainConfig& config, const std::optional<DeepSpeedConfig>& deepspeed, StepClock& clock);
 
-  // Returns the mean over the batches, weighted by their samples. Batches are on the
-  // device. ConfigError: the forward does not take the batch, says which one.
-  LossResult run(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer);
+  // Returns the mean over the batches, weighted by their samples. ConfigError: the forward does
+  // not take the batch, says which one.
+  LossResult run(StepBatches& batches, torch::optim::Optimizer& optimizer);
 
   void set_custom(OptimizeStep step) { custom_ = std::move(step); }
 
@@ -54,21 +56,27 @@ class GradientStep {
   // Those that overflowed, and the loss scale of the next one; 1 without any.
   int64_t skipped_steps() const;
   double loss_scale() const;
+  // For the next run(): gradient_statistics() is called after it, with these values or without. An
+  // engine has forgotten its gradients by then.
+  void watch_gradients(bool with_values);
+  // Of the gradients that the last run() has updated by, on rank 0; elsewhere empty. Every rank
+  // calls it.
+  std::vector<GradientStatistics> gradient_statistics(bool with_values);
   // Whether the last run() changed the weights; false where fp16 overflowed, and the host
   // was told of it.
   bool stepped() const { return stepped_; }
 
  private:
-  LossResult evaluate(const std::vector<Batch>& batches);
+  LossResult evaluate(StepBatches& batches);
   void backward(const LossResult& result, double weight);
   void finish_gradients();
   // Forward, backward and update without a word from the device.
-  LossResult run_fused(const std::vector<Batch>& batches);
+  LossResult run_fused(StepBatches& batches);
   void meet(torch::optim::Optimizer& optimizer);
   void refuse_scaler() const;
   void refuse_division() const;
   void refuse_deepspeed() const;
-  LossResult run_with_closure(const std::vector<Batch>& batches, torch::optim::Optimizer& optimizer);
+  LossResult run_with_closure(StepBatches& batches, torch::optim::Optimizer& optimizer);
 
   const World& world_;
   const Model& model_;
@@ -87,6 +95,7 @@ class GradientStep {
   at::Tensor found_inf_;  // of the running fused step
   bool finite_ = true;
   bool stepped_ = false;
+  std::vector<GradientStatistics> watched_;  // of an engine's last step, where they were asked for
 };
 
 }  // namespace lockstep::train

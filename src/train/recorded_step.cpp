@@ -12,25 +12,6 @@ namespace {
 // Libraries choose their algorithms and take their workspaces in the first steps.
 constexpr int64_t kStepsBefore = 3;
 
-bool same_kind(const Batch& a, const Batch& b) {
-  if (a.tensors.size() != b.tensors.size() || a.parts.size() != b.parts.size()) return false;
-  for (size_t i = 0; i < a.tensors.size(); ++i) {
-    if (a.tensors[i].sizes() != b.tensors[i].sizes() || a.tensors[i].strides() != b.tensors[i].strides() ||
-        a.tensors[i].scalar_type() != b.tensors[i].scalar_type()) {
-      return false;
-    }
-  }
-  for (size_t i = 0; i < a.parts.size(); ++i) {
-    if (!same_kind(a.parts[i].batch, b.parts[i].batch)) return false;
-  }
-  return true;
-}
-
-bool same_kind(const std::vector<Batch>& a, const std::vector<Batch>& b) {
-  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(),
-                                            [](const Batch& x, const Batch& y) { return same_kind(x, y); });
-}
-
 void for_each_tensor(Batch& batch, const Batch& from,
                      const std::function<void(at::Tensor&, const at::Tensor&)>& function) {
   for (size_t i = 0; i < batch.tensors.size(); ++i) function(batch.tensors[i], from.tensors[i]);
@@ -44,18 +25,19 @@ void for_each_tensor(Batch& batch, const Batch& from,
 RecordedStep::RecordedStep() = default;
 RecordedStep::~RecordedStep() = default;
 
-LossResult RecordedStep::run(const std::vector<Batch>& batches, const Body& body) {
-  if (!same_kind(batches, inputs_)) {
+LossResult RecordedStep::run(StepBatches& batches, const Body& body) {
+  std::vector<int64_t> kind = batches.kind();
+  if (kind != kind_) {
     if (graph_) return body(batches);  // the last batch of an epoch may be smaller
     steps_before_ = 0;
-    inputs_ = batches;
+    kind_ = std::move(kind);
   }
   if (!graph_) {
     if (steps_before_++ < kStepsBefore) return body(batches);
     record(batches, body);
   }
   for (size_t i = 0; i < batches.size(); ++i) {
-    for_each_tensor(inputs_[i], batches[i], [](at::Tensor& input, const at::Tensor& value) {
+    for_each_tensor(inputs_[i], batches.on_device(i), [](at::Tensor& input, const at::Tensor& value) {
       input.copy_(value, /*non_blocking=*/true);
     });
   }
@@ -63,16 +45,19 @@ LossResult RecordedStep::run(const std::vector<Batch>& batches, const Body& body
   return outcome_;
 }
 
-void RecordedStep::record(const std::vector<Batch>& batches, const Body& body) {
-  inputs_ = batches;
+void RecordedStep::record(StepBatches& batches, const Body& body) {
+  inputs_.clear();
   for (size_t i = 0; i < batches.size(); ++i) {
-    for_each_tensor(inputs_[i], batches[i], [](at::Tensor& input, const at::Tensor& value) {
+    const Batch& batch = batches.on_device(i);
+    inputs_.push_back(batch);
+    for_each_tensor(inputs_.back(), batch, [](at::Tensor& input, const at::Tensor& value) {
       input = torch::empty_strided(value.sizes(), value.strides(), value.options());
     });
   }
+  StepBatches inputs = batches.with(inputs_);
   auto graph = comm::make_cuda_graph();
   try {
-    graph->record([&] { outcome_ = body(inputs_); });
+    graph->record([&] { outcome_ = body(inputs); });
   } catch (const std::exception& error) {
     throw ConfigError(
         "train", fmt::format("cuda_graph: the step cannot be recorded; model and loss must not read values "
@@ -88,6 +73,7 @@ void RecordedStep::record(const std::vector<Batch>& batches, const Body& body) {
 void RecordedStep::forget() {
   graph_.reset();
   inputs_.clear();
+  kind_.clear();
   outcome_ = LossResult{at::Tensor()};
   steps_before_ = 0;
 }

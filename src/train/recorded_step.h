@@ -3,9 +3,12 @@
 #include <lockstep/dataset.h>
 #include <lockstep/loss.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
+
+#include "train/step_batches.h"
 
 namespace lockstep::comm {
 class DeviceGraph;
@@ -19,24 +22,25 @@ namespace lockstep::train {
 class RecordedStep {
  public:
   // Starts kernels and waits for none; gives the same tensors' worth of work every time.
-  using Body = std::function<LossResult(const std::vector<Batch>&)>;
+  using Body = std::function<LossResult(StepBatches&)>;
 
   RecordedStep();
   ~RecordedStep();
 
   // The tensors that it returns are overwritten by the next call. ConfigError: the body
   // does something that cannot be recorded.
-  LossResult run(const std::vector<Batch>& batches, const Body& body);
+  LossResult run(StepBatches& batches, const Body& body);
   // The next step runs as it is again.
   void forget();
 
  private:
-  void record(const std::vector<Batch>& batches, const Body& body);
+  void record(StepBatches& batches, const Body& body);
 
   std::unique_ptr<comm::DeviceGraph> graph_;  // null: nothing is recorded
   std::vector<Batch> inputs_;                 // what the recorded kernels read
+  std::vector<int64_t> kind_;                 // of the batches that they are for
   LossResult outcome_{at::Tensor()};          // and what they write
-  int64_t steps_before_ = 0;                  // run as they are, with the shapes of inputs_
+  int64_t steps_before_ = 0;                  // run as they are, of kind_
 };
 
 }  // namespace lockstep::train

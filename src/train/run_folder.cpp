@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <lockstep/deepspeed_config.h>
 #include <lockstep/error.h>
 #include <lockstep/world.h>
 #include <unistd.h>
@@ -9,17 +10,24 @@
 #include <lockstep/json.h>
 #include <ctime>
 #include <fstream>
+#include <set>
 #include <sstream>
+#include <vector>
 
 #include "base/atomic_file.h"
-#include "base/environment.h"
+#include "base/log.h"
+#include "base/number.h"
 #include "base/process.h"
+#include "checkpoint/error.h"
 #include "train/main_rank.h"
 
 namespace lockstep::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr char kConfigName[] = "config.json";
+constexpr char kRecordName[] = "run.json";
 
 // This process's parent, which starts the ranks again: its pid, and when it began, since
 // pids come back.
@@ -52,22 +60,164 @@ std::string job_id(const base::Environment& environment) {
   return run_id->empty() || *run_id == "none" ? launcher_id() : "run" + *run_id;
 }
 
-std::string own_name(const TrainConfig& config) {
-  const std::string program =
-      config.run_name.empty() ? fs::path(base::own_executable()).filename().string() : config.run_name;
-  if (!config.create_subfolder_per_run) return program;
-  const std::string id = job_id(base::Environment::of_process());
-  if (!id.empty()) return fmt::format("{}_{}", program, id);
+Attempt attempt_of(const base::Environment& environment) {
+  const auto number = [&environment](const char* name) {
+    return base::parse_integer(environment.get(name).value_or("")).value_or(0);
+  };
+  return {.requeues = number("SLURM_RESTART_COUNT"),
+          .launcher = launcher_id(),
+          .generation = environment.has("LOCKSTEP_GENERATION") ? number("LOCKSTEP_GENERATION")
+                                                               : number("TORCHELASTIC_RESTART_COUNT")};
+}
+
+bool restarted_by_launcher(const Attempt& now, const Attempt& then) {
+  return now.requeues == then.requeues && now.launcher == then.launcher && now.generation > then.generation;
+}
+
+bool restarted(const Attempt& now, const Attempt& then) {
+  return now.requeues > then.requeues || restarted_by_launcher(now, then);
+}
+
+std::string program_name(const TrainConfig& config) {
+  return config.run_name.empty() ? fs::path(base::own_executable()).filename().string() : config.run_name;
+}
+
+// "PATH", "PATH-2", "PATH-3".
+fs::path numbered(const fs::path& path, int number) {
+  return number == 1 ? path : fs::path(fmt::format("{}-{}", path.string(), number));
+}
+
+fs::path folder_of(const TrainConfig& config) {
+  if (!config.log_folder.empty()) return config.log_folder;
+  const std::string program = program_name(config);
+  if (!config.create_subfolder_per_run) return fs::path(config.root_folder) / program;
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   ::localtime_r(&now, &local);
-  return fmt::format("{}_{:%Y%m%dT%H%M%S}_{:x}", program, local, ::getpid());
+  return fs::path(config.root_folder) / fmt::format("{}_{:%Y%m%dT%H%M%S}_{:x}", program, local, ::getpid());
 }
 
-fs::path folder_of(const TrainConfig& config, int run) {
-  const fs::path path = config.log_folder.empty() ? fs::path(config.root_folder) / own_name(config)
-                                                  : fs::path(config.log_folder);
-  return run == 1 ? path : fs::path(fmt::format("{}-{}", path.string(), run));
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The content of a DeepSpeed file: its name stays the same when somebody edits it.
+std::string deepspeed_content(const TrainConfig& config) {
+  if (config.deepspeed_config.empty()) return {};
+  return DeepSpeedConfig::from_argument(config.deepspeed_config).to_json().dump();
+}
+
+Json end_to_json(const RunEnd& end) {
+  Json metrics = Json::object();
+  for (const auto& [name, value] : end.metrics) metrics[name] = exact_number(value);
+  return {{"epochs", end.epochs},   {"steps", end.steps}, {"max_iter", end.max_iter},
+          {"stopped", end.stopped}, {"metrics", metrics}, {"checkpoint_step", end.checkpoint_step}};
+}
+
+RunEnd end_from_json(const Json& value) {
+  RunEnd end;
+  value.at("epochs").get_to(end.epochs);
+  value.at("steps").get_to(end.steps);
+  value.at("max_iter").get_to(end.max_iter);
+  value.at("checkpoint_step").get_to(end.checkpoint_step);
+  value.at("stopped").get_to(end.stopped);
+  for (const auto& [name, number] : value.at("metrics").items()) end.metrics[name] = exact_number_of(number);
+  return end;
+}
+
+// What is in a folder that a run of this job has made.
+struct FoundRun {
+  fs::path path;
+  Json config;  // null: not written yet
+  std::string deepspeed;
+  int fit = 1;
+  int ranks = 0;  // 0: unknown
+  Attempt attempt;
+  std::optional<RunEnd> end;
+};
+
+FoundRun run_in(const fs::path& path) {
+  FoundRun run{.path = path};
+  run.config = Json::try_parse(text_of(path / kConfigName)).value_or(nullptr);
+  try {
+    const Json record = Json::try_parse(text_of(path / kRecordName)).value_or(nullptr);
+    if (record.is_null()) return run;
+    run.deepspeed = record.value("deepspeed", "");
+    run.fit = record.value("fit", 1);
+    run.ranks = record.value("ranks", 0);
+    run.attempt = {.requeues = record.value("requeues", int64_t{0}),
+                   .launcher = record.value("launcher", ""),
+                   .generation = record.value("generation", int64_t{0})};
+    if (const Json* const end = record.find("end")) run.end = end_from_json(*end);
+  } catch (const JsonError& error) {
+    base::log_warning("train", "'{}' is not understood, the run in it counts as unfinished: {}",
+                      (path / kRecordName).string(), error.what());
+  }
+  return run;
+}
+
+// What a job needs to find its run again.
+struct WantedRun {
+  Json config;
+  std::string deepspeed;
+  int fit = 1;
+  int ranks = 0;
+  Attempt attempt;
+};
+
+// The first option that the run in the folder has set to something else; empty: none has.
+std::string first_difference(const FoundRun& found, const WantedRun& wanted) {
+  // Where ranks are and how they meet may change from start to start. With another number of
+  // ranks programs divide a global batch into other batches.
+  std::set<std::string> free = {"nprocs", "init_method", "local_rank", "timeout_s"};
+  if (found.ranks != wanted.ranks) free.insert({"batch_size", "accumulate_steps"});
+  // A release that did not have an option did what its default does.
+  const Json defaults = Json::parse(TrainConfig().to_json());
+  for (const auto& [name, value] : wanted.config.items()) {
+    const Json* const saved = found.config.find(name);
+    const Json& before = saved != nullptr ? *saved : defaults.at(name);
+    if (free.contains(name) || before == value) continue;
+    return fmt::format("{} {}", name, before.dump());
+  }
+  return found.deepspeed == wanted.deepspeed ? "" : "another content of deepspeed_config";
+}
+
+bool is_same_run(const FoundRun& found, const WantedRun& wanted) {
+  if (found.fit != wanted.fit || found.config.is_null()) return false;
+  return restarted_by_launcher(wanted.attempt, found.attempt) || first_difference(found, wanted).empty();
+}
+
+std::vector<FoundRun> runs_of_job(const fs::path& base) {
+  std::vector<FoundRun> runs;
+  for (int number = 1; fs::exists(numbered(base, number)); ++number) {
+    runs.push_back(run_in(numbered(base, number)));
+  }
+  return runs;
+}
+
+// The run of this job that goes on; nullptr: none does. Unfinished ones first: a finished one
+// may be that of an earlier program of the job.
+const FoundRun* run_to_resume(const std::vector<FoundRun>& runs, const WantedRun& wanted) {
+  for (const FoundRun& run : runs) {
+    if (is_same_run(run, wanted) && !run.end) return &run;
+  }
+  for (const FoundRun& run : runs) {
+    if (is_same_run(run, wanted) && restarted(wanted.attempt, run.attempt)) return &run;
+  }
+  return nullptr;
+}
+
+void say_new_folder(const std::vector<FoundRun>& runs, const WantedRun& wanted, const fs::path& path) {
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    if (run->fit != wanted.fit || run->config.is_null()) continue;
+    const std::string difference = first_difference(*run, wanted);
+    base::log_info("train", "'{}' of this job holds a run {}: this one is in '{}'", run->path.string(),
+                   difference.empty() ? "that has finished" : "with " + difference, path.string());
+    return;
+  }
 }
 
 // Where every rank is, for who reads the folder later. Every rank calls it.
@@ -96,35 +246,106 @@ std::string ranks_json(const World& world) {
 }
 
 // Locked before anything in it changes: it may be another run's.
-fs::path make_folder(const TrainConfig& config, int run, std::optional<checkpoint::FolderLock>& lock) {
-  try {
-    const fs::path path = folder_of(config, run);
-    fs::create_directories(path);
-    lock.emplace(path);
-    return path;
-  } catch (const std::exception& error) {
-    refuse(config, error);
+void lock_folder(const fs::path& path, std::optional<checkpoint::FolderLock>& lock) {
+  fs::create_directories(path);
+  lock.emplace(path);
+}
+
+// The next free folder of a job. Another program of it may take one at the same time.
+fs::path lock_new_folder(const fs::path& base, int number, std::optional<checkpoint::FolderLock>& lock) {
+  for (;; ++number) {
+    const fs::path path = numbered(base, number);
+    try {
+      lock_folder(path, lock);
+    } catch (const checkpoint::CheckpointError&) {
+      throw;
+    } catch (const ConfigError&) {  // it is locked
+      continue;
+    }
+    if (!fs::exists(path / kRecordName)) return path;
+    lock.reset();
   }
 }
 
 }  // namespace
 
-RunFolder::RunFolder(World& world, const TrainConfig& config)
-    : path_(on_main_rank(world, [this, &config, run = world.begin_run()] {
-        return make_folder(config, run, lock_).string();
-      })) {}
-
-void RunFolder::describe(const World& world, const TrainConfig& config) const {
-  on_main_rank(world, [this, &config, ranks = ranks_json(world)] {
+RunFolder::RunFolder(World& world, const TrainConfig& config, const base::Environment& environment)
+    : fit_(world.begin_run()), attempt_(attempt_of(environment)), deepspeed_(deepspeed_content(config)) {
+  const std::string job = job_id(environment);
+  const auto take = [&] {
+    if (!config.log_folder.empty() || !config.create_subfolder_per_run || job.empty()) {
+      path_ = numbered(folder_of(config), fit_);
+      lock_folder(path_, lock_);
+      return;
+    }
+    const fs::path base = fs::path(config.root_folder) / fmt::format("{}_{}", program_name(config), job);
+    const WantedRun wanted{.config = Json::parse(config.to_json()),
+                           .deepspeed = deepspeed_,
+                           .fit = fit_,
+                           .ranks = world.size(),
+                           .attempt = attempt_};
+    const std::vector<FoundRun> runs = runs_of_job(base);
+    if (const FoundRun* const run = run_to_resume(runs, wanted)) {
+      path_ = run->path;
+      lock_folder(path_, lock_);
+      return;
+    }
+    path_ = lock_new_folder(base, static_cast<int>(runs.size()) + 1, lock_);
+    // At once: the next program of the job may look before this one trains.
+    base::publish_file(path_ / kConfigName, config.to_json() + "\n");
+    base::publish_file(path_ / kRecordName, record(world, std::nullopt));
+    say_new_folder(runs, wanted, path_);
+  };
+  // The path, which may be any bytes but 0, and the end of the run in it.
+  const std::string answer = on_main_rank(world, [&] {
     try {
-      base::publish_file(path_ / "config.json", config.to_json() + "\n");
+      take();
+    } catch (const std::exception& error) {
+      refuse(config, error);
+    }
+    const std::optional<RunEnd> end = run_in(path_).end;
+    return path_.string() + '\0' + (end ? end_to_json(*end).dump() : "");
+  });
+  const size_t split = answer.find('\0');
+  path_ = answer.substr(0, split);
+  if (split + 1 < answer.size()) end_ = end_from_json(Json::parse(answer.substr(split + 1)));
+}
+
+std::string RunFolder::record(const World& world, const std::optional<RunEnd>& end) const {
+  Json record = {{"fit", fit_},
+                 {"ranks", world.size()},
+                 {"requeues", attempt_.requeues},
+                 {"launcher", attempt_.launcher},
+                 {"generation", attempt_.generation}};
+  if (!deepspeed_.empty()) record["deepspeed"] = deepspeed_;
+  if (end) record["end"] = end_to_json(*end);
+  return record.dump(Json::Print{.indent = 1, .order = Json::Order::kAsAdded, .replace_invalid = true}) +
+         "\n";
+}
+
+void RunFolder::describe(const World& world, const TrainConfig& config,
+                         const std::optional<RunEnd>& end) const {
+  on_main_rank(world, [&, ranks = ranks_json(world)] {
+    try {
+      base::publish_file(path_ / kConfigName, config.to_json() + "\n");
       base::publish_file(path_ / "config_defaults.json", TrainConfig().to_json() + "\n");
       base::publish_file(path_ / "ranks.json", ranks);
+      base::publish_file(path_ / kRecordName, record(world, end));
     } catch (const std::exception& error) {
       refuse(config, error);
     }
     return std::string();
   });
+}
+
+void RunFolder::record_end(const World& world, const RunEnd& end) const {
+  if (!world.is_main()) return;
+  try {
+    base::publish_file(path_ / kRecordName, record(world, end));
+  } catch (const std::exception& error) {
+    base::log_warning("train", "the end of the run is not recorded, so a restart may train again: {}",
+                      error.what());
+  }
 }
 
 }  // namespace lockstep::train

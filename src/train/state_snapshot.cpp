@@ -166,6 +166,7 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
   metadata["epochs_done"] = state.epochs_done;
   metadata["metrics"] = numbers(state.result.metrics);
   metadata["best_validation"] = exact_number(state.best_validation);
+  metadata["best_saved"] = exact_number(state.best_saved);
   metadata["config"] = Json::parse(config);
   return snapshot;
 }
@@ -194,6 +195,8 @@ void restore_snapshot(const Reader& reader, TrainState& state, const World& worl
   const bool same_end = metadata.at("config").value("max_iter", -1) == state.max_iter;
   state.stopped = same_end ? metadata.value("stopped", "") : "";
   state.best_validation = exact_number_of(metadata.at("best_validation"));
+  state.best_saved =
+      exact_number_of(metadata.at(metadata.contains("best_saved") ? "best_saved" : "best_validation"));
   restore_data(metadata.at("data"), state.data);
   // The sums of all ranks, once.
   if (world.is_main()) state.sums.load_totals(metadata.at("epoch_sums"));

@@ -44,6 +44,7 @@ struct TrainState {
   TrainResult& result;
   int64_t& epochs_done;
   double& best_validation;
+  double& best_saved;
   std::string& stopped;  // why all ranks have ended it before its time; empty: they have not
   int64_t max_iter = 0;
 };

@@ -250,12 +250,19 @@ std::shared_ptr<void> Trainer::gather_parameters() {
   return std::make_shared<ShardedModel::Gathered>(sharded->gather_parameters());
 }
 
-void Trainer::save_weights(const std::string& file) {
+void Trainer::save_weights(const std::string& file, Weights which) {
+  const bool is_average = which == Weights::kAverage;
+  if (is_average && !impl_->average) {
+    throw ConfigError("train", "there is no average of the weights to save: set ema_decay");
+  }
   if (impl_->step.sharded() != nullptr) {
     impl_->world.communicator().meet("save_weights");
   }
   const std::shared_ptr<void> whole = gather_parameters();
-  if (impl_->world.is_main()) lockstep::save_weights(*impl_->model.module(), file);
+  if (!impl_->world.is_main()) return;
+  std::optional<WeightAverage::Swap> averaged;
+  if (is_average) averaged.emplace(impl_->average->swap_in());
+  lockstep::save_weights(*impl_->model.module(), file);
 }
 
 void Trainer::set_optimize_step(OptimizeStep step) { impl_->step.set_custom(std::move(step)); }
@@ -321,6 +328,10 @@ double Trainer::metric(const std::string& name) const {
   throw ConfigError("train",
                     fmt::format("there is no metric '{}': there are {}", name,
                                 known.empty() ? "none yet" : fmt::format("{}", fmt::join(known, ", "))));
+}
+
+std::vector<train::GradientStatistics> Trainer::gradient_statistics(bool with_values) {
+  return impl_->step.gradient_statistics(with_values);
 }
 
 TrackerSet& Trainer::trackers() { return impl_->trackers != nullptr ? *impl_->trackers : impl_->no_trackers; }

@@ -56,6 +56,7 @@ struct Trainer::Impl {
   TrainResult result;
   int64_t epochs_done = 0;
   double best_validation = std::numeric_limits<double>::infinity();
+  double best_saved = std::numeric_limits<double>::infinity();  // of the validations that were saved
 
   // Of the running fit().
   TrackerSet* trackers = nullptr;

@@ -1,11 +1,15 @@
 // Batches that come to a GPU, by a copy ahead or from data that lie there, against the CPU's.
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <lockstep/device_image_dataset.h>
 #include <lockstep/image_dataset.h>
 #include <lockstep/loader.h>
 #include <torch/torch.h>
 
+#include <thread>
+
+#include "comm/plugin.h"
 #include "support/byte_images.h"
 #include "support/formula.h"
 #include "support/gpu.h"
@@ -81,6 +85,43 @@ TEST_F(GpuDataTest, CopiesAheadAreTheCpusBatches) {
     EXPECT_TRUE(same_bits(seen[next++], batch.target())) << "batch " << next / 2;
   }
   EXPECT_EQ(next, seen.size());
+}
+
+// Makes batches on the device, slowly: they are not there yet when a loader gives them away.
+class SlowOnDevice : public Dataset {
+ public:
+  explicit SlowOnDevice(c10::Device device) : busy_(test::formula({2048, 2048}, 1).to(device)) {}
+
+  int64_t size() const override { return 64; }
+  Example get(int64_t index, uint64_t) const override { return {value_of(index)}; }
+  Batch get_batch(std::span<const int64_t> indices, const SampleSeeds&) const override {
+    return {{value_of(indices.front()).expand({static_cast<int64_t>(indices.size()), 1}).clone()}, {}};
+  }
+
+ private:
+  at::Tensor value_of(int64_t index) const {
+    at::Tensor work = busy_;
+    for (int i = 0; i < 50; ++i) work = torch::mm(work, busy_).mul_(1e-3);
+    return work.flatten().narrow(0, 0, 1) * 0 + static_cast<double>(index);
+  }
+
+  const at::Tensor busy_;
+};
+
+// As a training with cuda_graph has it: the trainer's stream is another one than the workers'.
+TEST_F(GpuDataTest, BatchesThatWorkersMakeOnTheGpuAreThereForAnotherStream) {
+  Loader loader(std::make_shared<SlowOnDevice>(device()), {.batch_size = 4, .num_workers = 2});
+  c10::impl::VirtualGuardImpl(device().type()).getStream(device()).synchronize();
+  std::thread trainer([&] {
+    comm::use_own_cuda_stream(device().index());
+    int64_t first = 0;
+    for (Batch& batch : loader.epoch(0)) {
+      EXPECT_TRUE(at::all(batch.data().cpu() == static_cast<double>(first)).item<bool>()) << first;
+      first += 4;
+    }
+    EXPECT_EQ(first, 64);
+  });
+  trainer.join();
 }
 
 TEST_F(GpuDataTest, TheCopyAheadConvertsAndLeavesWhatIsThere) {

@@ -91,6 +91,63 @@ TEST_F(CkptTest, ListsTheCheckpointsOfARun) {
   EXPECT_EQ(ckpt_json({"ls", checkpoints(), "--best", "max"})[0]["best"], true);
 }
 
+TEST_F(CkptTest, ListsTheOneThatItsRunTookForTheBest) {
+  checkpoint::Store store(checkpoints());
+  for (const int64_t step : {10, 20, 30}) {
+    checkpoint::Snapshot snapshot;
+    snapshot.step = step;
+    snapshot.metric = static_cast<double>(step);
+    snapshot.best = step == 20;
+    store.save(snapshot);
+  }
+  EXPECT_EQ(ckpt_json({"ls", checkpoints()})[1]["best"], true);
+  EXPECT_EQ(ckpt_json({"ls", checkpoints(), "--best", "min"})[2]["best"], true);
+}
+
+TEST_F(CkptTest, ExportsTheAverageOfTheWeights) {
+  const torch::Tensor average = torch::rand({2, 3});
+  checkpoint::Snapshot snapshot;
+  snapshot.step = 10;
+  const torch::Tensor weight = torch::ones({2, 3}, torch::kBFloat16);
+  snapshot.pieces = {checkpoint::TensorPiece::whole("model.weight", weight),
+                     checkpoint::TensorPiece::whole("model.steps", torch::tensor(7)),
+                     // A tied weight has its average under one of its names.
+                     checkpoint::TensorPiece::whole("model.tied", weight),
+                     checkpoint::TensorPiece::whole("model.other", torch::zeros({2, 3}, torch::kBFloat16)),
+                     checkpoint::TensorPiece::whole("lockstep/average/other", torch::zeros({2, 3})),
+                     checkpoint::TensorPiece::whole("lockstep/average/weight", average),
+                     checkpoint::TensorPiece::whole("lockstep/average/steps", torch::tensor(7)),
+                     checkpoint::TensorPiece::whole("lockstep/average/n_averaged", torch::tensor(10))};
+  checkpoint::Store(checkpoints()).save(snapshot);
+  const auto exported = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"export", path("run"), "--to", path("out.safetensors"),
+                                          "--what", "average"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Finished result = ckpt(arguments);
+    EXPECT_EQ(result.code, 0) << result.errors;
+    const NamedTensors tensors = interop::read_weights(path("out.safetensors"));
+    return std::map<std::string, torch::Tensor>(tensors.begin(), tensors.end());
+  };
+  auto tensors = exported({});
+  ASSERT_EQ(tensors.size(), 4U);
+  EXPECT_TRUE(torch::equal(tensors.at("weight"), average.to(torch::kBFloat16))) << "as the model takes it";
+  EXPECT_TRUE(torch::equal(tensors.at("tied"), tensors.at("weight")));
+  EXPECT_EQ(tensors.at("steps").item<int64_t>(), 7);
+  tensors = exported({"--dtype", "float32"});
+  EXPECT_TRUE(torch::equal(tensors.at("weight"), average));
+  EXPECT_TRUE(torch::equal(tensors.at("tied"), average));
+}
+
+TEST_F(CkptTest, RefusesToExportAnAverageThatIsNotThere) {
+  make_run();
+  const Finished none = ckpt({"export", path("run"), "--to", path("out.pt"), "--what", "average"});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.errors, HasSubstr("holds no averaged weights: its run had no ema_decay"));
+  interop::write_weights(path("file.pt"), {{"weight", torch::ones({2})}});
+  EXPECT_THAT(ckpt({"export", path("file.pt"), "--to", path("out.pt"), "--what", "average"}).errors,
+              HasSubstr("is a file of weights"));
+}
+
 TEST_F(CkptTest, ListsABrokenOneAsSuch) {
   make_run();
   std::filesystem::remove(step(30) + "/manifest.json");

@@ -176,11 +176,15 @@ TEST_F(TrainingTest, CtrlCEndsAfterTheStepWithACheckpoint) {
 }
 
 TEST_F(TrainingTest, PreemptionSavesAndTheNextRunGoesOn) {
-  Process process =
-      start("run", {"--nprocs", "2", "--max_iter", "1000000000", "--checkpoint_every", "1000000000"});
+  Process process = start("run", {"--nprocs", "2", "--max_iter", "1000000000", "--checkpoint_every",
+                                  "1000000000", "--hyperparams", "lr=0.25"});
   ASSERT_TRUE(process.read_line(seconds(60)));
   process.signal(SIGUSR1);
   EXPECT_EQ(finish(process), ExitStatus{.code = kExitPreempted}) << process.errors();
+  EXPECT_THAT(
+      read_file(folder("run") / "metrics.jsonl"),
+      testing::ContainsRegex("\"hyperparameters\":.*\"lr\":0.25.*\n.*\"hyperparameters\":.*\"lr\":0.25"))
+      << "at the start, and with the metrics at the interruption";
   // Saved at the step at which the ranks agreed to leave, which is where the next run begins.
   const std::string latest = read_file(folder("run") / "checkpoints" / "latest");
   ASSERT_THAT(latest, testing::MatchesRegex("step-[0-9]+\n"));
@@ -215,6 +219,23 @@ TEST_F(TrainingTest, RestartedByItsLauncherItFindsItsFolderAgain) {
   ASSERT_EQ(ranks.size(), 2u);
   ASSERT_EQ(::kill(ranks[0], SIGKILL), 0);
   EXPECT_TRUE(wait_for("Going on from")) << launcher.output() << launcher.errors();
+}
+
+// A batch script with a loop over learning rates, without srun: one job, several programs.
+TEST_F(TrainingTest, EachProgramOfASlurmJobTrains) {
+  const auto train = [this](const std::string& rate, const std::string& restarts) {
+    Process process(
+        {program_path("sine"), "--compute_setup", "cpu", "--root_folder", folder_.path().string(),
+         "--max_iter", "3", "--checkpoint_every", "1", "--write_every", "0", "--hyperparams", "lr=" + rate},
+        {{"OMP_NUM_THREADS", std::nullopt}, {"SLURM_JOB_ID", "7"}, {"SLURM_RESTART_COUNT", restarts}});
+    EXPECT_EQ(finish(process), ExitStatus{.code = 0}) << process.errors();
+    return process.output();
+  };
+  EXPECT_THAT(train("0.1", "0"), testing::Not(HasSubstr("Going on from")));
+  const std::string second = train("0.2", "0");
+  EXPECT_THAT(second, testing::Not(HasSubstr("Going on from")));
+  EXPECT_THAT(second, HasSubstr("sine_job7-2\n"));
+  EXPECT_THAT(train("0.1", "1"), HasSubstr("3 of 3 epochs are done")) << "the job was queued again";
 }
 
 TEST_F(TrainingTest, ADiskThatIsFullLosesNothingAndEndsNothing) {

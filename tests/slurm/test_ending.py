@@ -139,3 +139,15 @@ def test_a_training_goes_on_where_it_was_when_it_is_queued_again(slurm, style):
     assert steps // STEPS_AN_EPOCH == epochs >= 10
     # The first life saved only when the signal asked for it; the second one may have at its end.
     assert min(path.name for path in (slurm.folder / f"sine_job{job}" / "checkpoints").glob("step-*")) == f"step-{saved:010}"
+
+
+@pytest.mark.parametrize("launcher", ["", "lockstep run -n 2 --max-restarts 1 "])
+def test_each_training_of_a_batch_script_trains(slurm, launcher):
+    """A loop over learning rates: what trains second does not take the first one's checkpoints for its own."""
+    program = f"{slurm.bin}/{launcher}{slurm.bin}/sine" if launcher else f"{slurm.bin}/sine"
+    job = slurm.batch(f"for lr in 0.1 0.2; do\n  {program} --compute_setup cpu --root_folder {slurm.folder} --max_iter 2 "
+                      f"--checkpoint_every 1 --hyperparams lr=$lr || exit\ndone", "--time=5")
+    slurm.wait_for(job, "COMPLETED")
+    log = slurm.log(job)
+    assert "Going on from" not in log and log.count("Trained 2 epochs") == 2, log
+    assert sorted(path.name for path in slurm.folder.glob("sine_job*")) == [f"sine_job{job}", f"sine_job{job}-2"]

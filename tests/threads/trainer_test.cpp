@@ -66,6 +66,28 @@ TEST_F(TrainerOptionsTest, AccumulationWeighsTheShortLastBatch) {
   test::expect_close_weights(parts, whole);
 }
 
+// Of the accumulated batches one is on the device, or two: here they are converted, which is a copy
+// too.
+TEST_F(TrainerOptionsTest, AccumulatedBatchesAreCopiedWhenTheyAreNeeded) {
+  using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
+  std::vector<Weak> copies;
+  size_t most = 0;
+  with([&](Training& training) {
+    training.config.max_iter = 1;
+    training.config.dtype = "float32";  // the data are float64
+    training.config.accumulate_steps = 4;
+    training.loss = [&](const Batch& batch, const Model& model) {
+      copies.emplace_back(batch.data().storage().getWeakStorageImpl());
+      most = std::max(most,
+                      static_cast<size_t>(std::count_if(copies.begin(), copies.end(),
+                                                        [](const Weak& copy) { return !copy.expired(); })));
+      return mse(batch, model);
+    };
+  });
+  EXPECT_EQ(copies.size(), 4u);
+  EXPECT_LE(most, 2u);
+}
+
 TEST_F(TrainerOptionsTest, GlobalBatchSizeGivesTheSameResultOnAnyNumberOfRanks) {
   const auto one = with([](Training& training) { training.config.global_batch_size = 16; });
   for (const int ranks : {2, 4}) {
@@ -399,10 +421,28 @@ TEST_F(TrainerOptionsTest, TheRunFolderHoldsConfigurationAndMetrics) {
   std::ifstream metrics(folder / "metrics.jsonl");
   std::vector<nlohmann::json> lines;
   for (std::string line; std::getline(metrics, line);) lines.push_back(nlohmann::json::parse(line));
-  ASSERT_EQ(lines.size(), 4u) << "the model, two of metrics, one of hyperparameters";
-  EXPECT_EQ(lines[2].at("epoch"), 8);
-  EXPECT_EQ(lines[2].at("train_loss").get<double>(), outcome.result.train_loss);
+  ASSERT_EQ(lines.size(), 5u) << "hyperparameters, the model, two of metrics, hyperparameters again";
+  EXPECT_EQ(lines[0].at("hyperparameters"), (nlohmann::json{{"lr", 0.05}}));
+  EXPECT_FALSE(lines[0].contains("final_metrics"));
+  EXPECT_EQ(lines[3].at("epoch"), 8);
+  EXPECT_EQ(lines[3].at("train_loss").get<double>(), outcome.result.train_loss);
+  EXPECT_EQ(lines[4].at("final_metrics").at("train_loss").get<double>(), outcome.result.train_loss);
   EXPECT_TRUE(std::filesystem::exists(folder / "model.safetensors"));
+}
+
+TEST_F(TrainerOptionsTest, AFailedRunHasItsHyperparameters) {
+  std::filesystem::path folder;
+  expect_refused(
+      [&](Training& training) {
+        folder = training.config.log_folder;
+        training.config.hyperparams = {{"lr", 0.05}};
+        training.loss = [](const Batch& batch, const Model& model) { return mse(batch, model) * NAN; };
+      },
+      "the loss is nan");
+  std::ifstream metrics(folder / "metrics.jsonl");
+  std::string line;
+  ASSERT_TRUE(std::getline(metrics, line));
+  EXPECT_EQ(nlohmann::json::parse(line).at("hyperparameters").at("lr"), 0.05);
 }
 
 TEST_F(TrainerOptionsTest, BestOnlyKeepsWhatValidatedBest) {

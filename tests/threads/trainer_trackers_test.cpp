@@ -1,5 +1,7 @@
 // What a training writes to its trackers beside its metrics: gradients and plots.
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <fstream>
 #include <mutex>
@@ -26,10 +28,10 @@ constexpr double kRounding = 1e-11;
 
 // By step and name.
 using Values = std::map<int64_t, std::map<std::string, double>>;
-using Weights = std::map<std::string, torch::Tensor>;
+using WeightsByName = std::map<std::string, torch::Tensor>;
 
-Weights weights_of(Trainer& trainer) {
-  Weights weights;
+WeightsByName weights_of(Trainer& trainer) {
+  WeightsByName weights;
   for (const auto& item : trainer.model().module()->named_parameters()) {
     weights[item.key()] = item.value().detach().clone();
   }
@@ -88,7 +90,7 @@ class GradientMonitoringTest : public TrainerTrackersTest {
   }
 
   std::vector<std::shared_ptr<Callback>> callbacks(std::shared_ptr<Callback> monitoring) {
-    const auto before = std::make_shared<Weights>();
+    const auto before = std::make_shared<WeightsByName>();
     return {std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainBatchStart},
                                        [before](Trainer& trainer) { *before = weights_of(trainer); }),
             std::move(monitoring),
@@ -98,13 +100,13 @@ class GradientMonitoringTest : public TrainerTrackersTest {
                                        })};
   }
 
-  void note(Trainer& trainer, const Weights& before) {
+  void note(Trainer& trainer, const WeightsByName& before) {
     for (const auto& [name, after] : weights_of(trainer)) {
       taken_[trainer.result().step][name] = (before.at(name) - after) / kRate;
     }
   }
 
-  std::map<int64_t, Weights> taken_;  // gradients by what the weights lost, by step
+  std::map<int64_t, WeightsByName> taken_;  // gradients by what the weights lost, by step
 };
 
 TEST_F(GradientMonitoringTest, WritesWhatAStepTookOffTheWeights) {
@@ -158,6 +160,69 @@ TEST_F(GradientMonitoringTest, WritesHistogramsWhereAskedAndOnlyWhenDue) {
   }
   EXPECT_THAT(histograms, UnorderedElementsAre("gradients/0.weight", "gradients/0.bias", "gradients/3.weight",
                                                "gradients/3.bias"));
+}
+
+// Shards of the gradients on several ranks, and an engine that forgets them after its update.
+TEST_F(GradientMonitoringTest, WritesTheSameAtEveryStage) {
+  training_.config.dtype = "float32";
+  training_.config.clip_grad_norm = 0.01;  // less than they have
+  training_.config.tracking_tool = "none";
+  training_.make_callbacks = [] {
+    return std::vector<std::shared_ptr<Callback>>{
+        std::make_shared<GradientMonitoring>(/*called_every=*/1, /*histograms=*/true)};
+  };
+  const auto written = [this](const std::string& name, const std::function<void(TrainConfig&)>& change) {
+    Training training = training_;
+    training.config.log_folder = (folder_.path() / name).string();
+    change(training.config);
+    training.run();
+    std::map<std::string, nlohmann::json> found;  // by step and name
+    std::ifstream file(folder_.path() / name / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto object = nlohmann::json::parse(line);
+      for (const auto& [key, value] : object.items()) {
+        if (key.rfind("gradients/", 0) == 0)
+          found[fmt::format("{} {}", object.at("step").get<int>(), key)] = value;
+      }
+      if (!object.contains("histogram")) continue;
+      const std::string key =
+          fmt::format("{} {}", object.at("step").get<int>(), object.at("histogram").get<std::string>());
+      for (const char* what : {"min", "max", "count", "sum", "sum_squares"})
+        found[key + what] = object.at(what);
+    }
+    return found;
+  };
+  const auto expected = written("stage-0", [](TrainConfig&) {});
+  ASSERT_EQ(expected.size(), 4u * 4u * (4u + 5u)) << "steps, parameters, numbers";
+  const auto compare = [&](const std::map<std::string, nlohmann::json>& found, const std::string& what) {
+    SCOPED_TRACE(what);
+    ASSERT_EQ(found.size(), expected.size());
+    for (const auto& [name, value] : expected) {
+      const double number = value.get<double>();
+      EXPECT_NEAR(found.at(name).get<double>(), number, 1e-5 * std::abs(number) + 1e-9) << name;
+    }
+  };
+  for (const int stage : {1, 2, 3}) {
+    const std::string name = fmt::format("stage-{}", stage);
+    compare(written(name,
+                    [stage](TrainConfig& config) {
+                      config.zero.stage = stage;
+                      config.zero.persistence_threshold = 0;
+                    }),
+            name);
+  }
+  for (const int stage : {0, 1, 2, 3}) {
+    const std::string name = fmt::format("deepspeed-{}", stage);
+    const std::string file = (folder_.path() / (name + ".json")).string();
+    std::ofstream(file) << fmt::format(
+        R"({{"gradient_clipping": 0.01, "zero_optimization": {{"stage": {}}}}})", stage);
+    compare(written(name,
+                    [&file](TrainConfig& config) {
+                      config.clip_grad_norm = 0;
+                      config.deepspeed_config = file;
+                    }),
+            name);
+  }
 }
 
 TEST_F(TrainerTrackersTest, PlotsAreDrawnByRank0WhenDueAndReachTensorBoard) {

@@ -11,7 +11,7 @@ namespace lockstep::cli::ckpt {
 
 struct ListOptions {
   std::string folder;
-  std::string best = "min";  // which metric is the best: min or max
+  std::string best = "saved";  // by what: the mark of its run, or the metric (min or max)
   bool json = false;
 };
 int list(const ListOptions& options);
@@ -29,9 +29,9 @@ int verify(const VerifyOptions& options);
 
 struct ExportOptions {
   std::string path;
-  std::string to;      // *.safetensors, *.pt or *.pth
-  std::string prefix;  // put before each name
-  std::string what = "model";
+  std::string to;               // *.safetensors, *.pt or *.pth
+  std::string prefix;           // put before each name
+  std::string what = "model";   // model, average or all
   std::string dtype = "saved";  // or what floating-point weights become
   std::string script;           // a TorchScript module to fill and write, instead of a state dict
 };

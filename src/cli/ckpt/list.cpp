@@ -8,6 +8,7 @@
 
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/rotation.h"
 #include "cli/ckpt/commands.h"
 #include "cli/ckpt/text.h"
 #include "interop/weights_file.h"
@@ -25,8 +26,8 @@ struct CheckpointRow {
 };
 
 std::vector<CheckpointRow> rows_of(const std::filesystem::path& folder, const std::string& best) {
+  using Best = checkpoint::RotationRule::Best;
   std::vector<CheckpointRow> rows;
-  std::optional<size_t> best_row;
   for (const Entry& entry : checkpoint::list(folder)) {
     CheckpointRow row{entry, std::nullopt, false, false};
     try {
@@ -37,13 +38,12 @@ std::vector<CheckpointRow> rows_of(const std::filesystem::path& folder, const st
     row.latest = row.entry.valid() &&
                  std::none_of(rows.begin(), rows.end(), [](const CheckpointRow& r) { return r.latest; });
     rows.push_back(std::move(row));
-    // Newest first, and the newer of two equals is the better one.
-    const std::optional<double>& metric = rows.back().entry.metric;
-    if (!rows.back().entry.valid() || !metric) continue;
-    const double before = best_row ? *rows[*best_row].entry.metric : 0;
-    if (!best_row || (best == "min" ? *metric < before : *metric > before)) best_row = rows.size() - 1;
   }
-  if (best_row) rows[*best_row].best = true;
+  std::vector<Entry> entries;
+  for (const CheckpointRow& row : rows) entries.push_back(row.entry);
+  const Best rule = best == "min" ? Best::kMin : best == "max" ? Best::kMax : Best::kSaved;
+  const std::vector<size_t> order = checkpoint::best_first(entries, rule);
+  if (!order.empty()) rows[order.front()].best = true;
   return rows;
 }
 

@@ -39,6 +39,8 @@ void export_script(const ExportOptions& options, const std::filesystem::path& fr
 }
 
 NamedTensors tensors_of(const interop::WeightsSource& source, const ExportOptions& options) {
+  const bool is_average = options.what == "average";
+  if (options.dtype == "saved" && is_average) return interop::read_average(source, std::nullopt);
   if (options.dtype == "saved") {
     return interop::read_tensors(
         source, options.what == "all" ? interop::WhichTensors::kAll : interop::WhichTensors::kModel);
@@ -49,6 +51,7 @@ NamedTensors tensors_of(const interop::WeightsSource& source, const ExportOption
   const auto dtype = options.dtype == "float32"   ? at::kFloat
                      : options.dtype == "float16" ? at::kHalf
                                                   : at::kBFloat16;
+  if (is_average) return interop::read_average(source, dtype);
   return interop::read_weights_as(source, dtype);
 }
 

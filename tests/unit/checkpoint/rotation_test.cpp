@@ -29,6 +29,15 @@ TEST(RotationTest, KeepsTheBestBesideTheNewest) {
   EXPECT_THAT(to_remove(entries, {.keep_last = 1, .keep_best = 0}), ElementsAre(1, 2, 3, 4));
 }
 
+TEST(RotationTest, WhatWasSavedAsTheBestCountsMoreThanTheMetric) {
+  std::vector<Entry> entries = {entry(0.5), entry(0.4), entry(0.9), entry(0.1), entry(0.7)};
+  entries[2].best = true;
+  entries[4].best = true;
+  EXPECT_THAT(to_remove(entries, {.keep_last = 1, .keep_best = 1}), ElementsAre(1, 3, 4));
+  EXPECT_THAT(best_first(entries, Best::kSaved), ElementsAre(2, 4, 3, 1, 0));
+  EXPECT_THAT(best_first(entries, Best::kMin), ElementsAre(3, 1, 0, 4, 2));
+}
+
 TEST(RotationTest, OfEqualsTheNewerIsTheBest) {
   const std::vector<Entry> entries = {entry(0.5), entry(0.1), entry(0.1)};
   EXPECT_THAT(to_remove(entries, {.keep_last = 1, .keep_best = 1}), ElementsAre(2));
