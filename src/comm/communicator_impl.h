@@ -31,6 +31,10 @@ Communicator make_group(TransportRequest request, std::shared_ptr<Lifeline> life
 // the GPU's work. Collective.
 Communicator make_host_group(const Communicator& group);
 
+// all_gather_bytes for the root alone: what all ranks have is in the memory of one. Empty
+// elsewhere. Collective.
+std::vector<std::string> gather_bytes(const Communicator& group, const std::string& bytes, int root);
+
 // Communicator::connect, with TransportRequest's host_identity.
 Communicator connect_job(const RankMap& map, const CommunicatorOptions& options,
                          const std::string& host_identity);
