@@ -192,11 +192,16 @@ class ShardedModel {
     std::vector<int64_t> shape;
     int64_t first = 0;
     at::Tensor data;  // the model's own memory: the next step changes it
+    // Reads what is in a file and was not to be read at once; `data` has no content then. Before
+    // the next step; by several threads at a time, if they like.
+    std::function<at::Tensor()> read = nullptr;
   };
+  // Of parts that offload keeps in a file: kLater needs no memory for all of them at a time.
+  enum class Content { kNow, kLater };
   // What this rank owns of the trained parameters: in their own dtype, and in that of
   // the optimizer, which are the same parts unless parameters are 16-bit.
   std::vector<Part> parameter_parts() const;
-  std::vector<Part> master_parts() const;
+  std::vector<Part> master_parts(Content content = Content::kNow) const;
   bool has_masters() const;
   // Of all trained parameters, whoever owns them.
   std::map<std::string, std::vector<int64_t>> shapes() const;
@@ -206,7 +211,7 @@ class ShardedModel {
     std::vector<Part> parts;
     std::string values;
   };
-  OptimizerParts optimizer_parts() const;
+  OptimizerParts optimizer_parts(Content content = Content::kNow) const;
 
   // Fills the data of all these parts, which lie in host memory.
   using ReadParts = std::function<void(const std::vector<Part>& parts)>;

@@ -20,7 +20,9 @@ using checkpoint::TensorPiece;
 using Part = ShardedModel::Part;
 
 TensorPiece piece_of(std::string name, const Part& part) {
-  return TensorPiece::part(std::move(name), part.data, part.shape, part.first);
+  TensorPiece piece = TensorPiece::part(std::move(name), part.data, part.shape, part.first);
+  piece.read = part.read;
+  return piece;
 }
 
 // By the tensors of the module: tied weights have several names there.
@@ -91,7 +93,7 @@ void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const Sharde
     if (name != parameter->second) tied.emplace(parameter->second, name);
   }
   if (sharded.has_masters()) {
-    for (const Part& part : sharded.master_parts()) {
+    for (const Part& part : sharded.master_parts(ShardedModel::Content::kLater)) {
       snapshot.pieces.push_back(piece_of(master_name(part.name), part));
       // As the weight, under each of its names: whoever reads masters need not know what is tied.
       const auto [first, last] = tied.equal_range(part.name);
@@ -100,7 +102,7 @@ void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const Sharde
       }
     }
   }
-  const ShardedModel::OptimizerParts optimizer = sharded.optimizer_parts();
+  const ShardedModel::OptimizerParts optimizer = sharded.optimizer_parts(ShardedModel::Content::kLater);
   for (const Part& part : optimizer.parts) {
     snapshot.pieces.push_back(piece_of(name_under("optimizer", part.name), part));
   }

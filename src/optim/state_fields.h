@@ -84,4 +84,10 @@ class FieldReader {
   bool allow_scalars_;
 };
 
+// Gives one parameter its saved state, without a look at the others: `values`, and the tensors
+// "NAME/FIELD". The optimizer is of a class that is known here. ConfigError as FieldReader, and the
+// optimizer is unchanged then.
+void load_state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, const std::string& name,
+                   const Json& values, const NamedTensors& tensors);
+
 }  // namespace lockstep::optim
