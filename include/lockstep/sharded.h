@@ -49,6 +49,7 @@ class Unit {
   // nullptr: no longer watched.
   void attach(UnitWatcher* watcher, size_t index) { *link_ = {watcher, index}; }
   void set_activation_checkpointing(bool enabled) { checkpoints_ = enabled; }
+  bool checkpoints() const { return checkpoints_; }
 
  protected:
   template <typename Body>
@@ -60,8 +61,6 @@ class Unit {
     link_->watcher->after_forward(link_->index);
     return outputs;
   }
-
-  bool checkpoints() const { return checkpoints_; }
 
  private:
   void watch(const at::Tensor& output);

@@ -79,6 +79,10 @@ struct ShardedOptions {
   // Unset: where the parameters are.
   std::optional<c10::Device> device = {};
 
+  // What the forward computes in under autocast, as a trainer with `precision` does: its 16-bit copies
+  // of float32 weights then count in plans and in the check of memory.
+  std::optional<c10::ScalarType> autocast_dtype = {};
+
   // What a rank may use for parameters, gradients and optimizer state, in bytes. Unset: what
   // is free on its GPU; on CPUs what RLIMIT_AS, RLIMIT_DATA and control groups leave.
   std::optional<int64_t> memory_limit_bytes = {};
@@ -176,10 +180,13 @@ class ShardedModel {
     int64_t master = 0;     // float32 parts of 16-bit parameters, and offloaded copies
     int64_t optimizer = 0;  // its state
     int64_t buffers = 0;    // lent to gradients and parameters for a while, or kept for it
+    // The most that autocast's 16-bit copies of float32 weights take at a time. In plans alone: they
+    // come and go within a step.
+    int64_t casts = 0;
     // Of all these: what offload has put into host memory, and into files.
     int64_t host = 0;
     int64_t nvme = 0;
-    int64_t total() const { return parameters + gradients + master + optimizer + buffers; }
+    int64_t total() const { return parameters + gradients + master + optimizer + buffers + casts; }
     int64_t device() const { return total() - host - nvme; }
   };
   Memory memory() const;
@@ -192,11 +199,16 @@ class ShardedModel {
     std::vector<int64_t> shape;
     int64_t first = 0;
     at::Tensor data;  // the model's own memory: the next step changes it
+    // Reads what is in a file and was not to be read at once; `data` has no content then. Before
+    // the next step; by several threads at a time, if they like.
+    std::function<at::Tensor()> read = nullptr;
   };
+  // Of parts that offload keeps in a file: kLater needs no memory for all of them at a time.
+  enum class Content { kNow, kLater };
   // What this rank owns of the trained parameters: in their own dtype, and in that of
   // the optimizer, which are the same parts unless parameters are 16-bit.
   std::vector<Part> parameter_parts() const;
-  std::vector<Part> master_parts() const;
+  std::vector<Part> master_parts(Content content = Content::kNow) const;
   bool has_masters() const;
   // flat_gradients() by parameter, of the buckets that were reduced since zero_grad().
   std::vector<Part> gradient_parts() const;
@@ -208,7 +220,7 @@ class ShardedModel {
     std::vector<Part> parts;
     std::string values;
   };
-  OptimizerParts optimizer_parts() const;
+  OptimizerParts optimizer_parts(Content content = Content::kNow) const;
 
   // Fills the data of all these parts, which lie in host memory.
   using ReadParts = std::function<void(const std::vector<Part>& parts)>;

@@ -59,6 +59,11 @@ void AsyncWriter::start() {
   changed_.notify_all();
 }
 
+Entry AsyncWriter::save_now(const Snapshot& snapshot) {
+  wait();
+  return write_(snapshot);
+}
+
 std::optional<Entry> AsyncWriter::poll() {
   const std::lock_guard lock(mutex_);
   return busy_ ? std::nullopt : take_result();

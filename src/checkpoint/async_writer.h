@@ -13,7 +13,7 @@
 namespace lockstep::checkpoint {
 
 // Saves in the background. The caller waits for the copy to host memory only; one save
-// is outstanding at most. Used by one thread.
+// is outstanding at most. Or in the foreground, where host memory is short. Used by one thread.
 class AsyncWriter {
  public:
   // Called in the writer's thread with a snapshot in host memory.
@@ -34,6 +34,9 @@ class AsyncWriter {
   void save(const Snapshot& snapshot);
   void prepare(const Snapshot& snapshot);
   void start();
+  // Waits for the save before and writes this one in the caller's thread, without a copy of it in
+  // host memory. Throws as save() does, and the error of this one.
+  Entry save_now(const Snapshot& snapshot);
 
   // What became of the last save: its entry when it is on disk; nullopt while it is
   // being written, and when there is nothing that was not taken already. Throws its

@@ -2,9 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-
-#include <algorithm>
 
 namespace lockstep::checkpoint {
 
@@ -12,19 +9,14 @@ Snapshot HostCopy::copy(const Snapshot& snapshot) {
   const at::NoGradGuard no_grad;
   Snapshot result = snapshot;
   buffers_.resize(snapshot.pieces.size());
-  std::vector<c10::Device> devices;
   for (size_t i = 0; i < snapshot.pieces.size(); ++i) {
-    const TensorPiece& piece = snapshot.pieces[i];
-    at::Tensor& buffer = buffer_for(i, piece.data);
-    buffer.copy_(piece.data, /*non_blocking=*/true);
-    const bool known = std::find(devices.begin(), devices.end(), piece.data.device()) != devices.end();
-    if (!piece.data.is_cpu() && !known) devices.push_back(piece.data.device());
+    const at::Tensor content = snapshot.pieces[i].content();
+    at::Tensor& buffer = buffer_for(i, content);
+    buffer.copy_(content, /*non_blocking=*/true);
     result.pieces[i].data = buffer;
+    result.pieces[i].read = nullptr;
   }
-  for (const c10::Device device : devices) {
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    guard.synchronizeStream(guard.getStream(device));
-  }
+  wait_for_devices(snapshot.pieces);
   return result;
 }
 

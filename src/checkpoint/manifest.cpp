@@ -3,7 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
+#include <limits>
+#include <set>
+#include <tuple>
 
 #include "checkpoint/checksum.h"
 #include "checkpoint/dtype.h"
@@ -60,30 +65,51 @@ bool is_file_name(std::string_view name) {
   });
 }
 
-std::vector<FileEntry> parse_files(const JsonObject& object, const std::filesystem::path& path) {
-  std::vector<FileEntry> files;
-  for (const Json& value : object.array("files")) {
-    files.push_back(file_from_json(value, path, fmt::format("files[{}]", files.size())));
-    const std::string& name = files.back().name;
-    if (std::count_if(files.begin(), files.end(), [&](const FileEntry& f) { return f.name == name; }) != 1) {
-      object.fail("files", fmt::format("a name is there twice: {}", name));
-    }
-  }
-  return files;
+// Of shards and index files: no name is there twice.
+void check_unique(const Manifest& manifest, const JsonObject& root) {
+  std::set<std::string_view> names;
+  const auto add = [&](const char* list, const std::string& name) {
+    if (!names.insert(name).second) root.fail(list, fmt::format("a name is there twice: {}", name));
+  };
+  for (const FileEntry& file : manifest.files) add("files", file.name);
+  for (const IndexEntry& index : manifest.indices) add("indices", index.name);
 }
 
-// Each tensor by itself: its pieces are all of it, once, in order.
-void check_tiling(const TensorEntry& tensor, const JsonObject& place) {
+IndexEntry index_from_json(const Json& value, const std::filesystem::path& path, const std::string& place) {
+  const JsonObject object(value, path, place);
+  IndexEntry index{
+      .name = object.text("name"), .bytes = object.integer("bytes"), .checksum = object.checksum("checksum")};
+  if (!is_file_name(index.name)) object.fail("name", "not the name of a file in this folder");
+  return index;
+}
+
+// Names come from a hostile file: JsonObject makes them fit for a message.
+void fail_tensor(const std::filesystem::path& path, const std::string& name, const std::string& reason) {
+  const Json nothing = Json::object();
+  JsonObject(nothing, path, "tensors").fail(name, reason);
+}
+
+// Each tensor by itself: its pieces are all of it, once, in order, and inside their files.
+void check_tensor(const Manifest& manifest, const std::string& name, const TensorEntry& tensor,
+                  const std::filesystem::path& path) {
+  const auto fail = [&](const std::string& reason) { fail_tensor(path, name, reason); };
+  const auto item = static_cast<int64_t>(c10::elementSize(tensor.dtype));
   int64_t next = 0;
   for (const Piece& piece : tensor.pieces) {
     if (piece.first != next) {
-      place.fail("pieces",
-                 fmt::format("elements from {} on are missing or there twice", std::min(piece.first, next)));
+      fail(
+          fmt::format("pieces: elements from {} on are missing or there twice", std::min(piece.first, next)));
     }
-    if (piece.count > tensor.numel() - next) place.fail("pieces", "more elements than the tensor has");
+    if (piece.count > tensor.numel() - next) fail("pieces: more elements than the tensor has");
     next += piece.count;
+    if (piece.file >= static_cast<int>(manifest.files.size())) fail("no such file");
+    const int64_t file_bytes = manifest.files[static_cast<size_t>(piece.file)].bytes;
+    if (piece.offset > file_bytes || piece.count * item > file_bytes - piece.offset) {
+      fail(fmt::format("reaches beyond the end of its file: bytes {} + {} of {}", piece.offset,
+                       piece.count * item, file_bytes));
+    }
   }
-  if (next != tensor.numel()) place.fail("pieces", fmt::format("elements from {} on are missing", next));
+  if (next != tensor.numel()) fail(fmt::format("pieces: elements from {} on are missing", next));
 }
 
 struct Extent {
@@ -93,18 +119,12 @@ struct Extent {
   const std::string* tensor;
 };
 
-// All tensors together: inside their files, and no byte is of two tensors.
-void check_extents(const Manifest& manifest, const JsonObject& root) {
+// All tensors together: no byte is of two.
+void check_overlaps(const Manifest& manifest, const std::filesystem::path& path) {
   std::vector<Extent> extents;
   for (const auto& [name, tensor] : manifest.tensors) {
     const auto item = static_cast<int64_t>(c10::elementSize(tensor.dtype));
     for (const Piece& piece : tensor.pieces) {
-      if (piece.file >= static_cast<int>(manifest.files.size())) root.fail("tensors." + name, "no such file");
-      const int64_t file_bytes = manifest.files[static_cast<size_t>(piece.file)].bytes;
-      if (piece.offset > file_bytes || piece.count * item > file_bytes - piece.offset) {
-        root.fail("tensors." + name, fmt::format("reaches beyond the end of its file: bytes {} + {} of {}",
-                                                 piece.offset, piece.count * item, file_bytes));
-      }
       if (piece.count > 0)
         extents.push_back({piece.file, piece.offset, piece.offset + piece.count * item, &name});
     }
@@ -114,9 +134,52 @@ void check_extents(const Manifest& manifest, const JsonObject& root) {
   });
   for (size_t i = 1; i < extents.size(); ++i) {
     if (extents[i].file == extents[i - 1].file && extents[i].begin < extents[i - 1].end) {
-      root.fail("tensors", fmt::format("{} and {} overlap", *extents[i - 1].tensor, *extents[i].tensor));
+      fail_tensor(path, *extents[i - 1].tensor, fmt::format("it and {} overlap", *extents[i].tensor));
     }
   }
+}
+
+// A piece of an index file: [file, offset, first, count, checksum]. There are millions.
+Piece piece_from_row(const Json& row, const JsonObject& place, const char* name) {
+  const auto fail = [&] { place.fail(name, "a piece is not [file, offset, first, count, checksum]"); };
+  if (!row.is_array() || row.size() != 5 || !row[4].is_string() || !is_checksum(row[4].text())) fail();
+  std::array<int64_t, 4> numbers{};
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    // A number beyond int64_t comes out negative.
+    if (!row[i].is_number_integer() || row[i].get<int64_t>() < 0) fail();
+    numbers[i] = row[i].get<int64_t>();
+  }
+  if (numbers[0] > std::numeric_limits<int>::max()) place.fail(name, "no such file");
+  return {.file = static_cast<int>(numbers[0]),
+          .offset = numbers[1],
+          .first = numbers[2],
+          .count = numbers[3],
+          .checksum = row[4].text()};
+}
+
+std::string index_name(size_t index, size_t count) {
+  return fmt::format("index-{:05}-of-{:05}.json", index, count);
+}
+
+[[noreturn]] void fail_unwritable(const JsonError& error) {
+  throw ConfigError("checkpoint",
+                    fmt::format("a name or the metadata cannot be written as JSON: {}", error.what()));
+}
+
+// "name":[[file,offset,first,count,"checksum"],...
+void add_rows(std::string& text, const std::string& name, const TensorEntry& tensor) {
+  try {
+    text += Json(name).dump();
+  } catch (const JsonError& error) {
+    fail_unwritable(error);
+  }
+  text += ":[";
+  for (const Piece& piece : tensor.pieces) {
+    if (text.back() != '[') text += ',';
+    fmt::format_to(std::back_inserter(text), "[{},{},{},{},\"{}\"]", piece.file, piece.offset, piece.first,
+                   piece.count, piece.checksum);
+  }
+  text += "]";
 }
 
 }  // namespace
@@ -132,6 +195,11 @@ Json to_json(const FileEntry& file) {
 }
 
 Json to_json(const TensorEntry& tensor) {
+  Json result = {{"dtype", dtype_name(tensor.dtype).value()}, {"shape", tensor.shape}};
+  if (tensor.index >= 0) {
+    result["index"] = tensor.index;
+    return result;
+  }
   Json pieces = Json::array();
   for (const Piece& piece : tensor.pieces) {
     pieces.push_back({{"file", piece.file},
@@ -140,8 +208,8 @@ Json to_json(const TensorEntry& tensor) {
                       {"count", piece.count},
                       {"checksum", piece.checksum}});
   }
-  return {
-      {"dtype", dtype_name(tensor.dtype).value()}, {"shape", tensor.shape}, {"pieces", std::move(pieces)}};
+  result["pieces"] = std::move(pieces);
+  return result;
 }
 
 FileEntry file_from_json(const Json& value, const std::filesystem::path& path, const std::string& place) {
@@ -162,6 +230,12 @@ TensorEntry tensor_from_json(const Json& value, const std::filesystem::path& pat
   tensor.shape = object.integers("shape", kMaxDimensions);
   if (!shape_bytes(tensor.shape, static_cast<int64_t>(c10::elementSize(tensor.dtype))))
     object.fail("shape", "too large");
+  if (object.has("index")) {
+    const int64_t index = object.integer("index");
+    if (index > std::numeric_limits<int>::max()) object.fail("index", "no such file");
+    tensor.index = static_cast<int>(index);
+    return tensor;
+  }
   for (const Json& member : object.array("pieces")) {
     const JsonObject piece(member, path, fmt::format("{}.pieces[{}]", place, tensor.pieces.size()));
     const int64_t count = piece.integer("count");
@@ -183,12 +257,43 @@ int64_t Manifest::total_bytes() const {
   return bytes;
 }
 
+int64_t Manifest::piece_count() const {
+  int64_t count = 0;
+  for (const auto& [name, tensor] : tensors) count += static_cast<int64_t>(tensor.pieces.size());
+  return count;
+}
+
+std::vector<std::string> Manifest::divide(int64_t pieces_each) {
+  std::vector<std::string> texts;
+  int64_t pieces = pieces_each;  // of the last index; the first tensor begins one
+  for (auto& [name, tensor] : tensors) {
+    const auto own = static_cast<int64_t>(tensor.pieces.size());
+    if (pieces + own > pieces_each || texts.empty()) {
+      if (!texts.empty()) texts.back() += "}}\n";
+      texts.emplace_back("{\"tensors\":{");
+      pieces = 0;
+    }
+    if (texts.back().back() != '{') texts.back() += ',';
+    add_rows(texts.back(), name, tensor);
+    pieces += own;
+    tensor.index = static_cast<int>(texts.size()) - 1;
+    tensor.pieces = {};
+  }
+  if (!texts.empty()) texts.back() += "}}\n";
+  for (const std::string& text : texts) {
+    indices.push_back({.name = index_name(indices.size(), texts.size()),
+                       .bytes = static_cast<int64_t>(text.size()),
+                       .checksum = checksum_of(text)});
+  }
+  return texts;
+}
+
 std::string Manifest::to_text() const {
   check_finite(metadata, "metadata");
   Json tensors_json = Json::object();
   for (const auto& [name, tensor] : tensors) tensors_json[name] = to_json(tensor);
   Json root = {{"format", kFormat},
-               {"version", kFormatVersion},
+               {"version", indices.empty() ? 1 : 2},
                {"sequence", sequence},
                {"step", step},
                {"epoch", epoch},
@@ -201,12 +306,14 @@ std::string Manifest::to_text() const {
                {"tensors", std::move(tensors_json)}};
   if (metric && std::isfinite(*metric)) root["metric"] = *metric;
   if (best) root["best"] = true;
+  for (const IndexEntry& index : indices) {
+    root["indices"].push_back({{"name", index.name}, {"bytes", index.bytes}, {"checksum", index.checksum}});
+  }
   try {
     const std::string rest = root.dump(1).substr(1);
     return fmt::format("{}{}{}{}\n", kOpening, checksum_of(rest + "\n"), kClosing, rest);
   } catch (const JsonError& error) {
-    throw ConfigError("checkpoint",
-                      fmt::format("a name or the metadata cannot be written as JSON: {}", error.what()));
+    fail_unwritable(error);
   }
 }
 
@@ -215,9 +322,9 @@ Manifest Manifest::parse(std::string_view text, const std::filesystem::path& pat
   const Json root_json = parse_json(text, path);
   const JsonObject root(root_json, path, "");
   if (root.text("format") != kFormat) root.fail("format", "not a checkpoint of Lockstep");
-  if (root.integer("version") != kFormatVersion) {
-    root.fail("version",
-              fmt::format("{} where this Lockstep reads {}", root.integer("version"), kFormatVersion));
+  const int64_t version = root.integer("version");
+  if (version < 1 || version > kFormatVersion) {
+    root.fail("version", fmt::format("{} where this Lockstep reads 1 to {}", version, kFormatVersion));
   }
   Manifest manifest;
   manifest.sequence = root.integer("sequence");
@@ -235,15 +342,63 @@ Manifest Manifest::parse(std::string_view text, const std::filesystem::path& pat
   manifest.lockstep = root.text("lockstep");
   manifest.libtorch = root.text("libtorch");
   manifest.metadata = root.object("metadata");
-  manifest.files = parse_files(root, path);
+  for (const Json& value : root.array("files")) {
+    manifest.files.push_back(file_from_json(value, path, fmt::format("files[{}]", manifest.files.size())));
+  }
+  if (version > 1) {
+    for (const Json& value : root.array("indices")) {
+      manifest.indices.push_back(
+          index_from_json(value, path, fmt::format("indices[{}]", manifest.indices.size())));
+    }
+  }
+  check_unique(manifest, root);
   for (const auto& [name, value] : root.object("tensors").items()) {
-    const JsonObject place(value, path, "tensors." + name);
     TensorEntry tensor = tensor_from_json(value, path, "tensors." + name);
-    check_tiling(tensor, place);
+    if (tensor.index >= static_cast<int>(manifest.indices.size())) {
+      root.fail("tensors." + name, "no such index file");
+    }
     manifest.tensors.emplace(name, std::move(tensor));
   }
-  check_extents(manifest, root);
+  manifest.check_pieces(path);
   return manifest;
+}
+
+void Manifest::take_index(size_t index, std::string_view text, const std::filesystem::path& path) {
+  if (checksum_of(text) != indices.at(index).checksum) {
+    fail_broken(path, "it is not the file that was saved with its manifest (checksum)");
+  }
+  const Json root_json = parse_json(text, path);
+  const Json& rows_of = JsonObject(root_json, path, "").object("tensors");
+  const JsonObject place(rows_of, path, "tensors");
+  size_t taken = 0;
+  for (const auto& [name, rows] : rows_of.items()) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end() || found->second.index != static_cast<int>(index)) {
+      place.fail(name, "the manifest has no such tensor in this index file");
+    }
+    if (!rows.is_array()) place.fail(name, "not an array");
+    TensorEntry& tensor = found->second;
+    tensor.pieces.clear();
+    tensor.pieces.reserve(rows.size());
+    for (const Json& row : rows) tensor.pieces.push_back(piece_from_row(row, place, name.c_str()));
+    check_tensor(*this, name, tensor, path);
+    ++taken;
+  }
+  const auto expected = std::count_if(tensors.begin(), tensors.end(), [&](const auto& entry) {
+    return entry.second.index == static_cast<int>(index);
+  });
+  if (taken != static_cast<size_t>(expected)) {
+    fail_broken(path,
+                fmt::format("it has {} of the {} tensors that its manifest has there", taken, expected));
+  }
+}
+
+void Manifest::check_pieces(const std::filesystem::path& path) const {
+  for (const auto& [name, tensor] : tensors) {
+    const bool elsewhere = tensor.index >= 0 && tensor.pieces.empty();
+    if (!elsewhere) check_tensor(*this, name, tensor, path);
+  }
+  check_overlaps(*this, path);
 }
 
 }  // namespace lockstep::checkpoint

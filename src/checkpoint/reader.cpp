@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 #include <tuple>
 
 #include "checkpoint/checksum.h"
@@ -18,11 +17,25 @@
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr int64_t kMaxManifestBytes = 256LL << 20;
-
 // Of a target that has no memory to read into directly.
 bool is_direct(const at::Tensor& out) {
   return out.is_cpu() && out.is_contiguous() && !out.is_conj() && !out.is_neg();
+}
+
+std::string text_of(const InputFile& file) {
+  if (file.bytes() > ManifestLimits().max_bytes) {
+    throw CheckpointError(fmt::format("'{}' is broken: {} bytes", file.path().string(), file.bytes()));
+  }
+  std::string text(static_cast<size_t>(file.bytes()), '\0');
+  file.read(text.data(), file.bytes(), 0);
+  return text;
+}
+
+// What a file of a checkpoint has now, and what its manifest says.
+void check_bytes(const InputFile& file, int64_t expected) {
+  if (file.bytes() == expected) return;
+  throw CheckpointError(fmt::format("'{}' is cut or changed: {} bytes where its manifest says {}",
+                                    file.path().string(), file.bytes(), expected));
 }
 
 void check_target(const Target& target, const TensorEntry& entry) {
@@ -53,15 +66,27 @@ struct Reader::PieceRead {
 
 Reader::Reader(std::filesystem::path folder) : folder_(std::move(folder)) {
   const std::filesystem::path path = folder_ / kManifestName;
-  const InputFile file(path);
-  if (file.bytes() > kMaxManifestBytes) {
-    throw CheckpointError(fmt::format("'{}' is broken: {} bytes", path.string(), file.bytes()));
-  }
-  std::string text(static_cast<size_t>(file.bytes()), '\0');
-  file.read(text.data(), file.bytes(), 0);
-  bytes_read_ += file.bytes();
+  const std::string text = text_of(InputFile(path));
+  bytes_read_ += static_cast<int64_t>(text.size());
   manifest_ = Manifest::parse(text, path);
   for (size_t i = 0; i < manifest_.files.size(); ++i) open_file(i);
+  for (const IndexEntry& index : manifest_.indices) check_bytes(InputFile(folder_ / index.name), index.bytes);
+  has_index_.resize(manifest_.indices.size());
+}
+
+void Reader::load_index(size_t index) const {
+  const std::lock_guard lock(index_mutex_);
+  if (has_index_[index]) return;
+  const std::filesystem::path path = folder_ / manifest_.indices[index].name;
+  const std::string text = text_of(InputFile(path));
+  bytes_read_ += static_cast<int64_t>(text.size());
+  manifest_.take_index(index, text, path);
+  has_index_[index] = true;
+}
+
+const std::vector<Piece>& Reader::pieces_of(const TensorEntry& saved) const {
+  if (saved.index >= 0) load_index(static_cast<size_t>(saved.index));
+  return saved.pieces;
 }
 
 std::vector<std::string> Reader::names() const {
@@ -115,7 +140,7 @@ void Reader::add_reads(const Target& target, const TensorEntry& saved, char* to,
   const auto item = static_cast<int64_t>(c10::elementSize(saved.dtype));
   const int64_t begin = target.first_element;
   const int64_t end = begin + target.out.numel();
-  for (const Piece& piece : saved.pieces) {
+  for (const Piece& piece : pieces_of(saved)) {
     const int64_t from = std::max(begin, piece.first);
     const int64_t until = std::min(end, piece.first + piece.count);
     if (from >= until) continue;
@@ -131,10 +156,7 @@ void Reader::add_reads(const Target& target, const TensorEntry& saved, char* to,
 InputFile Reader::open_file(size_t index) const {
   const FileEntry& entry = manifest_.files[index];
   InputFile file(folder_ / entry.name);
-  if (file.bytes() != entry.bytes) {
-    throw CheckpointError(fmt::format("'{}' is cut or changed: {} bytes where its manifest says {}",
-                                      file.path().string(), file.bytes(), entry.bytes));
-  }
+  check_bytes(file, entry.bytes);
   return file;
 }
 
@@ -161,26 +183,31 @@ void Reader::read_piece(const PieceRead& read) const {
 }
 
 void Reader::verify(int threads) const {
-  // The headers first: they say that the pieces are all of the files.
-  for_each_index(manifest_.files.size(), threads, [&](size_t i) { check_header(i); });
+  for (size_t i = 0; i < manifest_.indices.size(); ++i) load_index(i);
+  if (!manifest_.indices.empty()) manifest_.check_pieces(folder_ / kManifestName);
   std::vector<PieceRead> pieces;
+  std::vector<std::vector<Extent>> extents(manifest_.files.size());
   for (const auto& [name, tensor] : manifest_.tensors) {
     const auto item = static_cast<int64_t>(c10::elementSize(tensor.dtype));
     for (const Piece& piece : tensor.pieces) {
+      const int64_t bytes = piece.count * item;
+      extents[static_cast<size_t>(piece.file)].emplace_back(piece.offset, piece.offset + bytes, tensor.dtype);
       pieces.push_back({.file = piece.file,
                         .offset = piece.offset,
-                        .bytes = piece.count * item,
+                        .bytes = bytes,
                         .checksum = &piece.checksum,
                         .name = &name});
     }
   }
+  // The headers first: they say that the pieces are all of the files.
+  for_each_index(manifest_.files.size(), threads, [&](size_t i) { check_header(i, std::move(extents[i])); });
   sort_by_place(pieces);
   for_each_index(pieces.size(), threads, [&](size_t i) { read_piece(pieces[i]); });
 }
 
 // What opens in Python is what we read: each piece is a tensor of the file, and the other
 // way round.
-void Reader::check_header(size_t index) const {
+void Reader::check_header(size_t index, std::vector<Extent> expected) const {
   const SafetensorsFile file(folder_ / manifest_.files[index].name);
   const SafetensorsHeader& header = file.header();
   const InputFile input = open_file(index);
@@ -189,18 +216,12 @@ void Reader::check_header(size_t index) const {
     throw CheckpointError(
         fmt::format("'{}' is damaged: its header is not what was saved (checksum)", file.path().string()));
   }
-  std::multiset<std::tuple<int64_t, int64_t, at::ScalarType>> stored;
+  std::vector<Extent> stored;
   for (const StoredTensor& tensor : header.tensors) {
-    stored.emplace(header.bytes + tensor.begin, header.bytes + tensor.end, tensor.dtype);
+    stored.emplace_back(header.bytes + tensor.begin, header.bytes + tensor.end, tensor.dtype);
   }
-  std::multiset<std::tuple<int64_t, int64_t, at::ScalarType>> expected;
-  for (const auto& [name, tensor] : manifest_.tensors) {
-    const auto item = static_cast<int64_t>(c10::elementSize(tensor.dtype));
-    for (const Piece& piece : tensor.pieces) {
-      if (piece.file != static_cast<int>(index)) continue;
-      expected.emplace(piece.offset, piece.offset + piece.count * item, tensor.dtype);
-    }
-  }
+  std::sort(stored.begin(), stored.end());
+  std::sort(expected.begin(), expected.end());
   if (stored != expected) {
     throw CheckpointError(
         fmt::format("'{}' does not hold the tensors that its manifest says", file.path().string()));

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "checkpoint/input_file.h"
@@ -30,16 +32,18 @@ struct Target {
 // name is not there or `out` does not fit.
 class Reader {
  public:
-  // Reads the manifest and compares the sizes of the files with it.
+  // Reads the manifest and compares the sizes of the files with it. Index files are read when
+  // a tensor of theirs is.
   explicit Reader(std::filesystem::path folder);
 
   const std::filesystem::path& folder() const { return folder_; }
+  // Of a divided manifest without the pieces.
   const Manifest& manifest() const { return manifest_; }
   const Json& metadata() const { return manifest_.metadata; }
   int64_t step() const { return manifest_.step; }
   std::vector<std::string> names() const;
   bool has(const std::string& name) const;
-  // ConfigError when there is no such tensor.
+  // ConfigError when there is no such tensor. Its pieces may be in an index file.
   const TensorEntry& entry(const std::string& name) const;
 
   // A new host tensor.
@@ -63,10 +67,16 @@ class Reader {
                  std::vector<PieceRead>& reads) const;
   static void sort_by_place(std::vector<PieceRead>& reads);
   void read_piece(const PieceRead& read) const;
-  void check_header(size_t index) const;
+  const std::vector<Piece>& pieces_of(const TensorEntry& saved) const;
+  void load_index(size_t index) const;
+  // A part of a file: where it begins, where it ends, and its dtype.
+  using Extent = std::tuple<int64_t, int64_t, at::ScalarType>;
+  void check_header(size_t index, std::vector<Extent> expected) const;
 
   std::filesystem::path folder_;
-  Manifest manifest_;
+  mutable Manifest manifest_;  // pieces come with their index
+  mutable std::mutex index_mutex_;
+  mutable std::vector<bool> has_index_;  // under index_mutex_: of manifest_.indices
   mutable std::atomic<int64_t> bytes_read_{0};
 };
 

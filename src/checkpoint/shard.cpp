@@ -35,7 +35,7 @@ void check_piece(const TensorPiece& piece) {
   if (!piece.data.defined()) refuse(piece, "it is undefined");
   if (piece.data.layout() != at::kStrided || piece.data.is_quantized())
     refuse(piece, "it is sparse or quantized");
-  if (piece.data.is_meta()) refuse(piece, "it is on the meta device and has no values");
+  if (piece.data.is_meta() && !piece.read) refuse(piece, "it is on the meta device and has no values");
   if (!dtype_name(piece.data.scalar_type())) {
     refuse(piece, fmt::format("the format knows no dtype {}", c10::toString(piece.data.scalar_type())));
   }
@@ -142,7 +142,7 @@ class ShardFile {
 };
 
 Piece write_piece(ShardFile& file, const TensorPiece& piece, int64_t offset) {
-  const at::Tensor host = on_host(piece.data);
+  const at::Tensor host = on_host(piece.content());
   return {.file = 0,
           .offset = offset,
           .first = piece.first_element,
@@ -181,6 +181,7 @@ ShardIndex write_shard(FileSystem& files, const std::filesystem::path& folder, i
   const std::string name = shard_name(shard, shard_count);
   ShardFile file(files, folder / name, options.sync);
   file.reserve(plan.file_bytes);
+  wait_for_devices(pieces);  // the threads below copy on streams of their own
   const auto header_bytes = static_cast<int64_t>(plan.header_bytes.size());
   ShardIndex index;
   index.file = {.name = name,

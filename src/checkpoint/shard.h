@@ -36,7 +36,8 @@ int64_t shard_bytes(const std::vector<TensorPiece>& pieces);
 
 // Writes one safetensors file into `folder`. A whole tensor is under its name and shape
 // there, a part under "name[first:end]" with one dimension. Tensors on a device are
-// copied to the host one by one; those in host memory are written from where they lie.
+// copied to the host one by one, and those in a file read; those in host memory are written from
+// where they lie.
 //
 // Throws ConfigError for a tensor that the format cannot hold, by name, before anything
 // is written; CheckpointError when writing fails.

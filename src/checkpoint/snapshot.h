@@ -4,6 +4,7 @@
 
 #include <lockstep/json.h>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,7 +27,15 @@ struct TensorPiece {
   at::Tensor data;             // shares memory with the caller's; not changed
   std::vector<int64_t> shape;  // of the whole tensor
   int64_t first_element = 0;
+  // Where it is set it gives the content, in host memory, and `data` tells shape and dtype alone:
+  // so a state in a file needs no memory for all of it. Called by several threads.
+  std::function<at::Tensor()> read = nullptr;
+
+  at::Tensor content() const { return read ? read() : data; }
 };
+
+// Waits for what the GPU still does for these tensors, on the current streams.
+void wait_for_devices(const std::vector<TensorPiece>& pieces);
 
 // All that one save holds. Two names that share memory are saved under each name, so
 // that a file opens in Python with every name in it.

@@ -61,7 +61,7 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
-Manifest make_manifest(const std::vector<ShardIndex>& shards, const Snapshot& snapshot) {
+Manifest make_manifest(std::vector<ShardIndex> shards, const Snapshot& snapshot) {
   Manifest manifest;
   manifest.step = snapshot.step;
   manifest.epoch = snapshot.epoch;
@@ -72,21 +72,22 @@ Manifest make_manifest(const std::vector<ShardIndex>& shards, const Snapshot& sn
   manifest.lockstep = kVersion;
   manifest.libtorch = TORCH_VERSION;
   manifest.metadata = snapshot.metadata;
-  for (const ShardIndex& shard : shards) {
+  for (ShardIndex& shard : shards) {
     const int file = static_cast<int>(manifest.files.size());
-    manifest.files.push_back(shard.file);
-    for (const auto& [name, tensor] : shard.tensors) {
+    manifest.files.push_back(std::move(shard.file));
+    for (auto& [name, tensor] : shard.tensors) {
       TensorEntry& entry =
           manifest.tensors.try_emplace(name, TensorEntry{tensor.dtype, tensor.shape, {}}).first->second;
       if (entry.dtype != tensor.dtype || entry.shape != tensor.shape) {
         throw ConfigError("checkpoint",
                           fmt::format("ranks saved '{}' with different dtypes or shapes", name));
       }
-      for (Piece piece : tensor.pieces) {
+      for (Piece& piece : tensor.pieces) {
         piece.file = file;
         entry.pieces.push_back(std::move(piece));
       }
     }
+    shard.tensors.clear();
   }
   for (auto& [name, tensor] : manifest.tensors) {
     std::stable_sort(tensor.pieces.begin(), tensor.pieces.end(), [](const Piece& a, const Piece& b) {
@@ -157,8 +158,8 @@ Draft Store::begin(int64_t step, int64_t bytes_needed) {
   return {files(), std::move(path), step};
 }
 
-Entry Store::publish(Draft draft, const std::vector<ShardIndex>& shards, const Snapshot& snapshot) {
-  Manifest manifest = make_manifest(shards, snapshot);
+Entry Store::publish(Draft draft, std::vector<ShardIndex> shards, const Snapshot& snapshot) {
+  Manifest manifest = make_manifest(std::move(shards), snapshot);
   const std::vector<Entry> before = list();
   for (const Entry& entry : before) manifest.sequence = std::max(manifest.sequence, entry.sequence + 1);
   write_manifest(draft.folder(), manifest);
@@ -176,15 +177,28 @@ Entry Store::publish(Draft draft, const std::vector<ShardIndex>& shards, const S
           .time = manifest.time};
 }
 
-void Store::write_manifest(const std::filesystem::path& folder, const Manifest& manifest) {
+void Store::write_manifest(const std::filesystem::path& folder, Manifest& manifest) {
   const std::filesystem::path path = folder / kManifestName;
+  if (manifest.piece_count() > options_.manifest.whole_pieces) {
+    manifest.check_pieces(path);  // ranks that together saved too little or too much
+    const std::vector<std::string> texts = manifest.divide(options_.manifest.index_pieces);
+    for (size_t i = 0; i < texts.size(); ++i) write_text(folder / manifest.indices[i].name, texts[i]);
+  }
   const std::string text = manifest.to_text();
-  Manifest::parse(text, path);  // ranks that together saved too little or too much
+  Manifest::parse(text, path);  // the same where it is not divided, and that it can be read
+  write_text(path, text);
+  if (options_.sync) files().sync_folder(folder);
+}
+
+void Store::write_text(const std::filesystem::path& path, const std::string& text) {
+  if (const auto bytes = static_cast<int64_t>(text.size()); bytes > options_.manifest.max_bytes) {
+    throw CheckpointError(fmt::format(
+        "'{}' would have {} bytes, and more than {} are not read: save fewer tensors, or less metadata",
+        path.string(), bytes, options_.manifest.max_bytes));
+  }
   const base::UniqueFd fd = files().create(path);
   write_all(files(), fd.get(), text.data(), text.size(), 0, path);
-  if (!options_.sync) return;
-  files().sync(fd.get(), path);
-  files().sync_folder(folder);
+  if (options_.sync) files().sync(fd.get(), path);
 }
 
 void Store::move_into_place(const std::filesystem::path& from, const std::string& name) {

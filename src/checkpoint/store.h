@@ -18,6 +18,7 @@ namespace lockstep::checkpoint {
 struct StoreOptions {
   RotationRule rotation;
   bool sync = true;  // fsync before publishing; without it a power loss may take what is new
+  ManifestLimits manifest = {};
   // Must outlive the store. nullptr: the machine's own.
   FileSystem* files = nullptr;
 };
@@ -66,7 +67,7 @@ class Store {
   // draft.folder(), publish on rank 0 with the indices of all. `bytes_needed` of all
   // ranks is compared with the free space. `snapshot.pieces` is not used by publish.
   Draft begin(int64_t step, int64_t bytes_needed);
-  Entry publish(Draft draft, const std::vector<ShardIndex>& shards, const Snapshot& snapshot);
+  Entry publish(Draft draft, std::vector<ShardIndex> shards, const Snapshot& snapshot);
 
   std::vector<Entry> list() const { return checkpoint::list(folder_); }
   std::optional<Entry> newest_valid(Check check = Check::kChecksums) const {
@@ -79,7 +80,8 @@ class Store {
   FileSystem& files() const { return *options_.files; }
   void check_space(int64_t bytes_needed) const;
   void remove_leftovers();
-  void write_manifest(const std::filesystem::path& folder, const Manifest& manifest);
+  void write_manifest(const std::filesystem::path& folder, Manifest& manifest);
+  void write_text(const std::filesystem::path& path, const std::string& text);
   void move_into_place(const std::filesystem::path& from, const std::string& name);
   void tidy_up(const std::string& name);
   void remove_checkpoints(const std::vector<std::filesystem::path>& paths);

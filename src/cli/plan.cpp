@@ -22,6 +22,7 @@ struct PlanOptions {
   plan::ModelChoice choice;
   std::vector<int> stages = {0, 1, 2, 3};
   std::string memory;
+  std::string autocast;
   int64_t persistence_threshold = ShardedOptions().persistence_threshold;
   int64_t bucket_bytes = ShardedOptions().bucket_cap_bytes;
   bool activations = true;
@@ -39,6 +40,13 @@ std::optional<int64_t> activations_of(const plan::PlannedModel& model, const Pla
 
 int print_plan(const PlanOptions& options) {
   plan::Answer answer;
+  if (!options.autocast.empty() && options.choice.precision != "fp32") {
+    throw ConfigError(
+        "plan",
+        fmt::format("--autocast {} is for parameters in fp32, and --precision is {}: give one of the two",
+                    options.autocast, options.choice.precision));
+  }
+  answer.autocast = options.autocast;
   if (!options.memory.empty()) answer.memory_bytes = plan::parse_bytes(options.memory);
   const plan::PlannedModel model = plan::planned_model(options.choice);
   if (options.activation_checkpointing) set_activation_checkpointing(*model.module);
@@ -55,6 +63,9 @@ int print_plan(const PlanOptions& options) {
     sharded.stage = stage;
     sharded.persistence_threshold = options.persistence_threshold;
     sharded.bucket_cap_bytes = options.bucket_bytes;
+    if (!options.autocast.empty()) {
+      sharded.autocast_dtype = options.autocast == "bf16" ? at::kBFloat16 : at::kHalf;
+    }
     answer.stages.push_back({stage, plan_zero(*model.module, *model.optimizer, answer.world, sharded)});
   }
   if (answer.stages.front().plan.elements == 0) {
@@ -85,6 +96,9 @@ void add_plan(CLI::App& app, int* status) {
   command->add_option("--precision", options->choice.precision, "of parameters and gradients")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
+  command
+      ->add_option("--autocast", options->autocast, "what operations compute in, beside parameters in fp32")
+      ->check(CLI::IsMember({"bf16", "fp16"}));
   command->add_option("--batch", options->choice.batch_size, "samples of each rank")
       ->check(CLI::PositiveNumber);
   command->add_option("--optimizer", options->choice.optimizer, "default: the recipe's; adam for a file")

@@ -35,6 +35,10 @@ Communicator make_host_group(const Communicator& group);
 // returned: call it after reading a result on the host. Costs nothing on the CPU.
 void throw_if_failed(const Communicator& group, std::string_view operation);
 
+// all_gather_bytes for the root alone: what all ranks have is in the memory of one. Empty
+// elsewhere. Collective.
+std::vector<std::string> gather_bytes(const Communicator& group, const std::string& bytes, int root);
+
 // Communicator::connect, with TransportRequest's host_identity.
 Communicator connect_job(const RankMap& map, const CommunicatorOptions& options,
                          const std::string& host_identity);

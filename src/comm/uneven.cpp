@@ -117,4 +117,21 @@ std::vector<std::string> Communicator::all_gather_bytes(const std::string& bytes
   return result;
 }
 
+std::vector<std::string> comm::gather_bytes(const Communicator& group, const std::string& bytes, int root) {
+  const at::Device device = group.impl()->device();
+  const at::Tensor lengths = at::empty({group.size()}, at::TensorOptions(at::kLong).device(device));
+  group.all_gather(lengths, at::full({1}, static_cast<int64_t>(bytes.size()), lengths.options())).wait();
+  const int64_t longest = lengths.max().item<int64_t>();
+  at::Tensor padded = at::zeros({longest}, at::TensorOptions(at::kByte).device(device));
+  padded.narrow(0, 0, static_cast<int64_t>(bytes.size())).copy_(byte_tensor(bytes));
+  at::Tensor gathered;
+  if (group.rank() == root) gathered = at::empty({longest * group.size()}, padded.options());
+  group.gather(gathered, padded, root).wait();
+  std::vector<std::string> result;
+  for (int rank = 0; rank < group.size() && group.rank() == root; ++rank) {
+    result.push_back(text_of(gathered.narrow(0, rank * longest, lengths[rank].item<int64_t>())));
+  }
+  return result;
+}
+
 }  // namespace lockstep

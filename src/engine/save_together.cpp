@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "checkpoint/error.h"
+#include "comm/communicator_impl.h"
 #include "engine/rank_outcome.h"
 
 namespace lockstep::engine {
@@ -42,14 +43,22 @@ checkpoint::Entry save_together(const Communicator& group, checkpoint::Store* st
                                          draft.emplace(store->begin(snapshot.step, bytes));
                                          return Json(draft->folder().string());
                                        }).get<std::string>();
-  const auto indices = from_all_ranks(group, [&] {
-    return checkpoint::write_shard(files, folder, group.rank(), group.size(), snapshot.pieces).to_json();
+  std::string own_index;
+  from_all_ranks(group, [&] {
+    own_index =
+        checkpoint::write_shard(files, folder, group.rank(), group.size(), snapshot.pieces).to_json().dump();
+    return Json(nullptr);
   });
+  // To rank 0 alone: with a thousand ranks the indices are hundreds of megabytes.
+  std::vector<std::string> indices = comm::gather_bytes(group, own_index, 0);
   checkpoint::Entry entry;
   from_main_rank(group, [&] {
     std::vector<checkpoint::ShardIndex> shards;
-    for (const Json& index : indices) shards.push_back(checkpoint::ShardIndex::from_json(index));
-    entry = store->publish(std::move(*draft), shards, snapshot);
+    for (std::string& index : indices) {
+      shards.push_back(checkpoint::ShardIndex::from_json(Json::parse(index)));
+      index = {};
+    }
+    entry = store->publish(std::move(*draft), std::move(shards), snapshot);
     return Json(nullptr);
   });
   return entry;

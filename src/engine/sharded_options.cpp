@@ -81,6 +81,7 @@ ShardedOptions sharded_options(const DeepSpeedConfig& config) {
   options.divide_after_sum = config.zero.stage == 0 && !config.prescale_gradients && !options.sum_gradients;
   options.allow_untested_optimizer = config.zero_allow_untested_optimizer;
   set_offload(config, options);
+  options.autocast_dtype = autocast_dtype(config, c10::DeviceType::CPU);  // both have 16 bit
   return options;
 }
 

@@ -20,7 +20,9 @@ using checkpoint::TensorPiece;
 using Part = ShardedModel::Part;
 
 TensorPiece piece_of(std::string name, const Part& part) {
-  return TensorPiece::part(std::move(name), part.data, part.shape, part.first);
+  TensorPiece piece = TensorPiece::part(std::move(name), part.data, part.shape, part.first);
+  piece.read = part.read;
+  return piece;
 }
 
 // By the tensors of the module: tied weights have several names there.
@@ -36,15 +38,30 @@ std::map<std::string, std::vector<Part>> by_name(const std::vector<Part>& parts)
   return result;
 }
 
+// What a tensor is read into: another one where the file has it in another floating-point
+// dtype. So have an optimizer's state that was not divided, 16 bit beside weights of 16 bit, and
+// DeepSpeed's files, which leave buffers as they are.
+at::Tensor place_for(const Reader& reader, const std::string& name_in_file, const at::Tensor& tensor) {
+  if (!tensor.is_floating_point() || !reader.has(name_in_file)) return tensor;
+  const c10::ScalarType dtype = reader.entry(name_in_file).dtype;
+  if (!c10::isFloatingType(dtype) || dtype == tensor.scalar_type()) return tensor;
+  return at::empty(tensor.sizes(), tensor.options().dtype(dtype).requires_grad(false));
+}
+
 // `name_in_file` is given a part's name.
 template <typename NameInFile>
 ShardedModel::ReadParts reader_of(const Reader& reader, NameInFile name_in_file) {
   return [&reader, name_in_file](const std::vector<Part>& parts) {
     std::vector<Target> targets;
     for (const Part& part : parts) {
-      targets.push_back({.name = name_in_file(part.name), .out = part.data, .first_element = part.first});
+      const std::string name = name_in_file(part.name);
+      targets.push_back(
+          {.name = name, .out = place_for(reader, name, part.data), .first_element = part.first});
     }
     reader.read(targets);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (!targets[i].out.is_same(parts[i].data)) parts[i].data.copy_(targets[i].out);
+    }
   };
 }
 
@@ -53,15 +70,6 @@ auto under(std::string_view section) {
 }
 
 std::string master_name(const std::string& name) { return std::string(interop::kMasterPrefix) + name; }
-
-// What a buffer is read into: another tensor where the file has it in another floating-point
-// dtype, as DeepSpeed's have, which leave buffers as they are beside weights of 16 bit.
-at::Tensor place_of_buffer(const Reader& reader, const std::string& name, const at::Tensor& buffer) {
-  const std::string saved = std::string(interop::kModelPrefix) + name;
-  if (!buffer.is_floating_point() || !reader.has(saved)) return buffer;
-  const c10::ScalarType dtype = reader.entry(saved).dtype;
-  return c10::isFloatingType(dtype) ? buffer.to(dtype) : buffer;  // itself where it is the same
-}
 
 }  // namespace
 
@@ -85,7 +93,7 @@ void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const Sharde
     if (name != parameter->second) tied.emplace(parameter->second, name);
   }
   if (sharded.has_masters()) {
-    for (const Part& part : sharded.master_parts()) {
+    for (const Part& part : sharded.master_parts(ShardedModel::Content::kLater)) {
       snapshot.pieces.push_back(piece_of(master_name(part.name), part));
       // As the weight, under each of its names: whoever reads masters need not know what is tied.
       const auto [first, last] = tied.equal_range(part.name);
@@ -94,7 +102,7 @@ void add_parts(Snapshot& snapshot, const torch::nn::Module& module, const Sharde
       }
     }
   }
-  const ShardedModel::OptimizerParts optimizer = sharded.optimizer_parts();
+  const ShardedModel::OptimizerParts optimizer = sharded.optimizer_parts(ShardedModel::Content::kLater);
   for (const Part& part : optimizer.parts) {
     snapshot.pieces.push_back(piece_of(name_under("optimizer", part.name), part));
   }
@@ -114,7 +122,7 @@ void restore_weight_parts(const Reader& reader, const torch::nn::Module& module,
     const auto shape = parameter == names.end() ? shapes.end() : shapes.find(parameter->second);
     own.emplace_back(name, tensor);
     if (parameter == names.end()) {
-      own.back().second = place_of_buffer(reader, name, tensor);
+      own.back().second = place_for(reader, std::string(interop::kModelPrefix) + name, tensor);
       converted.emplace_back(tensor, own.back().second);
     }
     if (shape == shapes.end()) continue;

@@ -15,7 +15,8 @@ namespace lockstep::engine {
 
 // What this rank has of a divided model, its masters and its optimizer: its parts under the
 // names that a whole model's snapshot has, so that each can be read as the other. What is
-// not divided (buffers, frozen parameters, at stage 0 all) is rank 0's.
+// not divided (buffers, frozen parameters, at stage 0 all) is rank 0's. What offload keeps in a
+// file is read when it is written: before the model's next step.
 void add_parts(checkpoint::Snapshot& snapshot, const torch::nn::Module& module, const ShardedModel& sharded,
                bool is_main);
 

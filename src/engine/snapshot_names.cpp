@@ -37,9 +37,10 @@ SavedWeights saved_weights(const checkpoint::Reader& reader) {
   for (const std::string& name : reader.names()) {
     if (!name.starts_with(interop::kModelPrefix)) continue;
     const checkpoint::TensorEntry& entry = reader.entry(name);
-    // Never read nor written: address space alone.
-    saved.tensors.emplace_back(name.substr(interop::kModelPrefix.size()),
-                               torch::empty(entry.shape, entry.dtype));
+    // Without memory: with deterministic algorithms LibTorch would fill it.
+    saved.tensors.emplace_back(
+        name.substr(interop::kModelPrefix.size()),
+        torch::empty(entry.shape, torch::TensorOptions(torch::kMeta).dtype(entry.dtype)));
     saved.name_in_file[saved.tensors.back().second.unsafeGetTensorImpl()] = name;
   }
   return saved;

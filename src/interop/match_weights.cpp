@@ -20,8 +20,11 @@ constexpr size_t kMaxLines = 20;
 // Tensors with equal places are the same elements.
 using Place = std::tuple<const void*, std::vector<int64_t>, std::vector<int64_t>>;
 
+// Stand-ins on the meta device have no address: each has a storage of its own.
 Place place_of(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr(), tensor.sizes().vec(), tensor.strides().vec()};
+  const void* const where =
+      tensor.is_meta() ? tensor.storage().unsafeGetStorageImpl() : tensor.const_data_ptr();
+  return {where, tensor.sizes().vec(), tensor.strides().vec()};
 }
 
 std::string describe(const at::Tensor& tensor) {

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "base/check.h"
 #include "optim/adam_lbfgs_optimizer.h"
 #include "optim/optimizer_fields.h"
 #include "optim/optimizer_kinds.h"
@@ -245,6 +246,19 @@ Commit prepare_archive(Optimizer& optimizer, const Json& values, optim::TensorPo
 }
 
 }  // namespace
+
+void optim::load_state_of(Optimizer& optimizer, const at::Tensor& parameter, const std::string& name,
+                          const Json& values, const NamedTensors& tensors) {
+  TensorPool pool(tensors.begin(), tensors.end());
+  const bool is_known = visit_kind(optimizer, [&](const auto& kind) {
+    using State = typename std::decay_t<decltype(kind)>::State;
+    auto state = std::make_unique<State>();
+    FieldReader reader(values, pool, name, parameter, /*allow_scalars=*/false);
+    read_saved("the optimizer", [&] { for_each_state(*state, reader); });
+    optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
+  });
+  base::check(is_known, "the fields of an optimizer's state are not known");
+}
 
 std::string optimizer_class(const Optimizer& optimizer) {
   std::string name;

@@ -6,6 +6,16 @@
 #include <algorithm>
 
 namespace lockstep::optim {
+namespace {
+
+// A divided optimizer keeps float32 beside parameters of 16 bit, a whole one 16 bit: each goes on
+// from the other's state.
+bool converts(c10::ScalarType from, c10::ScalarType to) {
+  const auto is_16bit = [](c10::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; };
+  return from == to || (from == at::kFloat && is_16bit(to)) || (is_16bit(from) && to == at::kFloat);
+}
+
+}  // namespace
 
 void FieldWriter::operator()(const char* name, const at::Tensor& tensor) {
   if (!tensor.defined()) return;
@@ -28,7 +38,8 @@ at::Tensor FieldReader::take(const std::string& name) {
   }
   const at::Tensor tensor = found->second;
   const bool scalar = allow_scalars_ && tensor.dim() == 0;
-  if (!scalar && (tensor.sizes() != like_.sizes() || tensor.scalar_type() != like_.scalar_type())) {
+  const bool fits = tensor.sizes() == like_.sizes() && converts(tensor.scalar_type(), like_.scalar_type());
+  if (!scalar && !fits) {
     throw ConfigError(
         "optim",
         fmt::format(

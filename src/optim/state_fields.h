@@ -55,8 +55,9 @@ class FieldWriter {
 // Saved tensors by name; each may be taken once.
 using TensorPool = std::map<std::string, at::Tensor>;
 
-// Puts the fields together again. Tensors are copies on the device of `like`. ConfigError:
-// a tensor is missing, or is neither a scalar nor of like's shape and dtype.
+// Puts the fields together again. Tensors are copies on the device and in the dtype of `like`:
+// float32 and 16 bit become each other. ConfigError: a tensor is missing, or is neither a scalar
+// nor of like's shape and dtype.
 class FieldReader {
  public:
   FieldReader(const Json& values, TensorPool& pool, std::string prefix, at::Tensor like, bool allow_scalars)
@@ -82,5 +83,11 @@ class FieldReader {
   at::Tensor like_;
   bool allow_scalars_;
 };
+
+// Gives one parameter its saved state, without a look at the others: `values`, and the tensors
+// "NAME/FIELD". The optimizer is of a class that is known here. ConfigError as FieldReader, and the
+// optimizer is unchanged then.
+void load_state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, const std::string& name,
+                   const Json& values, const NamedTensors& tensors);
 
 }  // namespace lockstep::optim

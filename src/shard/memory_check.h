@@ -19,4 +19,8 @@ ZeroPlan plan_states(torch::nn::Module& module, torch::optim::Optimizer& optimiz
 void require_memory(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                     const Communicator& communicator, const ShardedOptions& options, bool masters = true);
 
+// ConfigError: parameters are divided so that no rank holds all of them (stage 3), and under autocast
+// graphs would keep a 16-bit copy of all of them on every rank from forward to backward.
+void require_no_casts(torch::nn::Module& module, const ShardedOptions& options);
+
 }  // namespace lockstep::shard

@@ -140,15 +140,21 @@ void NvmeStates::discard(size_t bucket) {
   buffer->bucket.reset();
 }
 
-at::Tensor NvmeStates::copy_of(size_t bucket, const at::Tensor& tensor) {
+at::Tensor NvmeStates::copy_of(size_t bucket, const at::Tensor& tensor, int64_t first, int64_t count) {
   const Bucket& own = buckets_[bucket];
   const auto found = std::find_if(own.tensors.begin(), own.tensors.end(),
                                   [&](const at::Tensor& other) { return other.is_same(tensor); });
   base::check(found != own.tensors.end(), "a tensor is asked for that is not stored");
-  const at::Tensor bytes = aligned_bytes(own.stride_bytes);
-  const int64_t offset = own.offset + own.stride_bytes * (found - own.tensors.begin());
-  file_->wait(file_->read(bytes.mutable_data_ptr(), offset, own.stride_bytes));
-  return bytes.narrow(0, 0, static_cast<int64_t>(tensor.nbytes())).view(tensor.scalar_type());
+  const auto item = static_cast<int64_t>(tensor.element_size());
+  const int64_t begin = first * item / kBlock * kBlock;
+  const int64_t blocks = whole_blocks((first + count) * item) - begin;
+  const at::Tensor bytes = aligned_bytes(blocks);
+  const int64_t offset = own.offset + own.stride_bytes * (found - own.tensors.begin()) + begin;
+  {
+    const std::lock_guard lock(copy_mutex_);
+    file_->wait(file_->read(bytes.mutable_data_ptr(), offset, blocks));
+  }
+  return bytes.narrow(0, first * item - begin, count * item).view(tensor.scalar_type());
 }
 
 void NvmeStates::settle() {

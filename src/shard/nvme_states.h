@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -35,8 +36,9 @@ class NvmeStates {
   // Takes the memory away; what was written is lost.
   void discard(size_t bucket);
 
-  // What is stored of one of the bucket's tensors, in memory of its own.
-  at::Tensor copy_of(size_t bucket, const at::Tensor& tensor);
+  // What is stored of one of the bucket's tensors, elements [first, first + count), in memory of
+  // its own. Several threads may ask at a time, if none calls anything else.
+  at::Tensor copy_of(size_t bucket, const at::Tensor& tensor, int64_t first, int64_t count);
 
   // Waits for all writes.
   void settle();
@@ -68,7 +70,8 @@ class NvmeStates {
   std::vector<Bucket> buckets_;
   std::vector<Buffer> buffers_;
   std::vector<base::AsyncFile::Ticket> writes_;  // that nobody has waited for
-  std::unique_ptr<base::AsyncFile> file_;        // the last: its thread uses the buffers
+  std::mutex copy_mutex_;
+  std::unique_ptr<base::AsyncFile> file_;  // the last: its thread uses the buffers
 };
 
 }  // namespace lockstep::shard

@@ -65,13 +65,13 @@ void PartOptimizer::change(size_t index, const std::function<void()>& body) {
   if (states_) put_back(index);
 }
 
-at::Tensor PartOptimizer::readable(size_t index, const at::Tensor& tensor) const {
-  return states_ ? states_->copy_of(index, tensor) : tensor;
+at::Tensor PartOptimizer::readable(size_t index, const at::Tensor& tensor, int64_t first,
+                                   int64_t count) const {
+  return states_ ? states_->copy_of(index, tensor, first, count) : tensor.narrow(0, first, count);
 }
 
-void PartOptimizer::take_state() {
-  if (!states_) return;
-  for (size_t i = 0; i < buckets_.size(); ++i) put_back(i);
+void PartOptimizer::take_state(size_t index) {
+  if (states_) put_back(index);
 }
 
 int64_t PartOptimizer::buffer_bytes() const {

@@ -40,10 +40,13 @@ class PartOptimizer {
 
   // Runs `body`, which may change the bucket's master.
   void change(size_t index, const std::function<void()>& body);
-  // A master or state of this bucket that can be read: the tensor itself, or a copy.
-  at::Tensor readable(size_t index, const at::Tensor& tensor) const;
-  // After somebody gave the optimizer another state.
-  void take_state();
+  // Whether masters and states are in memory, where everybody can read them.
+  bool is_in_memory() const { return states_ == nullptr; }
+  // Elements of a master or state of this bucket that can be read: of the tensor itself, or a
+  // copy. Several threads may ask at a time, if none calls anything else.
+  at::Tensor readable(size_t index, const at::Tensor& tensor, int64_t first, int64_t count) const;
+  // After somebody gave the optimizer another state of this bucket.
+  void take_state(size_t index);
 
   int64_t buffer_bytes() const;  // in host memory
 

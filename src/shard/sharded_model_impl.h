@@ -3,6 +3,7 @@
 #include <lockstep/data_parallel.h>
 #include <lockstep/sharded_model.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,10 +37,10 @@ struct ShardedModel::Impl {
   void make_sync();
   void attach_units();
   PendingReduction reduce(const GradientBucket& bucket);
-  // What this rank owns of the parameters, out of a flat tensor for each bucket.
-  std::vector<Part> parts_of(const std::vector<at::Tensor>& flat) const;
-  void add_parts_of(size_t bucket, const at::Tensor& flat, std::vector<Part>& parts) const;
-  std::vector<at::Tensor> readable_masters() const;
+  // Adds what this rank owns of the parameters of one bucket; `set` is given each without content,
+  // and where it lies in the bucket's part.
+  using SetContent = std::function<void(Part& part, int64_t offset, int64_t count)>;
+  void add_parts(size_t bucket, const SetContent& set, std::vector<Part>& parts) const;
   shard::StateView state_view() const { return {optimizer, buckets, items, place, group_names, *updates}; }
 
   const std::shared_ptr<torch::nn::Module> module;

@@ -16,28 +16,25 @@ namespace lockstep {
 using shard::NamedParameter;
 using shard::ShardedBucket;
 
-std::vector<ShardedModel::Part> ShardedModel::Impl::parts_of(const std::vector<at::Tensor>& flat) const {
-  std::vector<Part> parts;
-  for (size_t i = 0; i < buckets.size(); ++i) add_parts_of(i, flat[i], parts);
-  return parts;
+namespace {
+
+// The content of parts of a flat tensor.
+auto within(const at::Tensor& flat) {
+  return [&flat](ShardedModel::Part& part, int64_t offset, int64_t count) {
+    part.data = flat.narrow(0, offset, count);
+  };
 }
 
-void ShardedModel::Impl::add_parts_of(size_t index, const at::Tensor& flat, std::vector<Part>& parts) const {
+}  // namespace
+
+void ShardedModel::Impl::add_parts(size_t index, const SetContent& set, std::vector<Part>& parts) const {
   const ShardedBucket& bucket = buckets[index];
   for (const shard::OwnedRange& range :
        shard::owned_ranges(bucket.layout(), items, place.ranks, place.rank)) {
     const NamedParameter& parameter = bucket.parameters()[range.slot];
-    parts.push_back({parameter.name, bucket.shape(range.slot).vec(), range.first,
-                     flat.narrow(0, range.offset, range.count)});
+    parts.push_back({parameter.name, bucket.shape(range.slot).vec(), range.first, {}});
+    set(parts.back(), range.offset, range.count);
   }
-}
-
-std::vector<at::Tensor> ShardedModel::Impl::readable_masters() const {
-  std::vector<at::Tensor> masters;
-  for (size_t i = 0; i < buckets.size(); ++i) {
-    masters.push_back(updates->readable(i, buckets[i].master()));
-  }
-  return masters;
 }
 
 ShardedModel::Memory ShardedModel::memory() const {
@@ -65,19 +62,30 @@ ShardedModel::Memory ShardedModel::memory() const {
 std::vector<ShardedModel::Part> ShardedModel::gradient_parts() const {
   std::vector<Part> parts;
   for (size_t i = 0; i < impl_->buckets.size(); ++i) {
-    if (impl_->gradients->has(i)) impl_->add_parts_of(i, impl_->gradients->of(i), parts);
+    if (!impl_->gradients->has(i)) continue;
+    const at::Tensor flat = impl_->gradients->of(i);
+    impl_->add_parts(i, within(flat), parts);
   }
   return parts;
 }
 
 std::vector<ShardedModel::Part> ShardedModel::parameter_parts() const {
-  std::vector<at::Tensor> flat;
-  for (const ShardedBucket& bucket : impl_->buckets) flat.push_back(bucket.part());
-  return impl_->parts_of(flat);
+  std::vector<Part> parts;
+  for (size_t i = 0; i < impl_->buckets.size(); ++i) {
+    impl_->add_parts(i, within(impl_->buckets[i].part()), parts);
+  }
+  return parts;
 }
 
-std::vector<ShardedModel::Part> ShardedModel::master_parts() const {
-  return impl_->parts_of(impl_->readable_masters());
+std::vector<ShardedModel::Part> ShardedModel::master_parts(Content content) const {
+  std::vector<Part> parts;
+  for (size_t i = 0; i < impl_->buckets.size(); ++i) {
+    const auto set = [&](Part& part, int64_t offset, int64_t count) {
+      shard::set_content(part, *impl_->updates, i, impl_->buckets[i].master(), offset, count, content);
+    };
+    impl_->add_parts(i, set, parts);
+  }
+  return parts;
 }
 
 std::map<std::string, std::vector<int64_t>> ShardedModel::shapes() const {
@@ -114,20 +122,20 @@ void ShardedModel::load_parameters(const ReadParts& read, const ReadParts& read_
   for (size_t i = 0; i < impl_->buckets.size(); ++i) {
     change(i, [&] { impl_->buckets[i].adopt_part(); });
   }
-  if (read_masters && has_masters()) {
-    const std::vector<at::Tensor> masters = impl_->readable_masters();
-    fill(impl_->parts_of(masters), read_masters);
-    for (size_t i = 0; i < masters.size(); ++i) {
-      const at::Tensor& own = impl_->buckets[i].master();
-      if (!own.is_same(masters[i])) change(i, [&] { own.copy_(masters[i]); });
-    }
+  // One after the other: those in a file are in memory one at a time.
+  for (size_t i = 0; read_masters && has_masters() && i < impl_->buckets.size(); ++i) {
+    change(i, [&] {
+      std::vector<Part> parts;
+      impl_->add_parts(i, within(impl_->buckets[i].master()), parts);
+      fill(parts, read_masters);
+    });
   }
   for (size_t i = 0; i < impl_->buckets.size(); ++i) impl_->gatherer->publish(i);
   finish_step();
 }
 
-ShardedModel::OptimizerParts ShardedModel::optimizer_parts() const {
-  return shard::save_state(impl_->state_view());
+ShardedModel::OptimizerParts ShardedModel::optimizer_parts(Content content) const {
+  return shard::save_state(impl_->state_view(), content);
 }
 
 void ShardedModel::load_optimizer(const std::string& values, const ReadParts& read) {

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/log.h"
+#include "optim/state_fields.h"
 #include "shard/shard_plan.h"
 
 namespace lockstep::shard {
@@ -91,9 +92,36 @@ void add_bucket(const StateView& view, const ShardedBucket& bucket, const std::s
   }
 }
 
+// States that live in a file are in memory one bucket at a time.
+void load_one_by_one(const StateView& view, const Json& saved, const ShardedModel::ReadParts& read) {
+  for (size_t i = 0; i < view.buckets.size(); ++i) {
+    const ShardedBucket& bucket = view.buckets[i];
+    const Json state = common_state(bucket, saved);
+    if (!state.is_null()) {
+      NamedTensors tensors;
+      std::vector<ShardedModel::Part> wanted;
+      const std::string name = std::to_string(i);
+      add_bucket(view, bucket, name, state, saved, tensors, wanted);
+      read(wanted);
+      optim::load_state_of(view.optimizer, bucket.master(), name, state, tensors);
+    }
+    view.home.take_state(i);
+  }
+}
+
 }  // namespace
 
-ShardedModel::OptimizerParts save_state(const StateView& view) {
+void set_content(ShardedModel::Part& part, const PartOptimizer& home, size_t bucket, const at::Tensor& tensor,
+                 int64_t offset, int64_t count, ShardedModel::Content content) {
+  if (content == ShardedModel::Content::kNow || home.is_in_memory()) {
+    part.data = home.readable(bucket, tensor, offset, count);
+    return;
+  }
+  part.data = at::empty({count}, at::TensorOptions(at::kMeta).dtype(tensor.scalar_type()));
+  part.read = [&home, bucket, tensor, offset, count] { return home.readable(bucket, tensor, offset, count); };
+}
+
+ShardedModel::OptimizerParts save_state(const StateView& view, ShardedModel::Content content) {
   const OptimizerState own = optimizer_state(view.optimizer, named_masters(view.buckets));
   Json values = Json::parse(own.values);
   ShardedModel::OptimizerParts result;
@@ -107,11 +135,11 @@ ShardedModel::OptimizerParts save_state(const StateView& view) {
     const size_t slash = name.find('/');
     const size_t index = std::stoul(name.substr(0, slash));
     const ShardedBucket& bucket = view.buckets[index];
-    const at::Tensor readable = view.home.readable(index, tensor);
     for (const OwnedRange& range : ranges_of(view, bucket)) {
       const NamedParameter& parameter = bucket.parameters()[range.slot];
-      result.parts.push_back({parameter.name + name.substr(slash), bucket.shape(range.slot).vec(),
-                              range.first, readable.narrow(0, range.offset, range.count)});
+      ShardedModel::Part& part = result.parts.emplace_back(ShardedModel::Part{
+          parameter.name + name.substr(slash), bucket.shape(range.slot).vec(), range.first, {}});
+      set_content(part, view.home, index, tensor, range.offset, range.count, content);
     }
   }
   values["state"] = std::move(states);
@@ -131,6 +159,11 @@ void load_state(const StateView& view, const std::string& values, const ShardedM
   }
   own["class"] = saved.at("class");
   own["state"] = Json::object();
+  if (!view.home.is_in_memory()) {
+    load_optimizer_state(view.optimizer, named_masters(view.buckets), {{}, own.dump()});
+    load_one_by_one(view, saved.at("state"), read);
+    return;
+  }
   NamedTensors tensors;
   std::vector<ShardedModel::Part> wanted;
   for (size_t i = 0; i < view.buckets.size(); ++i) {
@@ -143,7 +176,6 @@ void load_state(const StateView& view, const std::string& values, const ShardedM
   }
   read(wanted);
   load_optimizer_state(view.optimizer, named_masters(view.buckets), {std::move(tensors), own.dump()});
-  view.home.take_state();
 }
 
 }  // namespace lockstep::shard

@@ -24,10 +24,14 @@ struct StateView {
   PartOptimizer& home;
 };
 
-ShardedModel::OptimizerParts save_state(const StateView& view);
+// A part of a bucket's master or state, elements [offset, offset + count) of this rank's.
+void set_content(ShardedModel::Part& part, const PartOptimizer& home, size_t bucket, const at::Tensor& tensor,
+                 int64_t offset, int64_t count, ShardedModel::Content content);
+
+ShardedModel::OptimizerParts save_state(const StateView& view, ShardedModel::Content content);
 
 // ConfigError: another class, other groups, or parameters of one bucket that were updated
-// differently often; the optimizer is unchanged then.
+// differently often; the optimizer is unchanged then, unless its state is in a file.
 void load_state(const StateView& view, const std::string& values, const ShardedModel::ReadParts& read);
 
 }  // namespace lockstep::shard

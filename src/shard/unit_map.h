@@ -23,6 +23,8 @@ class UnitMap {
   const std::vector<Unit*>& units() const { return units_; }
   // The unit around unit i + 1, at its first place in the module; 0: none.
   const std::vector<size_t>& parents() const { return parents_; }
+  // Whether this unit computes its activations again in backward.
+  bool recomputes(size_t unit) const { return unit > 0 && units_[unit - 1]->checkpoints(); }
   size_t of(const at::Tensor& parameter) const { return owner_.at(parameter.unsafeGetTensorImpl()); }
 
  private:

@@ -4,6 +4,8 @@
 #include <lockstep/zero_plan.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "shard/buffer_plan.h"
 #include "shard/checked_options.h"
 #include "shard/memory_check.h"
@@ -60,6 +62,21 @@ void count_bucket(ShardedModel::Memory& memory, const LayoutBucket& bucket, cons
   if (stage >= 2) memory.host += bytes(part, dtype);
 }
 
+// The most that autocast's copies of float32 weights take at a time: graphs keep them from forward to
+// backward, but those of a unit that computes its activations again while it runs.
+int64_t cast_bytes(const std::vector<LayoutParameter>& parameters, const shard::UnitMap& map,
+                   const ShardedOptions& options) {
+  if (!options.autocast_dtype) return 0;
+  const auto item = static_cast<int64_t>(c10::elementSize(*options.autocast_dtype));
+  int64_t kept = 0;
+  std::vector<int64_t> transient(map.units().size() + 1);
+  for (const LayoutParameter& parameter : parameters) {
+    if (parameter.item.dtype != at::kFloat) continue;
+    (map.recomputes(parameter.unit) ? transient[parameter.unit] : kept) += parameter.item.numel * item;
+  }
+  return kept + *std::max_element(transient.begin(), transient.end());
+}
+
 }  // namespace
 
 ZeroPlan shard::plan_states(torch::nn::Module& module, torch::optim::Optimizer& optimizer, int ranks,
@@ -93,6 +110,7 @@ ZeroPlan shard::plan_states(torch::nn::Module& module, torch::optim::Optimizer& 
     plan.buckets.push_back(described(bucket, parameters, sharing));
   }
   plan.memory.buffers = shard::plan_buffers(layout, places, map.parents(), options);
+  plan.memory.casts = cast_bytes(places, map, options);
   return plan;
 }
 

@@ -4,6 +4,8 @@
 #include <lockstep/error.h>
 #include <lockstep/world.h>
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "checkpoint/async_writer.h"
 #include "checkpoint/catalog.h"
@@ -104,12 +106,36 @@ bool Checkpointing::prepare(const checkpoint::Snapshot& snapshot) {
   }
 }
 
+bool Checkpointing::write_now(const checkpoint::Snapshot& snapshot) {
+  if (!writer_) return true;
+  wait_for_writer();
+  try {
+    writer_->async.save_now(snapshot);
+    return true;
+  } catch (const std::exception& error) {
+    ++failures_;
+    if (world_.is_main()) say_failure(error);  // the others would say the same
+    return false;
+  }
+}
+
 void Checkpointing::save(TrainState& state, std::optional<double> metric, bool best, bool wait) {
   checkpoint::Snapshot snapshot = take_snapshot(state, world_, config_.to_json());
   snapshot.metric = metric;
   snapshot.best = best;
-  const bool waits = wait || !config_.checkpoint_async;
   const bool divided = state.sharded != nullptr;
+  // A part in a file: the next step changes it.
+  bool at_once =
+      !config_.checkpoint_async || std::any_of(snapshot.pieces.begin(), snapshot.pieces.end(),
+                                               [](const auto& piece) { return piece.read != nullptr; });
+  if (divided) at_once = any_rank(world_, at_once);
+  if (at_once) {
+    // Weights were looked at before, so that the device has done what came before.
+    comm::throw_if_failed(world_.communicator(), "a save");
+    not_begun_ = !write_now(snapshot);
+    last_step_ = any_rank(world_, not_begun_) ? -1 : snapshot.step;
+    return;
+  }
   bool failed = !prepare(snapshot);
   // The weights are on the host now, and the device has done what came before.
   comm::throw_if_failed(world_.communicator(), "a save");
@@ -118,9 +144,9 @@ void Checkpointing::save(TrainState& state, std::optional<double> metric, bool b
   if (failed) ++failures_;
   if (writer_ && !failed) {
     writer_->async.start();
-    if (waits) failed = !wait_for_writer();
+    if (wait) failed = !wait_for_writer();
   }
-  const bool lost = waits ? any_rank(world_, failed) : divided && failed;
+  const bool lost = wait ? any_rank(world_, failed) : divided && failed;
   last_step_ = lost ? -1 : snapshot.step;
   not_begun_ = failed;
 }

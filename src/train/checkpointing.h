@@ -37,8 +37,9 @@ class Checkpointing {
   bool due_after_epoch(int64_t epoch) const;
 
   // Waits for the copy of the state to host memory, or until it is on disk where
-  // `wait`. A save that fails is said by a warning and counted; training goes on, and
-  // the checkpoint before stays valid.
+  // `wait`. Without that copy, and until it is on disk, where checkpoint_async is off or a part of
+  // the state is in a file because host memory is short. A save that fails is said by a warning and
+  // counted; training goes on, and the checkpoint before stays valid.
   // `best`: this is the best of what was validated and saved.
   void save(TrainState& state, std::optional<double> metric, bool best, bool wait = false);
   // Whether the state of this step is saved, or being saved.
@@ -64,6 +65,8 @@ class Checkpointing {
   bool wait_for_writer();
   // Copies what is to be written. False: it could not, which was said.
   bool prepare(const checkpoint::Snapshot& snapshot);
+  // Writes it from where it lies. False: it could not, which was said.
+  bool write_now(const checkpoint::Snapshot& snapshot);
   std::filesystem::path find() const;
 
   const World& world_;

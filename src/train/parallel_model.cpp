@@ -13,9 +13,16 @@
 namespace lockstep::train {
 namespace {
 
+std::optional<c10::ScalarType> autocast_dtype(const TrainConfig& config) {
+  if (config.precision == "fp32") return std::nullopt;
+  return config.precision == "bf16" ? at::kBFloat16 : at::kHalf;
+}
+
 // A model that does not fit whole is told so now, with the zero_stage that would do.
-void require_room(const World& world, const Model& model, torch::optim::Optimizer& optimizer) {
+void require_room(const World& world, const Model& model, torch::optim::Optimizer& optimizer,
+                  const TrainConfig& config) {
   ShardedOptions options;
+  options.autocast_dtype = autocast_dtype(config);
   options.stage = 0;
   options.allow_untested_optimizer = true;
   shard::require_memory(*model.module(), optimizer, world.communicator(), options, /*masters=*/false);
@@ -85,6 +92,7 @@ class DividedModel final : public ParallelModel {
   static ShardedOptions options_of(const TrainConfig& config, c10::Device device) {
     ShardedOptions options;
     options.stage = config.zero.stage;
+    options.autocast_dtype = autocast_dtype(config);
     options.persistence_threshold = config.zero.persistence_threshold;
     options.find_unused_parameters = config.find_unused_parameters;
     options.overlap_gather = config.zero.overlap_gather;
@@ -106,7 +114,7 @@ std::unique_ptr<ParallelModel> ParallelModel::make(const World& world, const Mod
                                                    torch::optim::Optimizer* optimizer,
                                                    const TrainConfig& config) {
   if (config.zero.stage == 0) {
-    if (optimizer != nullptr) require_room(world, model, *optimizer);
+    if (optimizer != nullptr) require_room(world, model, *optimizer, config);
     return std::make_unique<WholeModel>(world, model, config);
   }
   if (optimizer == nullptr) {

@@ -79,7 +79,7 @@ TEST_F(GpuRecipesTest, MnistOnOneRank) { train({"mnist", "--max-samples", "512"}
 
 TEST_F(GpuRecipesTest, VitDividedOverTwoRanks) {
   train({"vit", "--model", "tiny", "--image-size", "32", "--max-samples", "64", "--batch-size", "8",
-         "--precision", "bf16", "--zero-stage", "3", "--nprocs", "2", "--backend", "gloo"});
+         "--dtype", "bfloat16", "--zero-stage", "3", "--nprocs", "2", "--backend", "gloo"});
 }
 
 }  // namespace

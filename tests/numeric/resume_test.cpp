@@ -9,6 +9,7 @@
 
 #include "support/temporary_folder.h"
 #include "support/training.h"
+#include "train/counted_memory.h"
 
 namespace lockstep {
 namespace {
@@ -319,6 +320,34 @@ TEST_F(ResumeTest, AnotherModelIsRefusedByTheNamesOfItsParameters) {
               testing::ThrowsMessage<ConfigError>(
                   testing::AllOf(testing::HasSubstr("is of another model"), testing::HasSubstr("0.weight"),
                                  testing::HasSubstr("[16, 1]"), testing::HasSubstr("[17, 1]"))));
+}
+
+// The most that tensors of a training take beyond what they take when it saves nothing.
+TEST_F(ResumeTest, SavesInTheForegroundKeepNoCopyOfTheState) {
+  static constexpr int64_t kWidth = 400;
+  Training wide = straight("wide");
+  wide.config.max_iter = 2;
+  wide.make_model = [] {
+    return Model(torch::nn::Sequential(torch::nn::Linear(1, kWidth), torch::nn::Tanh(),
+                                       torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh(),
+                                       torch::nn::Linear(kWidth, 1)));
+  };
+  wide.make_optimizer = [](auto parameters) {
+    return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.01));
+  };
+  const auto peak_of = [&](bool saves, bool beside) {
+    Training changed = wide;
+    changed.config.checkpoint_every_steps = saves ? 1 : 0;
+    changed.config.checkpoint_async = beside;
+    changed.config.resume = "never";
+    const train::CountedMemory memory;
+    changed.run();
+    return memory.peak_bytes();
+  };
+  const int64_t state = 3 * kWidth * kWidth * 8;  // a weight and what Adam keeps of it, in float64
+  const int64_t none = peak_of(false, true);
+  EXPECT_GT(peak_of(true, true) - none, state / 2) << "the copy is what is looked for";
+  EXPECT_LT(peak_of(true, false) - none, state / 10);
 }
 
 }  // namespace

@@ -185,6 +185,27 @@ TEST_F(ZeroTest, TiedAndEmptyParametersGoFromEveryStageToEveryOther) {
                            });
 }
 
+// The next step would change the file while a thread reads it: the training waits.
+TEST_F(ZeroTest, StatesInAFileAreSavedBetweenStepsAndGoOnBitForBit) {
+  const test::TemporaryFolder disk;
+  const auto in_a_file = [&](const std::string& name) {
+    Training changed = training(3, 2, name);
+    changed.config.zero.offload_optimizer = "nvme";
+    changed.config.zero.nvme_path = disk.path().string();
+    return changed;
+  };
+  Training first = in_a_file("file");
+  first.config.checkpoint_every_steps = 1;
+  first.config.checkpoint_keep = 100;
+  const Training::Outcome straight = first.run();
+  for (const int64_t step : {1, 13, 31}) {
+    checkpoint::Reader(checkpoint("file", step)).verify();
+    Training rest = in_a_file("rest");
+    rest.config.resume = checkpoint("file", step);
+    test::expect_equal_weights(rest.run(), straight);
+  }
+}
+
 // 97 samples on three ranks: one has a batch more than the others.
 TEST_F(ZeroTest, EvaluatesUnitByUnitWhereRanksHaveDifferentNumbersOfBatches) {
   using Unit = Sharded<torch::nn::LinearImpl>;
@@ -235,6 +256,56 @@ TEST_F(ZeroTest, Bf16ParametersKeepTheirMasters) {
     rest.config.resume = checkpoint(name, 12);
     test::expect_equal_weights(rest.run(), straight);
   }
+}
+
+// From each stage on some ranks to each other: it begins with the weights that were saved, and
+// goes on to learn.
+TEST_F(ZeroTest, SixteenBitCheckpointsGoFromEveryStageToEveryOther) {
+  const std::vector<std::pair<int, int>> stages_and_ranks = {{0, 1}, {0, 2}, {1, 2}, {2, 3}, {3, 2}};
+  for (const char* dtype : {"bfloat16", "float16"}) {
+    const auto make = [&](int stage, int ranks, const std::string& name) {
+      Training changed = training(stage, ranks, name);
+      changed.config.dtype = dtype;
+      changed.make_optimizer = [](auto parameters) {
+        // The usual eps is 0 in float16.
+        return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.02).eps(1e-3));
+      };
+      return changed;
+    };
+    for (const auto& [stage, ranks] : stages_and_ranks) {
+      const std::string name = fmt::format("{}_from{}_{}", dtype, stage, ranks);
+      Training first = make(stage, ranks, name);
+      first.config.checkpoint_every = 3;
+      first.config.checkpoint_keep = 10;
+      const Training::Outcome straight = first.run();
+      const checkpoint::Reader saved(checkpoint(name, 12));
+      for (const auto& [next_stage, next_ranks] : stages_and_ranks) {
+        SCOPED_TRACE(
+            fmt::format("{}, stage {} on {} to {} on {}", dtype, stage, ranks, next_stage, next_ranks));
+        Training begin = make(next_stage, next_ranks, "begin");
+        begin.config.resume = checkpoint(name, 12);
+        begin.config.max_iter = 3;
+        const Training::Outcome loaded = begin.run();
+        for (size_t i = 0; i < loaded.weights.size(); ++i) {
+          const std::string weight = fmt::format("model.{}.{}", i / 2 * 3, i % 2 == 0 ? "weight" : "bias");
+          EXPECT_TRUE(torch::equal(loaded.weights[i], saved.read(weight))) << weight;
+        }
+        Training rest = make(next_stage, next_ranks, "rest");
+        rest.config.resume = checkpoint(name, 12);
+        const Training::Outcome outcome = rest.run();
+        EXPECT_EQ(outcome.result.steps, straight.result.steps);
+        EXPECT_NEAR(outcome.result.train_loss, straight.result.train_loss, 0.05);
+      }
+    }
+  }
+}
+
+TEST_F(ZeroTest, RefusesAutocastWhereUnitsAreDivided) {
+  Training mixed = training(3, 1, "refused");
+  mixed.config.dtype = "float32";
+  mixed.config.precision = "bf16";
+  mixed.make_model = [] { return Model(torch::nn::Sequential(Sharded<torch::nn::LinearImpl>(1, 16))); };
+  EXPECT_THAT(test::error_of([&] { mixed.run(); }), HasSubstr("all of them from forward to backward"));
 }
 
 TEST_F(ZeroTest, RefusesWhatNeedsWholeGradients) {

@@ -119,6 +119,30 @@ TEST(PlanTest, JsonHoldsTheSumsOfTheFormulas) {
   EXPECT_EQ(answer["stages"][3]["fits"], true);
 }
 
+// With float32 weights: all of them in 16 bit, unless units compute their activations again.
+TEST(PlanTest, CountsTheCopiesThatAutocastMakes) {
+  const json answer = plan_json(tiny_vit({"--autocast", "bf16", "--no-activations"}));
+  const json plain = plan_json(tiny_vit({"--no-activations"}));
+  const auto bytes = [](const json& told, size_t stage, const char* what) -> int64_t {
+    return told["stages"][stage]["bytes"][what];
+  };
+  for (size_t stage = 0; stage < 4; ++stage) {
+    EXPECT_EQ(bytes(plain, stage, "casts"), 0);
+    EXPECT_EQ(bytes(answer, stage, "total"), bytes(plain, stage, "total") + bytes(answer, stage, "casts"));
+    EXPECT_EQ(bytes(answer, stage, "casts"), 2 * 5717416);
+  }
+  const json again =
+      plan_json(tiny_vit({"--autocast", "bf16", "--no-activations", "--activation-checkpointing"}));
+  EXPECT_GT(bytes(again, 3, "casts"), 0);
+  EXPECT_LT(bytes(again, 3, "casts"), 5717416);
+  const Finished text = plan(tiny_vit({"--autocast", "bf16", "--no-activations"}));
+  EXPECT_THAT(text.output,
+              AllOf(HasSubstr("a training with --precision bf16"), ContainsRegex("buffers +casts ")));
+  const Finished both = plan(tiny_vit({"--autocast", "bf16", "--precision", "bf16"}));
+  EXPECT_NE(both.code, kExitSuccess);
+  EXPECT_THAT(both.errors, HasSubstr("--autocast bf16 is for parameters in fp32, and --precision is bf16"));
+}
+
 TEST(PlanTest, ActivationsGrowWithTheBatchAndShrinkByComputingThemAgain) {
   const auto activations = [](const std::vector<std::string>& more) -> int64_t {
     return plan_json(tiny_vit(more))["activations"]["bytes"];

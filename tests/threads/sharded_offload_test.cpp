@@ -12,12 +12,16 @@
 
 #include <filesystem>
 
+#include "checkpoint/reader.h"
+#include "checkpoint/store.h"
+#include "engine/sharded_snapshot.h"
 #include "support/block_net.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
 #include "support/sharded_training.h"
 #include "support/temporary_folder.h"
+#include "train/counted_memory.h"
 
 namespace lockstep {
 namespace {
@@ -225,6 +229,61 @@ TEST(ShardedOffload, SavesTheSameStateFromEverywhere) {
       EXPECT_TRUE(same_bits(saved.tensors.at(name), tensor)) << kind.name << " " << name;
     }
   }
+}
+
+// Who keeps the state in a file because memory is short has none for all of it.
+TEST(ShardedOffload, SavesAndLoadsAFileOfStatesPartByPart) {
+  using Unit = Sharded<torch::nn::LinearImpl>;
+  const TemporaryFolder disk;
+  const TemporaryFolder checkpoints("/dev/shm");
+  torch::nn::Sequential net;
+  for (int i = 0; i < 8; ++i) net->push_back(Unit(128, 128));
+  net->to(at::kBFloat16);
+  const auto optimizer = make_adamw(net->parameters());
+  ShardedOptions options = options_of(3, kNvme, disk.path());
+  options.bucket_cap_bytes = 70'000;
+  ShardedModel model(net.ptr(), *optimizer, Communicator(), options);
+  model.prepare_forward();
+  net->forward(formula({2, 128}, 0).to(at::kBFloat16)).square().mean().backward();
+  model.step();
+  const int64_t state = model.memory().nvme;
+  EXPECT_GT(state, 1'500'000);
+  checkpoint::Store store(checkpoints.path());
+  std::filesystem::path saved;
+  {
+    const train::CountedMemory memory;
+    checkpoint::Snapshot snapshot{.step = 1};
+    engine::add_parts(snapshot, *net, model, /*is_main=*/true);
+    saved = store.save(snapshot).path;
+    EXPECT_LT(memory.peak_bytes(), state / 8);
+  }
+  const checkpoint::Reader reader(saved);
+  reader.verify();
+  const auto expect_saved = [&](const std::vector<ShardedModel::Part>& parts, const std::string& prefix) {
+    EXPECT_FALSE(parts.empty());
+    for (const ShardedModel::Part& part : parts) {
+      EXPECT_TRUE(same_bits(reader.read(prefix + part.name).view(-1), part.data)) << part.name;
+    }
+  };
+  expect_saved(model.master_parts(), "lockstep/master/");
+  expect_saved(model.optimizer_parts().parts, "lockstep/optimizer/");
+
+  const at::Tensor input = formula({2, 128}, 1).to(at::kBFloat16);
+  const auto step = [&] {
+    model.zero_grad();
+    model.prepare_forward();
+    net->forward(input).square().mean().backward();
+    model.step();
+  };
+  step();
+  {
+    const train::CountedMemory memory;
+    engine::restore_weight_parts(reader, *net, model);
+    engine::restore_optimizer_parts(reader, model);
+    EXPECT_LT(memory.peak_bytes(), state / 4);
+  }
+  expect_saved(model.master_parts(), "lockstep/master/");
+  expect_saved(model.optimizer_parts().parts, "lockstep/optimizer/");
 }
 
 TEST(ShardedOffload, SaysWhatIsWhere) {

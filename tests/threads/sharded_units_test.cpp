@@ -5,14 +5,18 @@
 #include <lockstep/data_parallel.h>
 #include <lockstep/sharded.h>
 #include <lockstep/sharded_model.h>
+#include <lockstep/zero_plan.h>
 #include <torch/torch.h>
 
 #include <future>
+#include <optional>
 
+#include "engine/autocast.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
 #include "support/parameter_copies.h"
+#include "train/counted_memory.h"
 
 namespace lockstep {
 namespace {
@@ -294,6 +298,95 @@ TEST(UnitUpdatesTest, FinishStepMakesUpdatesReadable) {
       }
     });
   }
+}
+
+// Units whose weights are most of what there is.
+struct CastNetImpl : torch::nn::Module {
+  static constexpr int64_t kWidth = 256;
+  static constexpr int kUnits = 8;
+  using Unit = Sharded<torch::nn::LinearImpl>;
+
+  CastNetImpl() {
+    for (int i = 0; i < kUnits; ++i) {
+      units.push_back(register_module("unit" + std::to_string(i), Unit(kWidth, kWidth)));
+    }
+    set_parameters(*this);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (Unit& unit : units) x = torch::tanh(unit(x));
+    return x;
+  }
+  std::vector<Unit> units;
+};
+TORCH_MODULE(CastNet);
+
+struct CastRun {
+  int64_t after_forward = 0;  // bytes of tensors that were made in a forward and are still there
+  int64_t planned = 0;
+  std::vector<at::Tensor> weights;
+};
+
+ShardedOptions under_autocast(int stage) {
+  return {.stage = stage,
+          .bucket_cap_bytes = 1000,
+          .persistence_threshold = CastNetImpl::kWidth + 1,
+          .autocast_dtype = at::kBFloat16};
+}
+
+CastRun train_under_autocast(int stage, bool recomputes) {
+  CastNet net;
+  if (recomputes) set_activation_checkpointing(*net);
+  torch::optim::SGD optimizer(net->parameters(), 0.05);
+  CastRun result;
+  result.planned = plan_zero(*net, optimizer, 1, under_autocast(stage)).memory.casts;
+  ShardedModel model(net.ptr(), optimizer, Communicator(), under_autocast(stage));
+  const at::Tensor x = formula({2, CastNetImpl::kWidth}, 0).requires_grad_();
+  for (int step = 0; step < 3; ++step) {
+    model.zero_grad();
+    model.prepare_forward();
+    at::Tensor loss;
+    {
+      const train::CountedMemory memory;
+      {
+        const engine::Autocast autocast(at::kBFloat16, at::kCPU);
+        loss = net->forward(x).to(at::kFloat).square().mean();
+      }
+      result.after_forward = memory.live_bytes();
+    }
+    loss.backward();
+    model.step();
+  }
+  const auto scope = model.gather_parameters();
+  result.weights = copies(net->parameters());
+  return result;
+}
+
+// Every rank of a model that is divided would hold all of it, in 16 bit.
+TEST(ShardedUnits, CopiesThatAutocastKeepsAreCountedAndRefusedAtStageThree) {
+  constexpr int64_t kCopy = 2 * CastNetImpl::kWidth * CastNetImpl::kWidth;
+  constexpr int64_t kBias = 2 * CastNetImpl::kWidth;
+  const CastRun whole = train_under_autocast(0, /*recomputes=*/false);
+  EXPECT_GE(whole.after_forward, CastNetImpl::kUnits * kCopy);
+  EXPECT_EQ(whole.planned, CastNetImpl::kUnits * (kCopy + kBias));
+  EXPECT_THAT(error_of([] { train_under_autocast(3, false); }),
+              testing::AllOf(HasSubstr("with precision bf16 every rank keeps a 16-bit copy"),
+                             HasSubstr("set dtype to bfloat16 in place of precision")));
+  const CastRun again = train_under_autocast(3, /*recomputes=*/true);
+  EXPECT_LT(again.after_forward, kCopy);
+  EXPECT_EQ(again.planned, kCopy + kBias);
+  expect_same(again.weights, whole.weights);
+}
+
+TEST(ShardedUnits, CopiesThatAutocastKeepsMustFit) {
+  CastNet net;
+  torch::optim::SGD optimizer(net->parameters(), 0.05);
+  ShardedOptions options = under_autocast(2);
+  options.memory_limit_bytes =
+      plan_zero(*net, optimizer, 1, {.stage = 2, .bucket_cap_bytes = 1000}).memory.total() + 100'000;
+  EXPECT_THAT(error_of([&] { ShardedModel(net.ptr(), optimizer, Communicator(), options); }),
+              HasSubstr("the model does not fit: at stage 2"));
+  options.autocast_dtype.reset();
+  const ShardedModel fits(net.ptr(), optimizer, Communicator(), options);
 }
 
 }  // namespace

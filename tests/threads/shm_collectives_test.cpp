@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
+#include <sys/stat.h>
+
+#include <barrier>
+#include <filesystem>
 
 #include "support/shm_rank.h"
 
@@ -297,6 +301,47 @@ TEST(Shm, MoreSharedTensorsThanRegionsStillWork) {
       r.all_reduce(tensor)->wait();
       EXPECT_TRUE(tensor.equal(sum_of_ranks(2, 20000)));
     }
+  });
+}
+
+// Of all memory files that this process has open.
+int64_t shared_memory_bytes() {
+  int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    struct stat status {};
+    if (!gone && target.starts_with("/memfd:lockstep") && ::stat(entry.path().c_str(), &status) == 0) {
+      bytes += static_cast<int64_t>(status.st_blocks) * 512;
+    }
+  }
+  return bytes;
+}
+
+// A rank that makes a second model must not have to wait until its peers, who have mapped the
+// buckets of the first one, look again.
+TEST(Shm, AFreedTensorGivesItsMemoryBackAtOnce) {
+  constexpr int64_t kNumel = 2 << 20;
+  std::barrier everybody(2);
+  run_shm_ranks(2, [&](ShmRank r) {
+    r.shared = true;
+    everybody.arrive_and_wait();
+    const int64_t before = shared_memory_bytes();
+    everybody.arrive_and_wait();
+    auto tensor = r.new_tensor(values_of(r.rank, kNumel));
+    r.all_reduce(tensor)->wait();
+    EXPECT_TRUE(tensor.equal(sum_of_ranks(2, kNumel)));
+    everybody.arrive_and_wait();
+    EXPECT_GE(shared_memory_bytes() - before, 2 * kNumel * 4);
+    everybody.arrive_and_wait();
+    tensor.reset();
+    everybody.arrive_and_wait();
+    EXPECT_EQ(shared_memory_bytes(), before);
+    everybody.arrive_and_wait();
+    // What comes next finds memory of its own in that place.
+    auto next = r.new_tensor(values_of(r.rank, kNumel));
+    r.all_reduce(next)->wait();
+    EXPECT_TRUE(next.equal(sum_of_ranks(2, kNumel)));
   });
 }
 

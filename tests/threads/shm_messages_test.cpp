@@ -115,6 +115,38 @@ TEST(ShmMessages, MixWithCollectivesAndGoToOneself) {
   });
 }
 
+// A model with more buckets than the region table has room for.
+TEST(ShmMessages, FindAPlaceBesideAnyNumberOfSharedTensors) {
+  run_shm_ranks(2, [](ShmRank r) {
+    r.shared = true;
+    std::vector<at::Tensor> buckets;
+    for (int i = 0; i < 300; ++i) {
+      buckets.push_back(r.new_tensor(torch::full({2000}, 1.0F)));
+    }
+    // All posts of the peer and more, of sizes that no earlier block has.
+    for (int64_t numel : {10, 3000, 20000}) {
+      constexpr int kCount = 40;
+      std::vector<c10::intrusive_ptr<c10d::Work>> works;
+      std::vector<at::Tensor> received;
+      for (int i = 0; i < kCount; ++i) {
+        works.push_back(r.send(torch::full({numel}, static_cast<float>(r.rank + i)), 1 - r.rank, 4));
+        received.push_back(torch::zeros({numel}));
+        works.push_back(r.recv(received.back(), 1 - r.rank, 4));
+      }
+      for (auto& work : works) {
+        work->wait();
+      }
+      for (int i = 0; i < kCount; ++i) {
+        EXPECT_TRUE(received[i].equal(torch::full({numel}, static_cast<float>(1 - r.rank + i)))) << numel;
+      }
+    }
+    r.all_reduce(buckets.front())->wait();
+    r.all_reduce(buckets.back())->wait();
+    EXPECT_TRUE(buckets.front().equal(torch::full({2000}, 2.0F)));
+    EXPECT_TRUE(buckets.back().equal(torch::full({2000}, 2.0F)));
+  });
+}
+
 TEST(ShmMessages, ThatDoNotFitAreAnErrorOnBothSides) {
   const auto errors = try_ranks(2, [](int rank, c10::intrusive_ptr<c10d::Store> store) {
     const ShmRank r{rank, 2, comm::make_shm_backend(store, rank, 2, std::chrono::seconds(60))};

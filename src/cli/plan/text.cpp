@@ -36,6 +36,7 @@ std::string bytes_text(int64_t bytes) {
 std::string stage_table(const Answer& answer) {
   std::vector<std::vector<std::string>> rows = {{"stage", "parameters", "gradients", "master", "optimizer",
                                                  "buffers", "activations", "other", "total"}};
+  if (!answer.autocast.empty()) rows.front().insert(rows.front().begin() + 6, "casts");
   if (answer.memory_bytes) rows.front().emplace_back("fits");
   for (const Answer::Stage& stage : answer.stages) {
     const ShardedModel::Memory& memory = stage.plan.memory;
@@ -43,6 +44,7 @@ std::string stage_table(const Answer& answer) {
                     bytes_text(memory.master), bytes_text(memory.optimizer), bytes_text(memory.buffers),
                     answer.activation_bytes ? bytes_text(*answer.activation_bytes) : "?",
                     bytes_text(stage.plan.other_bytes), bytes_text(answer.total(stage))});
+    if (!answer.autocast.empty()) rows.back().insert(rows.back().begin() + 6, bytes_text(memory.casts));
     if (answer.memory_bytes) rows.back().emplace_back(answer.fits(stage) ? "yes" : "no");
   }
   return table_text(rows, std::vector<bool>(rows.front().size(), true));
@@ -93,6 +95,13 @@ std::string text_of(const Answer& answer) {
     text += fmt::format("Parameters and gradients in {}, masters in float32: a training with --dtype {}.\n",
                         answer.precision, answer.precision == "bf16" ? "bfloat16" : "float16");
   }
+  if (!answer.autocast.empty()) {
+    text += fmt::format(
+        "Operations in {0}, with copies of the weights: a training with --precision {0}. With --dtype {1} in "
+        "its "
+        "place there are no copies.\n",
+        answer.autocast, answer.autocast == "bf16" ? "bfloat16" : "float16");
+  }
   text += "\nBytes of each rank:\n\n" + stage_table(answer);
   text += answer.activation_bytes
               ? fmt::format("\nActivations are {}{}.\n", kMeasured,
@@ -123,6 +132,7 @@ std::string json_of(const Answer& answer) {
                   {"master", memory.master},
                   {"optimizer", memory.optimizer},
                   {"buffers", memory.buffers},
+                  {"casts", memory.casts},
                   {"other", stage.plan.other_bytes},
                   {"total", answer.total(stage)}}}};
     if (answer.memory_bytes) own["fits"] = answer.fits(stage);

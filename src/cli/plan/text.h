@@ -14,6 +14,7 @@ struct Answer {
   std::string model;
   std::string optimizer;
   std::string precision;
+  std::string autocast;  // empty: none
   int world = 1;
   int64_t batch_size = 1;
   // Of a rank; nullopt: the model cannot be run, or nobody asked.

@@ -11,7 +11,7 @@
 // version in the header refuses others.
 namespace lockstep::comm::shm {
 
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr int kMaxRanks = 64;
 inline constexpr size_t kCacheLine = 64;
 
@@ -24,10 +24,12 @@ inline constexpr size_t kRoundBytes = 512 * 1024;
 inline constexpr int kStagingSlots = 4;
 // Payloads up to this size travel beside their descriptor.
 inline constexpr size_t kInlineBytes = 4096;
-// Regions (shared tensors) that a rank can have at one time.
-inline constexpr int kMaxRegions = 256;
 // Messages to one peer that wait for its recv.
 inline constexpr int kPosts = 16;
+// Shared tensors that a rank can have at one time; further ones are in ordinary memory.
+inline constexpr int kMaxTensorRegions = 256;
+// Regions that a rank can have: so that every message which may be posted has one.
+inline constexpr int kMaxRegions = kMaxTensorRegions + kMaxRanks * kPosts;
 
 template <typename T>
 concept SharedAtomic = std::atomic<T>::is_always_lock_free;

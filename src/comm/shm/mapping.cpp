@@ -78,6 +78,12 @@ Mapping::Mapping(Mapping&& other) noexcept
       data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)) {}
 
+void Mapping::release_pages() const {
+  if (fd_ >= 0) {
+    fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes_));
+  }
+}
+
 void Mapping::close_fd() {
   if (fd_ >= 0) {
     close(std::exchange(fd_, -1));

@@ -26,6 +26,9 @@ class Mapping {
   size_t bytes() const { return bytes_; }
   // The descriptor that others open; -1 once closed, and for opened memory.
   int fd() const { return fd_; }
+  // Gives the pages back to the machine, also where others have mapped them: whoever reads them
+  // then sees zeros. Only a mapping that was created; a kernel that cannot leaves them.
+  void release_pages() const;
   // From here on nobody can open it; those who have it keep it.
   void close_fd();
 

@@ -7,6 +7,8 @@
 #include <bit>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace lockstep::comm::shm {
 namespace {
 
@@ -108,11 +110,14 @@ void PointToPoint::stage(MessageWork& work) {
     free_blocks_.erase(block);
   } else {
     work.staged_bytes = std::max<uint64_t>(4096, std::bit_ceil(work.bytes));
-    work.staged = own_regions_->allocate(work.staged_bytes);
-    if (work.staged == nullptr) {
-      throw CommError("shm", fmt::format("more than {} shared tensors and messages at one time", kMaxRegions),
-                      CommError::Recovery::kFatal);
+    work.staged = own_regions_->allocate(work.staged_bytes, OwnRegions::Use::kMessage);
+    // Posted messages have a place each, so that what fills the table are blocks which no message
+    // uses, all of them too small for this one.
+    while (work.staged == nullptr && !free_blocks_.empty()) {
+      free_blocks_.pop_back();
+      work.staged = own_regions_->allocate(work.staged_bytes, OwnRegions::Use::kMessage);
     }
+    base::check(work.staged != nullptr, "a message has no place in the region table");
   }
   std::memcpy(work.staged.get(), work.data, work.bytes);
 }

@@ -9,26 +9,40 @@
 
 namespace lockstep::comm::shm {
 
-std::shared_ptr<std::byte> OwnRegions::allocate(size_t bytes) {
-  auto memory = std::make_shared<Mapping>(Mapping::create(bytes));
-  std::byte* data = memory->data();
-  int slot = 0;
+int OwnRegions::free_slot(Use use) const {
+  if (use == Use::kTensor && num_tensors_ == kMaxTensorRegions) {
+    return -1;
+  }
+  for (int slot = 0; slot < kMaxRegions; ++slot) {
+    if (slots_[slot].memory == nullptr) {
+      return slot;
+    }
+  }
+  return -1;
+}
+
+std::shared_ptr<std::byte> OwnRegions::allocate(size_t bytes, Use use) {
   {
     const std::lock_guard lock(mutex_);
-    while (slot < kMaxRegions && slots_[slot].memory != nullptr) {
-      ++slot;
-    }
-    if (slot == kMaxRegions) {
+    if (free_slot(use) < 0) {
       return nullptr;
     }
-    num_slots_used_ = std::max(num_slots_used_, slot + 1);
-    slots_[slot] = {std::move(memory), ++last_id_};
-    Region& region = home().regions[slot];
-    region.fd = slots_[slot].memory->fd();
-    region.bytes = bytes;
-    region.owner_address = reinterpret_cast<uintptr_t>(&slots_[slot].memory);
-    region.id.store(last_id_, std::memory_order_release);
   }
+  auto memory = std::make_shared<Mapping>(Mapping::create(bytes));
+  std::byte* data = memory->data();
+  const std::lock_guard lock(mutex_);
+  const int slot = free_slot(use);
+  if (slot < 0) {
+    return nullptr;
+  }
+  num_slots_used_ = std::max(num_slots_used_, slot + 1);
+  num_tensors_ += use == Use::kTensor ? 1 : 0;
+  slots_[slot] = {std::move(memory), ++last_id_, use};
+  Region& region = home().regions[slot];
+  region.fd = slots_[slot].memory->fd();
+  region.bytes = bytes;
+  region.owner_address = reinterpret_cast<uintptr_t>(&slots_[slot].memory);
+  region.id.store(last_id_, std::memory_order_release);
   return {data, [self = shared_from_this(), slot](std::byte*) { self->release(slot); }};
 }
 
@@ -36,6 +50,10 @@ void OwnRegions::release(int slot) {
   const std::lock_guard lock(mutex_);
   home().regions[slot].id.store(0, std::memory_order_relaxed);
   home().freed.fetch_add(1, std::memory_order_release);
+  num_tensors_ -= slots_[slot].use == Use::kTensor ? 1 : 0;
+  // Peers unmap it at a later operation of theirs, and nobody knows when that is: the memory is
+  // needed now.
+  slots_[slot].memory->release_pages();
   slots_[slot] = {};
 }
 
@@ -43,7 +61,7 @@ std::optional<Location> OwnRegions::find(const void* data, size_t bytes) const {
   const auto* begin = static_cast<const std::byte*>(data);
   const std::lock_guard lock(mutex_);
   for (int slot = 0; slot < num_slots_used_; ++slot) {
-    const auto& [memory, id] = slots_[slot];
+    const auto& [memory, id, use] = slots_[slot];
     if (memory != nullptr && begin >= memory->data() && begin + bytes <= memory->data() + memory->bytes()) {
       return Location{slot, id, static_cast<uint64_t>(begin - memory->data())};
     }

@@ -19,10 +19,12 @@ class OwnRegions : public std::enable_shared_from_this<OwnRegions> {
  public:
   explicit OwnRegions(std::shared_ptr<Mapping> home_memory) : home_memory_(std::move(home_memory)) {}
 
+  enum class Use { kTensor, kMessage };
+
   // Memory of at least one byte that the group reduces without copying. The
-  // pointer owns it and may outlive the group. Null: the region table is full, use
-  // ordinary memory.
-  std::shared_ptr<std::byte> allocate(size_t bytes);
+  // pointer owns it and may outlive the group. Null: there are kMaxTensorRegions, for
+  // messages kMaxRegions, use ordinary memory.
+  std::shared_ptr<std::byte> allocate(size_t bytes, Use use = Use::kTensor);
 
   // Where peers find [data, data + bytes); empty: not in memory of this group.
   std::optional<Location> find(const void* data, size_t bytes) const;
@@ -31,15 +33,19 @@ class OwnRegions : public std::enable_shared_from_this<OwnRegions> {
   struct Slot {
     std::shared_ptr<Mapping> memory;
     uint32_t id = 0;
+    Use use = Use::kTensor;
   };
 
   Home& home() const { return *reinterpret_cast<Home*>(home_memory_->data()); }
+  // A free slot of the table, or -1. Under mutex_.
+  int free_slot(Use use) const;
   void release(int slot);
 
   std::shared_ptr<Mapping> home_memory_;
   mutable std::mutex mutex_;
   std::array<Slot, kMaxRegions> slots_;  // guarded by mutex_; addresses are stable
   int num_slots_used_ = 0;               // slots_ beyond are free
+  int num_tensors_ = 0;
   uint32_t last_id_ = 0;
 };
 

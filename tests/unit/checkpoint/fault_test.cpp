@@ -47,6 +47,7 @@ struct Case {
   int64_t step;                 // of the save; value 100
   RotationRule rotation;
   int ranks = 1;  // more: each writes its part of the tensor to a file of its own
+  ManifestLimits manifest = {};
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& value) { return out << value.name; }
@@ -64,7 +65,7 @@ class FaultTest : public testing::TestWithParam<Case> {
   }
 
   void save(const std::filesystem::path& folder, FileSystem& files) {
-    Store store(folder, {.rotation = GetParam().rotation, .files = &files});
+    Store store(folder, {.rotation = GetParam().rotation, .manifest = GetParam().manifest, .files = &files});
     const Snapshot snapshot = filled_snapshot(GetParam().step, 100);
     if (GetParam().ranks == 1) {
       store.save(snapshot);
@@ -222,7 +223,13 @@ INSTANTIATE_TEST_SUITE_P(Cases, FaultTest,
                                          Case{"the_only_step_again", {1}, 1, {.keep_last = 1}},
                                          Case{"an_earlier_step_again", {1, 2}, 1, {}},
                                          Case{"two_ranks", {1, 2}, 3, {.keep_last = 1, .keep_best = 0}, 2},
-                                         Case{"two_ranks_the_only_step_again", {1}, 1, {.keep_last = 1}, 2}),
+                                         Case{"two_ranks_the_only_step_again", {1}, 1, {.keep_last = 1}, 2},
+                                         Case{"a_divided_manifest",
+                                              {1, 2},
+                                              2,
+                                              {.keep_last = 1, .keep_best = 0},
+                                              2,
+                                              {.whole_pieces = 1, .index_pieces = 2}}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SpaceTest, IsAskedForBeforeAnythingIsWritten) {

@@ -195,7 +195,10 @@ using Change = std::function<void(Json&)>;
 
 TEST_F(ReaderTest, ManifestsThatAreNotTrue) {
   const std::pair<Change, const char*> cases[] = {
-      {[](auto& m) { m["version"] = 2; }, "version: 2 where this Lockstep reads 1"},
+      {[](auto& m) { m["version"] = 3; }, "version: 3 where this Lockstep reads 1 to 2"},
+      {[](auto& m) { m["version"] = 0; }, "version: 0 where this Lockstep reads 1 to 2"},
+      {[](auto& m) { m["version"] = 2; }, "indices: missing"},
+      {[](auto& m) { m["tensors"]["w"]["index"] = 0; }, "tensors.w: no such index file"},
       {[](auto& m) { m["format"] = "other"; }, "format"},
       {[](auto& m) { m.erase("step"); }, "step: missing"},
       {[](auto& m) { m["step"] = -1; }, "step: -1"},

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "checkpoint/checksum.h"
 #include "checkpoint/error.h"
 #include "checkpoint/reader.h"
 #include "unit/checkpoint/folder.h"
@@ -178,6 +179,176 @@ TEST(StoreTest, AFolderThatCannotBeMadeIsNamed) {
   write_text(folder / "file", "");
   EXPECT_THAT([&] { Store store(folder / "file" / "checkpoints"); },
               ThrowsMessage<CheckpointError>(HasSubstr((folder / "file" / "checkpoints").string())));
+}
+
+// Manifests that are divided into index files, because tensors times ranks are many.
+constexpr ManifestLimits kSmall = {.whole_pieces = 2, .index_pieces = 3};
+
+class DividedManifestTest : public testing::Test {
+ protected:
+  // Three tensors in two parts each, from two ranks, and a scalar.
+  std::filesystem::path save(Store& store, int64_t step) {
+    const Snapshot snapshot{.step = step, .world_size = 2};
+    Draft draft = store.begin(step, 0);
+    std::vector<ShardIndex> shards;
+    for (int rank = 0; rank < 2; ++rank) {
+      std::vector<TensorPiece> pieces;
+      for (const char* name : {"a", "b", "c"}) {
+        pieces.push_back(
+            TensorPiece::part(name, (values_ * step).narrow(0, 10 * rank, 10), {4, 5}, 10 * rank));
+      }
+      if (rank == 0) pieces.push_back(TensorPiece::whole("scalar", at::scalar_tensor(step)));
+      shards.push_back(write_shard(real_files(), draft.folder(), rank, 2, pieces));
+    }
+    return store.publish(std::move(draft), shards, snapshot).path;
+  }
+
+  Folder folder_{"/dev/shm"};
+  at::Tensor values_ = at::arange(20, at::kLong);
+};
+
+TEST_F(DividedManifestTest, IsReadIndexByIndex) {
+  Store store(folder_.path(), {.manifest = kSmall});
+  const std::filesystem::path path = save(store, 3);
+  EXPECT_THAT(
+      names_in(path),
+      ElementsAre("index-00000-of-00003.json", "index-00001-of-00003.json", "index-00002-of-00003.json",
+                  "manifest.json", "shard-00000-of-00002.safetensors", "shard-00001-of-00002.safetensors"));
+  const Reader reader(path);
+  const int64_t manifest_bytes = reader.bytes_read();
+  EXPECT_EQ(manifest_bytes, static_cast<int64_t>(std::filesystem::file_size(path / kManifestName)));
+  EXPECT_THAT(reader.names(), ElementsAre("a", "b", "c", "scalar"));
+  EXPECT_EQ(reader.entry("b").shape, std::vector<int64_t>({4, 5}));
+  const at::Tensor out = at::zeros({4}, at::kLong);
+  reader.read_range("b", 8, 4, out);
+  EXPECT_TRUE(at::equal(out, values_.narrow(0, 8, 4) * 3));
+  const auto index_bytes =
+      static_cast<int64_t>(std::filesystem::file_size(path / "index-00001-of-00003.json"));
+  EXPECT_EQ(reader.bytes_read() - manifest_bytes, index_bytes + 4 * 8) << "one index, and the elements";
+  EXPECT_TRUE(at::equal(reader.read("c"), values_.view({4, 5}) * 3));
+  EXPECT_EQ(reader.read("scalar").item<int64_t>(), 3);
+  Reader(path).verify();
+  EXPECT_EQ(store.newest_valid()->step, 3);
+}
+
+// So that a Lockstep which knows version 1 alone reads what it can.
+TEST_F(DividedManifestTest, IsWholeWhereThatIsShort) {
+  Store store(folder_.path());
+  const std::filesystem::path path = save(store, 3);
+  EXPECT_THAT(read_text(path / kManifestName), HasSubstr("\"version\": 1"));
+  EXPECT_THAT(names_in(path), ElementsAre("manifest.json", "shard-00000-of-00002.safetensors",
+                                          "shard-00001-of-00002.safetensors"));
+  EXPECT_TRUE(at::equal(Reader(path).read("c"), values_.view({4, 5}) * 3));
+}
+
+TEST_F(DividedManifestTest, AnIndexFileThatIsNotTheSavedOneIsFound) {
+  Store store(folder_.path(), {.rotation = {.keep_last = 0}, .manifest = kSmall});
+  save(store, 1);
+  const std::filesystem::path path = save(store, 2);
+  const std::filesystem::path index = path / "index-00001-of-00003.json";
+  const std::string whole = read_text(index);
+  const auto expect_found = [&](const std::string& text, const char* reason) {
+    write_text(index, text);
+    EXPECT_THAT([&] { Reader(path).verify(); },
+                ThrowsMessage<CheckpointError>(AllOf(HasSubstr(index.string()), HasSubstr(reason))));
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(store.newest_valid()->step, 1);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr(index.string()));
+    write_text(index, whole);
+  };
+  expect_found(whole.substr(0, whole.size() - 1), "cut or changed");
+  std::string changed = whole;
+  changed[whole.size() / 2] ^= 1;
+  expect_found(changed, "checksum");
+  std::string other = read_text(folder_ / "step-0000000001" / "index-00001-of-00003.json");
+  ASSERT_EQ(other.size(), whole.size());
+  expect_found(other, "checksum");
+  std::filesystem::remove(index);
+  EXPECT_THAT([&] { const Reader reader(path); },
+              ThrowsMessage<CheckpointError>(AllOf(HasSubstr(index.string()), HasSubstr("No such file"))));
+}
+
+TEST_F(DividedManifestTest, RanksThatSaveTooLittlePublishNothing) {
+  Store store(folder_.path(), {.manifest = kSmall});
+  save(store, 1);
+  Draft draft = store.begin(2, 0);
+  const std::vector<TensorPiece> half = {TensorPiece::part("a", values_.narrow(0, 0, 10), {4, 5}, 0),
+                                         TensorPiece::whole("b", values_), TensorPiece::whole("c", values_)};
+  const std::vector<ShardIndex> shards = {write_shard(real_files(), draft.folder(), 0, 1, half)};
+  EXPECT_THAT(
+      [&] { store.publish(std::move(draft), shards, {.step = 2}); },
+      ThrowsMessage<CheckpointError>(HasSubstr("tensors.a: pieces: elements from 10 on are missing")));
+  EXPECT_THAT(names_in(folder_.path()), ElementsAre("latest", "lock", "step-0000000001"));
+}
+
+// What could not be read back is not published, and what was there stays.
+TEST_F(DividedManifestTest, WhatIsTooLongToBeReadIsNotPublished) {
+  Store store(folder_.path(), {.manifest = {.max_bytes = 10'000}});
+  Snapshot snapshot{.step = 1};
+  snapshot.pieces.push_back(TensorPiece::whole("w", values_));
+  store.save(snapshot);
+  snapshot.step = 2;
+  snapshot.metadata["text"] = std::string(20'000, 'x');
+  EXPECT_THAT([&] { store.save(snapshot); },
+              ThrowsMessage<CheckpointError>(AllOf(HasSubstr("manifest.json' would have 2"),
+                                                   HasSubstr("more than 10000 are not read"))));
+  EXPECT_THAT(names_in(folder_.path()), ElementsAre("latest", "lock", "step-0000000001"));
+}
+
+// A transformer of 70 billion parameters on 1024 ranks, with bfloat16 weights, float32 masters
+// and Adam: its shards as files without content, its pieces as ranks would report them.
+TEST_F(DividedManifestTest, HoldsSeventyBillionParametersOnAThousandRanks) {
+  constexpr int64_t kRanks = 1024;
+  std::vector<std::pair<std::string, int64_t>> parameters = {{"embedding", 32000 * 8192},
+                                                             {"head", 32000 * 8192}};
+  for (int layer = 0; layer < 80; ++layer) {
+    for (const char* name : {"q", "o"})
+      parameters.emplace_back(fmt::format("{}.{}", layer, name), 8192 * 8192);
+    for (const char* name : {"k", "v"})
+      parameters.emplace_back(fmt::format("{}.{}", layer, name), 8192 * 1024);
+    for (const char* name : {"gate", "up", "down"}) {
+      parameters.emplace_back(fmt::format("{}.{}", layer, name), 8192 * 28672);
+    }
+  }
+  Store store(folder_.path(), {.sync = false});
+  Draft draft = store.begin(1, 0);
+  std::vector<ShardIndex> shards;
+  int64_t elements = 0;
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    ShardIndex& shard = shards.emplace_back();
+    int64_t offset = 0;
+    for (const char* section : {"model.", "lockstep/master/", "lockstep/exp_avg/", "lockstep/exp_avg_sq/"}) {
+      const at::ScalarType dtype = section[0] == 'm' ? at::kBFloat16 : at::kFloat;
+      for (const auto& [name, numel] : parameters) {
+        const int64_t count = numel / kRanks;
+        const Piece piece{.file = 0,
+                          .offset = offset,
+                          .first = rank * count,
+                          .count = count,
+                          .checksum = fmt::format("{:032x}", offset + rank)};
+        shard.tensors[section + name] = {.dtype = dtype, .shape = {numel}, .pieces = {piece}};
+        offset += count * static_cast<int64_t>(c10::elementSize(dtype));
+        elements += section[0] == 'm' ? count : 0;
+      }
+    }
+    shard.file = {.name = shard_name(static_cast<int>(rank), kRanks),
+                  .bytes = offset,
+                  .header_checksum = std::string(kChecksumDigits, '0')};
+    write_text(draft.folder() / shard.file.name, "");
+    std::filesystem::resize_file(draft.folder() / shard.file.name, static_cast<uintmax_t>(offset));
+  }
+  EXPECT_GT(elements, 68'000'000'000);
+  const Entry saved =
+      store.publish(std::move(draft), std::move(shards), {.step = 1, .world_size = static_cast<int>(kRanks)});
+  EXPECT_TRUE(store.list().at(0).valid()) << store.list().at(0).problem;
+  const Reader reader(saved.path);
+  EXPECT_LT(reader.bytes_read(), 1 << 20) << "what every look at the folder costs";
+  const int64_t count = 8192 * 28672 / kRanks;
+  // From the end of one rank's piece to the beginning of the next one's.
+  const at::Tensor out = at::ones({10});
+  reader.read_range("lockstep/exp_avg_sq/79.down", 1022 * count - 5, 10, out);
+  EXPECT_TRUE(at::equal(out, at::zeros_like(out)));
+  EXPECT_LT(reader.bytes_read(), 8 << 20) << "the manifest and one index";
 }
 
 }  // namespace

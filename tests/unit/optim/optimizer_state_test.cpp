@@ -301,6 +301,32 @@ TEST(OptimizerState, WhatDoesNotFitIsNamedAndChangesNothing) {
   }
 }
 
+// A whole optimizer of 16-bit parameters keeps its state in 16 bit, a divided one in float32.
+TEST(OptimizerState, GoesOnInTheDtypeOfTheParameters) {
+  for (const auto& [from, to] : {std::pair(at::kFloat, at::kBFloat16), std::pair(at::kBFloat16, at::kFloat),
+                                 std::pair(at::kFloat, at::kHalf), std::pair(at::kHalf, at::kFloat)}) {
+    const auto parameter_of = [](at::ScalarType dtype) {
+      return NamedTensors{{"w", test::formula({5, 3}, 1).to(dtype).set_requires_grad(true)}};
+    };
+    const NamedTensors saved = parameter_of(from);
+    torch::optim::Adam first({saved[0].second}, torch::optim::AdamOptions(0.1));
+    saved[0].second.mutable_grad() = test::formula({5, 3}, 2).to(from);
+    first.step();
+    const OptimizerState state = optimizer_state(first, saved);
+
+    const NamedTensors own = parameter_of(to);
+    torch::optim::Adam second({own[0].second}, torch::optim::AdamOptions(0.3));
+    load_optimizer_state(second, own, state);
+    const OptimizerState loaded = optimizer_state(second, own);
+    ASSERT_EQ(loaded.tensors.size(), 2U);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(loaded.tensors[i].second.scalar_type(), to);
+      EXPECT_TRUE(torch::equal(loaded.tensors[i].second, state.tensors[i].second.to(to)));
+    }
+    EXPECT_EQ(loaded.values, state.values);
+  }
+}
+
 TEST(OptimizerState, AClassThatSavesNothingIsRefused) {
   Net net;
   Forgetful optimizer(net.tensors());
