@@ -83,10 +83,13 @@ void check_optimizer(const C& c) {
     fail_at(c, "optimizer.params.bias_correction",
             "torch_adam always corrects the bias: set torch_adam to false");
   }
-  if (o.type == OptimizerType::kSgd && o.nesterov && (o.momentum <= 0 || o.dampening != 0)) {
-    fail_at(
-        c, "optimizer.params.nesterov",
-        fmt::format("nesterov needs momentum above 0 and dampening 0: {} and {}", o.momentum, o.dampening));
+  if (o.type == OptimizerType::kSgd && o.nesterov && o.momentum <= 0) {
+    fail_at(c, "optimizer.params.nesterov",
+            fmt::format("nesterov needs momentum above 0: set momentum, which is {}", o.momentum));
+  }
+  if (o.type == OptimizerType::kSgd && o.nesterov && o.dampening != 0) {
+    fail_at(c, "optimizer.params.nesterov",
+            fmt::format("nesterov needs dampening 0: remove dampening, which is {}", o.dampening));
   }
   if (o.type == OptimizerType::kLamb && o.min_coeff > o.max_coeff) {
     fail_at(c, "optimizer.params.min_coeff",
@@ -181,7 +184,7 @@ void check_zero(const C& c) {
   }
   if (optimizer.device == C::OffloadDevice::kNvme && optimizer.nvme_path.value_or("").empty()) {
     fail_at(c, section + "offload_optimizer.nvme_path",
-            "offload_optimizer to nvme needs nvme_path, the folder for its files");
+            "offload_optimizer to nvme needs nvme_path, the folder for its files: set it");
   }
   if (optimizer.ratio < 1 && zero.stage != 3) {
     fail_at(c, section + "offload_optimizer.ratio",

@@ -29,8 +29,11 @@ int64_t total_bytes(const NamedTensors& tensors) {
 
 // Code of the one file, weights of the other.
 void export_script(const ExportOptions& options, const std::filesystem::path& from) {
-  if (!options.prefix.empty() || options.what != "model" || options.dtype != "saved") {
-    throw ConfigError("ckpt", "--script takes the model as it is: leave out --prefix, --what and --dtype");
+  for (const auto& [is_given, flag] : {std::pair(!options.prefix.empty(), "--prefix"),
+                                       {options.what != "model", "--what"},
+                                       {options.dtype != "saved", "--dtype"}}) {
+    if (is_given)
+      throw ConfigError("ckpt", fmt::format("--script takes the model as it is: leave out {}", flag));
   }
   ScriptModel model(options.script);
   load_weights(*model, from);
@@ -44,7 +47,7 @@ NamedTensors tensors_of(const interop::WeightsSource& source, const ExportOption
         source, options.what == "all" ? interop::WhichTensors::kAll : interop::WhichTensors::kModel);
   }
   if (options.what == "all") {
-    throw ConfigError("ckpt", "--dtype is for the weights of the model: leave out --what all");
+    throw ConfigError("ckpt", "--dtype is for the weights of the model: leave out --dtype, or --what all");
   }
   const auto dtype = options.dtype == "float32"   ? at::kFloat
                      : options.dtype == "float16" ? at::kHalf
