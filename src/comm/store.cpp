@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "comm/store_host.h"
 #include "comm/transport.h"
 
 namespace lockstep {
@@ -55,6 +56,8 @@ c10::intrusive_ptr<c10d::Store> open_tcp_store(const RankMap& map, std::chrono::
   if (options.isServer && meeting.listen_fd >= 0) {
     options.masterListenFd = meeting.listen_fd;
   }
+  comm::check_store_host(map, timeout);
+  const comm::QuietC10d quiet;
   try {
     return make_tcp_store(meeting.address, options);
   } catch (const std::exception& error) {
