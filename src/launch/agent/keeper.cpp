@@ -134,7 +134,9 @@ void Keeper::renew(std::chrono::milliseconds lease) {
   if (last_renewal_) longest_silence_ = std::max(longest_silence_, now - *last_renewal_);
   last_renewal_ = now;
   lease_ = lease;
-  send('l', lease.count());
+  // A keeper that is stopped lets the pipe fill up: the launcher does not wait for it.
+  pollfd room{pipe_.get(), POLLOUT, 0};
+  if (::poll(&room, 1, 0) > 0) send('l', lease.count());
 }
 void Keeper::end() {
   const std::lock_guard lock(mutex_);

@@ -245,13 +245,13 @@ const Malformed kSchedulers[] = {
      "1:41: WarmupDecayLR needs total_num_steps, and \"auto\" does not tell it: give a number"},
     {"{\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 10, "
      "\"warmup_num_steps\": 20}}}",
-     "1:53: total_num_steps is less than warmup_num_steps: 10 and 20"},
+     "1:53: total_num_steps is less than warmup_num_steps, 10 and 20: raise it"},
     {"{\"scheduler\": {\"type\": \"LRRangeTest\", \"params\": {\"lr_range_test_step_size\": 0}}}",
      "1:77: scheduler.params.lr_range_test_step_size must be a whole number of at least 1: 0"},
     {"{\"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1}}}",
      "1:36: OneCycle needs cycle_max_lr, and \"auto\" does not tell it: give a number"},
     {"{\"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1, \"cycle_max_lr\": 0.1}}}",
-     "1:47: cycle_min_lr is above cycle_max_lr: 1 and 0.1"},
+     "1:47: cycle_min_lr is above cycle_max_lr, 1 and 0.1: lower it"},
     {"{\"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_first_step_size\": -1}}}",
      "1:72: scheduler.params.cycle_first_step_size must be a whole number of at least 1: -1"},
 };
