@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
@@ -29,6 +30,10 @@ void control(int epoll, int operation, int fd, uint32_t events) {
 EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_)
     throw ConfigError("base", fmt::format("cannot create an epoll descriptor: {}", std::strerror(errno)));
+  posted_fd_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!posted_fd_)
+    throw ConfigError("base", fmt::format("cannot create an event descriptor: {}", std::strerror(errno)));
+  watch(posted_fd_.get(), EPOLLIN, [this](uint32_t) { serve_posted(); });
 }
 
 void EventLoop::watch(int fd, uint32_t events, FdCallback callback) {
@@ -49,6 +54,30 @@ EventLoop::Timer EventLoop::at(Clock::time_point time, std::function<void()> cal
 }
 
 void EventLoop::cancel(const Timer& timer) { timers_.erase(timer); }
+
+void EventLoop::post(std::function<void()> callback) {
+  const std::lock_guard lock(posted_mutex_);
+  posted_.push_back(std::move(callback));
+  ::eventfd_write(posted_fd_.get(), 1);
+}
+
+void EventLoop::serve_posted() {
+  while (!stopped_) {
+    std::function<void()> callback;
+    {
+      const std::lock_guard lock(posted_mutex_);
+      if (posted_.empty()) {
+        eventfd_t count = 0;
+        ::eventfd_read(posted_fd_.get(), &count);
+        return;
+      }
+      callback = std::move(posted_.front());
+      posted_.pop_front();
+    }
+    // Outside the lock: it may post. The descriptor stays readable for what follows if this throws.
+    callback();
+  }
+}
 
 void EventLoop::run() {
   stopped_ = false;

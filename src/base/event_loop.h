@@ -2,9 +2,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <utility>
 
@@ -13,8 +15,8 @@
 namespace lockstep::base {
 
 // Waits for descriptors and points in time, and calls whoever asked for them. One
-// thread: everything here is called from the thread that runs the loop. Callbacks
-// may watch, forget, schedule, cancel and stop at will, also themselves.
+// thread: everything here but post() is called from the thread that runs the loop.
+// Callbacks may watch, forget, schedule, cancel and stop at will, also themselves.
 class EventLoop {
  public:
   using Clock = std::chrono::steady_clock;
@@ -41,6 +43,10 @@ class EventLoop {
   // No-op for a timer that has run or was cancelled.
   void cancel(const Timer& timer);
 
+  // Calls back soon, from the loop's thread and in the order of the calls. Other threads may
+  // call this while the loop exists.
+  void post(std::function<void()> callback);
+
   // Runs until stop(). What a callback throws leaves run(), which may be called again.
   void run();
   void stop() { stopped_ = true; }
@@ -50,8 +56,12 @@ class EventLoop {
  private:
   int wait_ms(Clock::duration max_wait) const;
   void serve_timers();
+  void serve_posted();
 
   UniqueFd epoll_;
+  UniqueFd posted_fd_;  // readable while something is posted
+  std::mutex posted_mutex_;
+  std::deque<std::function<void()>> posted_;  // guarded by posted_mutex_
   // Shared, so that a callback survives while it forgets its own descriptor.
   std::unordered_map<int, std::shared_ptr<FdCallback>> callbacks_;
   std::map<Timer, std::function<void()>> timers_;

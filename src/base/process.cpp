@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -15,6 +16,7 @@
 #include <fstream>
 #include <iterator>
 #include <string_view>
+#include <thread>
 
 #include "base/pipe.h"
 
@@ -49,6 +51,7 @@ struct ExecPlan {
   pid_t parent;
   const cpu_set_t* cpus;
   size_t cpus_bytes;
+  const rlimit* open_files;  // nullptr: those of the parent
 };
 
 [[noreturn]] void report_and_exit(const ExecPlan& plan) {
@@ -69,6 +72,7 @@ struct ExecPlan {
   // Ignored signals stay ignored over exec; a program expects to die of a closed pipe.
   ::signal(SIGPIPE, SIG_DFL);
   if (plan.cpus_bytes > 0 && ::sched_setaffinity(0, plan.cpus_bytes, plan.cpus) != 0) report_and_exit(plan);
+  if (plan.open_files != nullptr) ::setrlimit(RLIMIT_NOFILE, plan.open_files);
   for (size_t i = 0; i < plan.num_inherited_fds; ++i) ::fcntl(plan.inherited_fds[i], F_SETFD, 0);
   if (plan.stdout_fd >= 0 && ::dup2(plan.stdout_fd, STDOUT_FILENO) < 0) report_and_exit(plan);
   if (plan.stderr_fd >= 0 && ::dup2(plan.stderr_fd, STDERR_FILENO) < 0) report_and_exit(plan);
@@ -95,6 +99,15 @@ void keep_exit_states() {
   }
 }
 
+// What a killed process is given to end in; the kernel itself has no limit.
+constexpr std::chrono::seconds kEndTimeout{10};
+constexpr std::chrono::milliseconds kReapPause{20};
+
+bool wait_readable(int fd, std::chrono::steady_clock::duration limit) {
+  pollfd ready{fd, POLLIN, 0};
+  return ::poll(&ready, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(limit).count())) > 0;
+}
+
 // 0 when the child became the program, else the errno of what failed in it.
 int read_exec_error(int fd) {
   int error = 0;
@@ -114,6 +127,12 @@ std::string ExitState::to_string() const {
 }
 
 ChildProcess ChildProcess::start(const ProcessOptions& options) {
+  ChildProcess child = begin(options);
+  child.confirm_exec();
+  return child;
+}
+
+ChildProcess ChildProcess::begin(const ProcessOptions& options) {
   keep_exit_states();
   std::vector<std::string> arguments = options.arguments;
   std::vector<std::string> entries = to_entries(options.environment);
@@ -136,7 +155,8 @@ ChildProcess ChildProcess::start(const ProcessOptions& options) {
                       go.read_end.get(),
                       ::getpid(),
                       mask.data(),
-                      mask.size() * sizeof(cpu_set_t)};
+                      mask.size() * sizeof(cpu_set_t),
+                      options.open_files ? &*options.open_files : nullptr};
   const pid_t pid = ::fork();
   if (pid < 0) throw ConfigError("process", fmt::format("cannot fork: {}", std::strerror(errno)));
   if (pid == 0) {
@@ -152,27 +172,44 @@ ChildProcess ChildProcess::start(const ProcessOptions& options) {
     options.before_exec(pid);
     [[maybe_unused]] const ssize_t written = ::write(go.write_end.get(), "g", 1);
   }
-  ChildProcess child(pid, UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))));
-  if (const int number = read_exec_error(error.read_end.get()); number != 0) {
-    throw ConfigError("process",
-                      fmt::format("cannot execute '{}': {}", options.program, std::strerror(number)));
+  return {pid, options.program, UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))),
+          std::move(error.read_end)};
+}
+
+void ChildProcess::confirm_exec() {
+  if (!exec_fd_) return;
+  const int number = read_exec_error(exec_fd_.get());
+  exec_fd_.reset();
+  if (number != 0) {
+    throw ConfigError("process", fmt::format("cannot execute '{}': {}", program_, std::strerror(number)));
   }
-  return child;
 }
 
 ChildProcess::~ChildProcess() {
-  if (pid_ <= 0 || reaped_) return;
-  send_signal(SIGKILL);
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  if (pid_ > 0) end_by(std::chrono::steady_clock::now() + kEndTimeout);
+}
+
+bool ChildProcess::end_by(std::chrono::steady_clock::time_point deadline) {
+  while (true) {
+    send_signal(SIGKILL);
+    if (poll_exit()) return true;
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (left <= left.zero()) break;
+    // One that somebody traces may have ended for the descriptor, and cannot be reaped yet: the
+    // pause is what keeps this from spinning.
+    const auto pause = std::min<std::chrono::steady_clock::duration>(left, kReapPause);
+    if (wait_readable(pidfd_.get(), pause)) std::this_thread::sleep_for(pause / 10);
   }
+  pid_ = -1;
+  return false;
 }
 
 void ChildProcess::send_signal(int signal) const {
-  if (!reaped_) ::kill(-pid_, signal);
+  if (!reaped_ && pid_ > 0) ::kill(-pid_, signal);
 }
 
 void ChildProcess::notify(int signal) const {
-  if (!reaped_) ::kill(pid_, signal);
+  if (!reaped_ && pid_ > 0) ::kill(pid_, signal);
 }
 
 bool ChildProcess::poll_exit() {

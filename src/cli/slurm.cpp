@@ -92,9 +92,10 @@ SlurmStyle style_of(const std::string& name) {
 }
 
 void check_modes(const SlurmOptions& options) {
-  if (options.wait && !options.submit) throw ConfigError("slurm", "--wait has no effect without --submit");
+  if (options.wait && !options.submit)
+    throw ConfigError("slurm", "--wait has no effect without --submit: add --submit, or leave out --wait");
   if (options.test_only && options.submit) {
-    throw ConfigError("slurm", "--test-only submits nothing: leave out it or --submit");
+    throw ConfigError("slurm", "--test-only submits nothing: leave out --test-only or --submit");
   }
 }
 

@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/unique_fd.h"
+#include "comm/store_host.h"
 #include "comm/transport.h"
 
 namespace lockstep {
@@ -57,6 +58,8 @@ c10::intrusive_ptr<c10d::Store> open_tcp_store(const RankMap& map, std::chrono::
   if (options.isServer && meeting.listen_fd >= 0) {
     options.masterListenFd = meeting.listen_fd;
   }
+  comm::check_store_host(map, timeout);
+  const comm::QuietC10d quiet;
   try {
     return make_tcp_store(meeting.address, options);
   } catch (const std::exception& error) {

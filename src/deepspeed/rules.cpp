@@ -83,14 +83,17 @@ void check_optimizer(const C& c) {
     fail_at(c, "optimizer.params.bias_correction",
             "torch_adam always corrects the bias: set torch_adam to false");
   }
-  if (o.type == OptimizerType::kSgd && o.nesterov && (o.momentum <= 0 || o.dampening != 0)) {
-    fail_at(
-        c, "optimizer.params.nesterov",
-        fmt::format("nesterov needs momentum above 0 and dampening 0: {} and {}", o.momentum, o.dampening));
+  if (o.type == OptimizerType::kSgd && o.nesterov && o.momentum <= 0) {
+    fail_at(c, "optimizer.params.nesterov",
+            fmt::format("nesterov needs momentum above 0: set momentum, which is {}", o.momentum));
+  }
+  if (o.type == OptimizerType::kSgd && o.nesterov && o.dampening != 0) {
+    fail_at(c, "optimizer.params.nesterov",
+            fmt::format("nesterov needs dampening 0: remove dampening, which is {}", o.dampening));
   }
   if (o.type == OptimizerType::kLamb && o.min_coeff > o.max_coeff) {
     fail_at(c, "optimizer.params.min_coeff",
-            fmt::format("min_coeff is above max_coeff: {} and {}", o.min_coeff, o.max_coeff));
+            fmt::format("min_coeff is above max_coeff, {} and {}: lower it", o.min_coeff, o.max_coeff));
   }
 }
 
@@ -144,20 +147,21 @@ void check_scheduler(const C& c) {
     check_needed(c, name, {"total_num_steps"});
     if (s.total_num_steps < s.warmup_num_steps) {
       fail_at(c, "scheduler.params.total_num_steps",
-              fmt::format("total_num_steps is less than warmup_num_steps: {} and {}", s.total_num_steps,
-                          s.warmup_num_steps));
+              fmt::format("total_num_steps is less than warmup_num_steps, {} and {}: raise it",
+                          s.total_num_steps, s.warmup_num_steps));
     }
   }
   if (s.type == Scheduler::kOneCycle) {
     check_needed(c, "OneCycle", {"cycle_min_lr", "cycle_max_lr"});
     if (s.cycle_min_lr > s.cycle_max_lr) {
       fail_at(c, "scheduler.params.cycle_min_lr",
-              fmt::format("cycle_min_lr is above cycle_max_lr: {} and {}", s.cycle_min_lr, s.cycle_max_lr));
+              fmt::format("cycle_min_lr is above cycle_max_lr, {} and {}: lower it", s.cycle_min_lr,
+                          s.cycle_max_lr));
     }
     if (s.cycle_min_mom > s.cycle_max_mom) {
-      fail_at(
-          c, "scheduler.params.cycle_min_mom",
-          fmt::format("cycle_min_mom is above cycle_max_mom: {} and {}", s.cycle_min_mom, s.cycle_max_mom));
+      fail_at(c, "scheduler.params.cycle_min_mom",
+              fmt::format("cycle_min_mom is above cycle_max_mom, {} and {}: lower it", s.cycle_min_mom,
+                          s.cycle_max_mom));
     }
   }
 }
@@ -181,7 +185,7 @@ void check_zero(const C& c) {
   }
   if (optimizer.device == C::OffloadDevice::kNvme && optimizer.nvme_path.value_or("").empty()) {
     fail_at(c, section + "offload_optimizer.nvme_path",
-            "offload_optimizer to nvme needs nvme_path, the folder for its files");
+            "offload_optimizer to nvme needs nvme_path, the folder for its files: set it");
   }
   if (optimizer.ratio < 1 && zero.stage != 3) {
     fail_at(c, section + "offload_optimizer.ratio",

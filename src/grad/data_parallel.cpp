@@ -158,7 +158,7 @@ GradientSync::GradientSync(std::shared_ptr<torch::nn::Module> module, Communicat
     : impl_(std::make_unique<Impl>()) {
   const grad::BucketLimits limits = limits_of(options);
   if (options.hook && options.compression != GradientCompression::kNone) {
-    throw ConfigError("grad", "hook and compression exclude each other: both are set");
+    throw ConfigError("grad", "hook and compression exclude each other: leave one of them out");
   }
   impl_->module = std::move(module);
   impl_->communicator = std::move(communicator);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,6 +19,9 @@ struct NodeInfo {
   int local_world_size = 1;
   int64_t pid = 0;
   std::string role = "default";  // of its workers; nodes may have different ones
+  // From being told to stop to the moment when none of its workers runs any more or it says that
+  // they do not end; a launcher that takes longer is lost. 0: it may take any time.
+  std::chrono::milliseconds stop_timeout{0};
 };
 
 // One life of the job's workers. Every start of workers is a new generation, on all

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "launch/job.h"
 #include "launch/stall.h"
@@ -13,6 +16,9 @@ class MembershipListener {
  public:
   virtual ~MembershipListener() = default;
 
+  // The job has taken this launcher. Whoever was not heard for heartbeat_timeout counts as lost.
+  // Not called in a job of one node.
+  virtual void joined(std::chrono::milliseconds /*heartbeat_timeout*/) {}
   // To the launcher of node 0, before each generation: a port on this machine that
   // nobody else gets while the generation runs. Throws ConfigError where there is none.
   virtual uint16_t reserve_store_port(int generation) = 0;
@@ -47,6 +53,9 @@ class Membership {
   virtual void succeeded(int generation) = 0;
   // None of this generation's workers runs any more, after stop().
   virtual void stopped(int generation) = 0;
+  // Workers of this generation have not ended though they were killed: the kernel does not let
+  // go of them. This node counts as lost, for this reason.
+  virtual void stuck(int generation, const std::string& reason) = 0;
   // This launcher was asked to end by a signal. Where the job can go on without this
   // node it does, and this launcher alone is finished; else the whole job ends.
   virtual void leave(int signal) = 0;

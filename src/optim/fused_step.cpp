@@ -3,6 +3,8 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <fmt/format.h>
+#include <lockstep/optimizer_state.h>
 #include <torch/torch.h>
 
 #include <map>
@@ -223,25 +225,36 @@ class FusedAdam : public Base {
 
 }  // namespace
 
-std::unique_ptr<FusedStep> FusedStep::make(torch::optim::Optimizer& optimizer) {
+std::string FusedStep::objection(const torch::optim::Optimizer& optimizer) {
+  // Exactly these classes: what is derived from them may do something else.
+  const std::type_info& type = typeid(optimizer);
+  const bool is_sgd = type == typeid(torch::optim::SGD);
+  if (!is_sgd && type != typeid(torch::optim::Adam) && type != typeid(torch::optim::AdamW)) {
+    return fmt::format("its class is {}, and there are fused kernels for LibTorch's SGD, Adam and AdamW",
+                       optimizer_class(optimizer));
+  }
+  if (is_sgd && !FusedSgd::can_do(optimizer)) {
+    return "its dampening is not 0, which the fused kernels do not have: set dampening to 0";
+  }
   // The kernels take learning rates in float32: too coarse for float64.
   for (const OptimizerParamGroup& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      if (parameter.scalar_type() == at::kDouble) return nullptr;
+      if (parameter.scalar_type() == at::kDouble) {
+        return "its parameters are float64, for which the fused kernels are too coarse: set dtype to float32";
+      }
     }
   }
-  // Exactly these classes: what is derived from them may do something else.
+  return "";
+}
+
+std::unique_ptr<FusedStep> FusedStep::make(torch::optim::Optimizer& optimizer) {
+  if (!objection(optimizer).empty()) return nullptr;
   const std::type_info& type = typeid(optimizer);
-  if (type == typeid(torch::optim::SGD) && FusedSgd::can_do(optimizer)) {
-    return std::make_unique<FusedSgd>(optimizer);
-  }
+  if (type == typeid(torch::optim::SGD)) return std::make_unique<FusedSgd>(optimizer);
   if (type == typeid(torch::optim::Adam)) {
     return std::make_unique<FusedAdam<AdamOptions, AdamParamState>>(optimizer);
   }
-  if (type == typeid(torch::optim::AdamW)) {
-    return std::make_unique<FusedAdam<AdamWOptions, AdamWParamState>>(optimizer);
-  }
-  return nullptr;
+  return std::make_unique<FusedAdam<AdamWOptions, AdamWParamState>>(optimizer);
 }
 
 }  // namespace lockstep::optim

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace torch::optim {
@@ -26,6 +27,8 @@ class FusedStep {
   // For SGD, Adam and AdamW. Null: another class, or an option that the kernels do not
   // have (dampening).
   static std::unique_ptr<FusedStep> make(torch::optim::Optimizer& optimizer);
+  // Why make() returns null, and what to change; "": it does not.
+  static std::string objection(const torch::optim::Optimizer& optimizer);
   virtual ~FusedStep() = default;
 
   // Brings the learning rates to the device, where they have changed.

@@ -146,11 +146,14 @@ int64_t rank_batch_size(const CifarOptions& options, const World& world) {
   if (!options.train.deepspeed_config.empty()) return std::max<int64_t>(1, options.batch_size / parts);
   if (options.batch_size % parts == 0) return options.batch_size / parts;
   throw ConfigError(
-      "train", fmt::format("batch_size is over all ranks and must divide by them: {} by {} rank(s){}",
-                           options.batch_size, world.size(),
-                           options.train.accumulate_steps > 1
-                               ? fmt::format(" times accumulate_steps {}", options.train.accumulate_steps)
-                               : ""));
+      "train",
+      fmt::format("batch_size is over all ranks and must divide by them: {} by {} rank(s){}; set it to "
+                  "a multiple of {}",
+                  options.batch_size, world.size(),
+                  options.train.accumulate_steps > 1
+                      ? fmt::format(" times accumulate_steps {}", options.train.accumulate_steps)
+                      : "",
+                  parts));
 }
 
 // Also where the file has no batch: the flag is over all ranks, and the file's is of one.

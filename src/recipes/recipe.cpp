@@ -29,8 +29,8 @@ std::span<const Recipe> all_recipes() { return kRecipes; }
 
 void require_no_size(const std::string& recipe, const std::string& size) {
   if (size.empty()) return;
-  throw ConfigError("train",
-                    fmt::format("the recipe {} has one model, without sizes: --model {}", recipe, size));
+  throw ConfigError(
+      "train", fmt::format("the recipe {} has one model, without sizes: leave out --model {}", recipe, size));
 }
 
 const Recipe& find_recipe(const std::string& name) {

@@ -35,9 +35,9 @@ void check_offload(const ShardedOptions& options) {
   require(param != OffloadDevice::kNvme, "offload_param goes to host memory only: use cpu, not",
           name_of(param));
   require(param == OffloadDevice::kNone || options.stage == 3,
-          "offload_param needs stage 3, and the stage is", options.stage);
+          "offload_param needs stage 3; set the stage, which is", options.stage);
   require(param == OffloadDevice::kNone || optimizer.device != OffloadDevice::kNone,
-          "offload_param needs offload_optimizer, too, whose device is", name_of(optimizer.device));
+          "offload_param needs offload_optimizer, too; set its device, which is", name_of(optimizer.device));
 }
 
 }  // namespace

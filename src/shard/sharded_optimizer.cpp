@@ -82,9 +82,10 @@ void require_elementwise(const Optimizer& optimizer, bool allow_untested) {
   const std::string name = optimizer_class(optimizer);
   if (contains(kElementwise, name)) return;
   if (contains(kWhole, name)) {
-    throw ConfigError("shard", fmt::format("{} looks at whole parameters together, so that ranks cannot each "
-                                           "update a part of them: use {}, or train without sharding",
-                                           name, fmt::join(kElementwise, ", ")));
+    throw ConfigError("shard",
+                      fmt::format("{} looks at whole parameters together, so that ranks cannot each "
+                                  "update a part of them: use {}, or set the stage (zero_stage) to 0",
+                                  name, fmt::join(kElementwise, ", ")));
   }
   if (allow_untested) return;
   throw ConfigError("shard", fmt::format("it is not known whether {} treats each element by itself, as "

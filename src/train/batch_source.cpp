@@ -17,8 +17,10 @@ int64_t batch_size_of(const Loader& loader, int world_size, const TrainConfig& c
   const int64_t parts = world_size * config.accumulate_steps;
   if (*config.global_batch_size % parts != 0) {
     throw ConfigError(
-        "train", fmt::format("global_batch_size {} does not divide by {} rank(s) times accumulate_steps {}",
-                             *config.global_batch_size, world_size, config.accumulate_steps));
+        "train",
+        fmt::format("global_batch_size {} does not divide by {} rank(s) times accumulate_steps {}: set "
+                    "it to a multiple of {}",
+                    *config.global_batch_size, world_size, config.accumulate_steps, parts));
   }
   return *config.global_batch_size / parts;
 }

@@ -81,7 +81,9 @@ c10::Device choose_device(const RankMap& map, const std::string& compute_setup) 
   if (!wants_gpu(map, compute_setup)) return c10::Device(c10::DeviceType::CPU);
   if (!has_driver()) {
     throw ConfigError(
-        "launch", "compute_setup is gpu, and this machine has no CUDA driver: libcuda.so.1 does not load");
+        "launch",
+        "compute_setup is gpu, and this machine has no CUDA driver (libcuda.so.1 does not load): install it, "
+        "or set compute_setup to cpu");
   }
   const int count = static_cast<int>(comm::list_cuda_devices().size());
   const int index = cluster::choose_device(map, count, base::Environment::of_process());

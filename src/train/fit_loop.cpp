@@ -115,7 +115,8 @@ FitLoop::~FitLoop() {
 void FitLoop::check_configuration() const {
   if (trainer_.fitting) throw ConfigError("train", "fit() was called inside fit() of the same trainer");
   if (trainer_.gradient_free != nullptr && trainer_.average) {
-    throw ConfigError("train", "ema_decay averages what gradients make of the weights: a search has none");
+    throw ConfigError(
+        "train", "ema_decay averages what gradients make of the weights, and a search has none: set it to 0");
   }
   if (trainer_.step.deepspeed() != nullptr && data_.num_batches() < config_.accumulate_steps) {
     throw ConfigError(
@@ -125,7 +126,9 @@ void FitLoop::check_configuration() const {
   }
   if (config_.val_every > 0 && validation_.empty()) {
     throw ConfigError(
-        "train", fmt::format("val_every is {}, and fit() got no data for validation", config_.val_every));
+        "train", fmt::format("val_every is {}, and fit() got no data for validation: give it some, or set "
+                             "val_every to 0",
+                             config_.val_every));
   }
 }
 

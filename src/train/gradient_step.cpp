@@ -8,6 +8,7 @@
 
 #include "engine/autocast.h"
 #include "train/batch_source.h"
+#include "train/recording.h"
 #include "train/weighted_result.h"
 
 namespace lockstep::train {
@@ -24,7 +25,8 @@ std::unique_ptr<DeepSpeedStep> make_deepspeed(const World& world, const Model& m
                                               const std::optional<DeepSpeedConfig>& config) {
   if (!config) return nullptr;
   if (optimizer == nullptr) {
-    throw ConfigError("train", "deepspeed_config is about gradients, and training without them has none");
+    throw ConfigError(
+        "train", "deepspeed_config is about gradients, and training without them has none: leave it out");
   }
   return std::make_unique<DeepSpeedStep>(world, model, *config, optimizer);
 }
@@ -140,31 +142,32 @@ void GradientStep::finish_gradients() {
   if (config_.clip_grad_norm > 0) parallel_->clip_grad_norm(config_.clip_grad_norm);
 }
 
-void GradientStep::refuse_scaler() const {
+void GradientStep::refuse_scaler(const std::string& what) const {
   if (!scaler_) return;
-  throw ConfigError(
-      "train",
-      "precision fp16 may have to leave out a step, which neither an optimizer that evaluates the "
-      "loss itself (LBFGS) nor a step of one's own can: use bf16 or fp32");
+  throw ConfigError("train", fmt::format("precision fp16 may have to leave out a step, and {} cannot: set "
+                                         "precision to bf16 or fp32",
+                                         what));
 }
 
-void GradientStep::refuse_division() const {
+void GradientStep::refuse_division(const std::string& what) const {
   if (config_.zero.stage == 0) return;
-  throw ConfigError(
-      "train", fmt::format("a step of one's own, or an optimizer that evaluates the loss itself (LBFGS), "
-                           "works on whole gradients, which no rank has with "
-                           "zero_stage {}: set it to 0",
-                           config_.zero.stage));
+  throw ConfigError("train", fmt::format("{} works on whole gradients, which no rank has with zero_stage {}: "
+                                         "set it to 0",
+                                         what, config_.zero.stage));
 }
 
 void GradientStep::refuse_deepspeed() const {
   if (!deepspeed_) return;
-  throw ConfigError("train", "deepspeed_config says what a step is: set no step of one's own");
+  throw ConfigError("train",
+                    "deepspeed_config says what a step is, and the program has its own (set_optimize_step): "
+                    "leave one of them out");
 }
 
 LossResult GradientStep::run_with_closure(StepBatches& batches, torch::optim::Optimizer& optimizer) {
-  refuse_scaler();
-  refuse_division();
+  const std::string what =
+      fmt::format("the optimizer {}, which evaluates the loss itself,", optimizer_class(optimizer));
+  refuse_scaler(what);
+  refuse_division(what);
   StepBatches all = batches.with(batches.all_on_device());  // each evaluation needs them
   LossResult first{at::Tensor()};
   optimizer.step([&] {
@@ -191,19 +194,13 @@ void GradientStep::meet(torch::optim::Optimizer& optimizer) {
     fused_ = optim::FusedStep::make(optimizer);
   }
   if (!config_.cuda_graph) return;
-  if (!fused_) {
-    throw ConfigError("train",
-                      fmt::format("cuda_graph needs a GPU, fused_optimizer, and SGD, Adam or AdamW without "
-                                  "dampening, without a step of one's own, without zero_stage, not in "
-                                  "float64, and without ema_decay under "
-                                  "fp16: "
-                                  "the device is {}, the optimizer {}",
-                                  world_.device().str(), optimizer_class(optimizer)));
-  }
-  if (world_.size() > 1 && world_.communicator().backend() != "nccl") {
-    throw ConfigError(
-        "train", fmt::format("cuda_graph records collectives of nccl only: the backend of {} ranks is {}",
-                             world_.size(), world_.communicator().backend()));
+  const RecordingFacts facts{.device = world_.device(),
+                             .num_ranks = world_.size(),
+                             .backend = world_.communicator().backend(),
+                             .has_own_step = static_cast<bool>(custom_),
+                             .optimizer_objection = optim::FusedStep::objection(optimizer)};
+  if (const std::string objection = objection_to_recording(config_, facts); !objection.empty()) {
+    throw ConfigError("train", objection);
   }
   recorded_.emplace();
 }
@@ -269,8 +266,8 @@ LossResult GradientStep::run(StepBatches& batches, torch::optim::Optimizer& opti
   stepped_ = true;
   if (custom_) {
     refuse_deepspeed();
-    refuse_scaler();
-    refuse_division();
+    refuse_scaler("the program's own step (set_optimize_step)");
+    refuse_division("the program's own step (set_optimize_step)");
     const std::vector<Batch> all = batches.all_on_device();
     StepBatches on_device = batches.with(all);
     const std::function<LossResult()> closure = [&] { return evaluate(on_device); };

@@ -73,8 +73,9 @@ class GradientStep {
   // Forward, backward and update without a word from the device.
   LossResult run_fused(StepBatches& batches);
   void meet(torch::optim::Optimizer& optimizer);
-  void refuse_scaler() const;
-  void refuse_division() const;
+  // what: cannot be done with it.
+  void refuse_scaler(const std::string& what) const;
+  void refuse_division(const std::string& what) const;
   void refuse_deepspeed() const;
   LossResult run_with_closure(StepBatches& batches, torch::optim::Optimizer& optimizer);
 

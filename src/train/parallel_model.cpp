@@ -81,7 +81,9 @@ class DividedModel final : public ParallelModel {
   void clip_grad_norm(double max_norm) override { model_.clip_grad_norm(max_norm); }
   void update(torch::optim::Optimizer& optimizer) override {
     if (&optimizer != &optimizer_) {
-      throw ConfigError("train", "zero_stage: the model was divided with another optimizer");
+      throw ConfigError("train",
+                        "zero_stage: the model was sharded with another optimizer: train with that one, or "
+                        "set zero_stage to 0");
     }
     model_.step();
   }

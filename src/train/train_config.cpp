@@ -105,16 +105,17 @@ void check_offload(const ZeroConfig& zero) {
     if (!holds) throw ConfigError("config", fmt::format("{}: {}", what, value));
   };
   require(zero.offload_optimizer == "none" || zero.stage > 0,
-          "zero_offload_optimizer needs zero_stage 1, 2 or 3, which is", zero.stage);
+          "zero_offload_optimizer needs zero_stage 1, 2 or 3; set zero_stage, which is", zero.stage);
   require(zero.offload_optimizer != "nvme" || zero.stage == 3,
           "zero_offload_optimizer nvme needs zero_stage 3; use cpu, or set zero_stage, which is", zero.stage);
   require(zero.offload_optimizer != "nvme" || !zero.nvme_path.empty(),
           "zero_offload_optimizer nvme needs a folder on the disk to use: set zero_nvme_path, which is",
           "empty");
-  require(zero.offload_param == "none" || zero.stage == 3, "zero_offload_param needs zero_stage 3, which is",
-          zero.stage);
+  require(zero.offload_param == "none" || zero.stage == 3,
+          "zero_offload_param needs zero_stage 3; set zero_stage, which is", zero.stage);
   require(zero.offload_param == "none" || zero.offload_optimizer != "none",
-          "zero_offload_param needs zero_offload_optimizer cpu or nvme, which is", zero.offload_optimizer);
+          "zero_offload_param needs zero_offload_optimizer; set it to cpu or nvme, it is",
+          zero.offload_optimizer);
 }
 
 void check_together(const TrainConfig& config) {
@@ -124,11 +125,13 @@ void check_together(const TrainConfig& config) {
                                   *config.batch_size, *config.global_batch_size));
   }
   if (config.precision != "fp32" && config.dtype != "float32") {
-    throw ConfigError("config", fmt::format("precision {} keeps parameters in float32: dtype is {}",
+    throw ConfigError("config", fmt::format("precision {} keeps parameters in float32, and dtype is {}: set "
+                                            "dtype to float32, or precision to fp32",
                                             config.precision, config.dtype));
   }
   if (config.deterministic && config.cudnn_benchmark) {
-    throw ConfigError("config", "deterministic and cudnn_benchmark contradict each other: set one");
+    throw ConfigError("config",
+                      "deterministic and cudnn_benchmark contradict each other: set one of the two to false");
   }
   if (config.zero.stage == 3 && config.plot_every > 0) {
     throw ConfigError("config",
@@ -138,7 +141,7 @@ void check_together(const TrainConfig& config) {
   if (config.zero.stage == 3 && config.ema_decay > 0) {
     throw ConfigError("config",
                       "ema_decay averages whole parameters, which no rank has with zero_stage 3: use "
-                      "zero_stage 2");
+                      "zero_stage 2, or set ema_decay to 0");
   }
   check_offload(config.zero);
   if (config.deepspeed && config.deepspeed_config.empty()) {
@@ -146,15 +149,19 @@ void check_together(const TrainConfig& config) {
   }
   if (config.ema_decay >= 1) throw ConfigError("config", "ema_decay must be less than 1: 1");
   if (config.checkpoint_best_only && config.val_every == 0) {
-    throw ConfigError("config", "checkpoint_best_only needs validation: val_every is 0");
+    throw ConfigError("config", "checkpoint_best_only needs validation, and val_every is 0: set val_every");
   }
   if (config.plot_every > 0 && config.plotting_functions.empty()) {
-    throw ConfigError(
-        "config", fmt::format("plot_every is {}, and there are no plotting_functions", config.plot_every));
+    throw ConfigError("config",
+                      fmt::format("plot_every is {}, and there are no plotting_functions: give some, or set "
+                                  "plot_every to 0",
+                                  config.plot_every));
   }
   if (config.resume.empty()) throw ConfigError("config", "resume must be auto, never or a path: ''");
   if (config.tracking_tool.find("none") != std::string::npos && config.tracking_tool != "none") {
-    throw ConfigError("config", fmt::format("tracking_tool is none and others: '{}'", config.tracking_tool));
+    throw ConfigError("config",
+                      fmt::format("tracking_tool is none and others: '{}'; leave out none, or the others",
+                                  config.tracking_tool));
   }
 }
 

@@ -141,13 +141,15 @@ void Trainer::Impl::check_no_fit() const {
 
 void Trainer::Impl::check_not_divided() const {
   if (step.deepspeed() != nullptr) {
-    throw ConfigError("train", "the optimizer cannot be changed with deepspeed_config");
+    throw ConfigError(
+        "train",
+        "the optimizer cannot be changed with deepspeed_config: leave it out, or make another trainer");
   }
   if (config.zero.stage == 0) return;
-  throw ConfigError("train",
-                    fmt::format("the optimizer cannot be changed with zero_stage {}: the model is divided "
-                                "for the one it was made with",
-                                config.zero.stage));
+  throw ConfigError(
+      "train", fmt::format("the optimizer cannot be changed with zero_stage {}, which shards the model for "
+                           "the one it was made with: set it to 0, or make another trainer",
+                           config.zero.stage));
 }
 
 void Trainer::Impl::call_callbacks(Stage at, int64_t count) {

@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/listen_socket.h"
@@ -115,6 +116,40 @@ TEST(StoreTest, AClientThatFindsNobodySaysWhoShouldBeThere) {
   map.rendezvous.agent_hosts_store = true;
   EXPECT_THAT([&] { open_store(map, std::chrono::seconds(1)); },
               ThrowsMessage<CommError>(HasSubstr("the launcher's agent hosts it")));
+}
+
+TEST(StoreTest, AHostThatIsNotKnownIsNamedWithWhatToChange) {
+  RankMap map = tcp_map(1, 4, 29514);
+  map.rendezvous.address = "no..host";  // no name at all, so that no server is asked
+  const auto refused = [&](Launcher launcher, const char* remedy) {
+    map.launcher = launcher;
+    EXPECT_THAT([&] { open_store(map, std::chrono::milliseconds(10)); },
+                ThrowsMessage<ConfigError>(AllOf(
+                    HasSubstr("[store] rank 1 of 4 is to meet the others at host 'no..host' port 29514, "
+                              "which localhost does not know (Name or service not known)"),
+                    HasSubstr(remedy))));
+  };
+  refused(Launcher::kLockstep, "set --local-addr of lockstep run on node 0, or --master-addr, to a name");
+  refused(Launcher::kTorchrun,
+          "set MASTER_ADDR, torchrun's --master-addr or its --local-addr on node 0, to a name");
+  refused(Launcher::kSlurm, "set MASTER_ADDR to a name or an address of rank 0's node");
+  refused(Launcher::kMpi, "set MASTER_ADDR to a name");
+  refused(Launcher::kExplicit, "set MASTER_ADDR, or the host of init_method, to a name");
+}
+
+// One for each attempt to connect; ranks under Slurm printed them until the time limit.
+TEST(StoreTest, C10dWarnsOnlyWhenItIsAskedTo) {
+  const auto said = [] {
+    testing::internal::CaptureStderr();
+    const uint16_t port = base::listen_on_free_port("127.0.0.1").port;  // closed again
+    EXPECT_THROW(open_store(tcp_map(1, 2, port), std::chrono::seconds(1)), CommError);
+    return testing::internal::GetCapturedStderr();
+  };
+  ASSERT_EQ(std::getenv("TORCH_CPP_LOG_LEVEL"), nullptr);
+  EXPECT_EQ(said(), "");
+  ::setenv("TORCH_CPP_LOG_LEVEL", "WARNING", 1);
+  EXPECT_THAT(said(), HasSubstr("[c10d]"));
+  ::unsetenv("TORCH_CPP_LOG_LEVEL");
 }
 
 TEST(StoreTest, AHostThatNobodyJoinsGivesUp) {

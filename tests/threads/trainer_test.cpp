@@ -102,7 +102,8 @@ TEST_F(TrainerOptionsTest, GlobalBatchSizeGivesTheSameResultOnAnyNumberOfRanks) 
         training.ranks = 3;
         training.config.global_batch_size = 16;
       },
-      "global_batch_size 16 does not divide by 3 rank(s)");
+      "global_batch_size 16 does not divide by 3 rank(s) times accumulate_steps 1: set it to a multiple of "
+      "3");
 }
 
 TEST_F(TrainerOptionsTest, BatchSizeOverridesTheLoaders) {
@@ -359,7 +360,7 @@ TEST_F(TrainerOptionsTest, BadInputIsSaidAtOnce) {
       },
       "8 samples over 1 rank(s) do not fill a batch of 16, and drop_last leaves out the rest");
   expect_refused([](Training& training) { training.config.val_every = 1; },
-                 "fit() got no data for validation");
+                 "val_every is 1, and fit() got no data for validation: give it some, or set val_every to 0");
   expect_refused([](Training& training) { training.loss = Loss(); }, "a trainer needs a loss");
   expect_refused([](Training& training) { training.config.log_folder = "/proc/nowhere"; },
                  "cannot make a run folder at log_folder '/proc/nowhere'");
@@ -568,7 +569,43 @@ TEST_F(TrainerOptionsTest, WhatDoesNotGoTogetherIsRefused) {
           trainer.set_optimize_step([](const StepContext& context) { return context.closure(); });
         };
       },
-      "precision fp16 may have to leave out a step");
+      "precision fp16 may have to leave out a step, and the program's own step (set_optimize_step) cannot: "
+      "set "
+      "precision to bf16 or fp32");
+  const auto with_lbfgs = [](Training& training) {
+    training.make_optimizer = [](auto parameters) {
+      return std::make_unique<torch::optim::LBFGS>(parameters);
+    };
+  };
+  expect_refused(
+      [&](Training& training) {
+        training.config.dtype = "float32";
+        training.config.precision = "fp16";
+        with_lbfgs(training);
+      },
+      "and the optimizer LBFGS, which evaluates the loss itself, cannot: set precision to bf16 or fp32");
+  expect_refused(
+      [&](Training& training) {
+        training.config.cuda_graph = true;
+        with_lbfgs(training);
+      },
+      "cuda_graph cannot record this optimizer: its class is LBFGS");
+  expect_refused(
+      [](Training& training) {
+        training.config.dtype = "float32";
+        training.config.cuda_graph = true;
+      },
+      "this rank trains on cpu: set compute_setup to gpu, or leave out cuda_graph");
+  expect_refused(
+      [](Training& training) {
+        training.config.zero.stage = 1;
+        training.prepare = [](Trainer& trainer) {
+          trainer.set_optimize_step([](const StepContext& context) { return context.closure(); });
+        };
+      },
+      "the program's own step (set_optimize_step) works on whole gradients, which no rank has with "
+      "zero_stage "
+      "1: set it to 0");
   expect_refused(
       [](Training& training) {
         training.config.ema_decay = 0.9;
@@ -578,7 +615,7 @@ TEST_F(TrainerOptionsTest, WhatDoesNotGoTogetherIsRefused) {
           return trainer.fit(data);
         };
       },
-      "ema_decay averages what gradients make");
+      "ema_decay averages what gradients make of the weights, and a search has none: set it to 0");
   expect_refused(
       [](Training& training) {
         training.loss = [](const Batch& batch, const Model& model) {

@@ -27,11 +27,21 @@ int64_t total_bytes(const NamedTensors& tensors) {
   return bytes;
 }
 
+// Flags that do not go together, before a file is read.
+void check_together(const ExportOptions& options) {
+  for (const auto& [is_given, flag] : {std::pair(!options.prefix.empty(), "--prefix"),
+                                       {options.what != "model", "--what"},
+                                       {options.dtype != "saved", "--dtype"}}) {
+    if (options.script.empty() || !is_given) continue;
+    throw ConfigError("ckpt", fmt::format("--script takes the model as it is: leave out {}", flag));
+  }
+  if (options.dtype != "saved" && options.what == "all") {
+    throw ConfigError("ckpt", "--dtype is for the weights of the model: leave out --what all, or --dtype");
+  }
+}
+
 // Code of the one file, weights of the other.
 void export_script(const ExportOptions& options, const std::filesystem::path& from) {
-  if (!options.prefix.empty() || options.what != "model" || options.dtype != "saved") {
-    throw ConfigError("ckpt", "--script takes the model as it is: leave out --prefix, --what and --dtype");
-  }
   ScriptModel model(options.script);
   load_weights(*model, from);
   model->save_script(options.to);
@@ -45,9 +55,6 @@ NamedTensors tensors_of(const interop::WeightsSource& source, const ExportOption
     return interop::read_tensors(
         source, options.what == "all" ? interop::WhichTensors::kAll : interop::WhichTensors::kModel);
   }
-  if (options.what == "all") {
-    throw ConfigError("ckpt", "--dtype is for the weights of the model: leave out --what all");
-  }
   const auto dtype = options.dtype == "float32"   ? at::kFloat
                      : options.dtype == "float16" ? at::kHalf
                                                   : at::kBFloat16;
@@ -59,6 +66,7 @@ NamedTensors tensors_of(const interop::WeightsSource& source, const ExportOption
 
 int export_weights(const ExportOptions& options) {
   check_target(options.to);
+  check_together(options);
   const interop::WeightsSource source = interop::find_weights(options.path);
   if (!options.script.empty()) {
     export_script(options, source.path);

@@ -34,7 +34,9 @@ void initialize() {
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_SERIALIZED) {
-    throw ConfigError("mpi", "this MPI cannot be called from more than one thread, even one at a time");
+    throw ConfigError(
+        "mpi",
+        "this MPI cannot be called from more than one thread, even one at a time: set backend to gloo");
   }
   std::atexit(finalize);
 }

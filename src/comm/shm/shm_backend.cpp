@@ -225,7 +225,11 @@ c10::intrusive_ptr<c10d::Backend> make_shm_backend(c10::intrusive_ptr<c10d::Stor
                                                    Milliseconds timeout) {
   if (size < 1 || size > kMaxRanks || rank < 0 || rank >= size) {
     throw ConfigError("shm",
-                      fmt::format("needs 0 <= rank < size <= {}: rank {}, size {}", kMaxRanks, rank, size));
+                      size > kMaxRanks
+                          ? fmt::format("backend shm takes up to {} ranks of one host, and there are {}: set "
+                                        "backend to gloo",
+                                        kMaxRanks, size)
+                          : fmt::format("a group needs 0 <= rank < size: rank {}, size {}", rank, size));
   }
   auto group = std::make_shared<Group>(meet(*store, rank, size, timeout), rank);
   return c10::make_intrusive<ShmBackend>(std::move(group), timeout);

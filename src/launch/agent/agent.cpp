@@ -8,16 +8,14 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <utility>
 
 #include "cluster/topology.h"
+#include "launch/rendezvous/open_files.h"
 
 namespace lockstep::launcher {
 namespace {
 
-// The keeper ends the workers of a launcher that has not run for this long: before the
-// others, who wait for heartbeat_timeout since they last heard of it, go on without it.
-constexpr std::chrono::milliseconds kLease{1000};
-constexpr std::chrono::milliseconds kLeaseRenewal{100};
 constexpr std::chrono::milliseconds kStatusPeriod{500};
 // A process with LibTorch takes its time to end: its peers notice when it begins to.
 constexpr std::chrono::milliseconds kCauseGrace{500};
@@ -49,6 +47,8 @@ Agent::Agent(base::EventLoop& loop, const RunOptions& options, Keeper& keeper, C
       consoles_(consoles),
       signals_(all_signals(options)),
       logs_(options.log_dir, options.run_id, keeps_logs(options)) {
+  ::getrlimit(RLIMIT_NOFILE, &open_files_);
+  raise_open_files();
   loop_.watch(signals_.fd(), EPOLLIN, [this](uint32_t) { on_signals(); });
   // Where lines have no prefix, bytes pass as they come: the terminal is the program's.
   if (consoles_.err.is_decorated() && !options_.quiet && !options_.prefix_template.empty()) show_status();
@@ -56,7 +56,7 @@ Agent::Agent(base::EventLoop& loop, const RunOptions& options, Keeper& keeper, C
 
 Agent::~Agent() {
   loop_.cancel(status_timer_);
-  loop_.cancel(lease_timer_);
+  loop_.cancel(stuck_timer_);
   loop_.cancel(progress_timer_);
   loop_.cancel(cause_timer_);
   loop_.cancel(kill_timer_);
@@ -76,6 +76,7 @@ bool Agent::every_worker_refused() const {
 std::string Agent::kept_logs() const { return keeps_logs(options_) ? logs_.path().string() : ""; }
 
 uint16_t Agent::reserve_store_port(int) {
+  const std::lock_guard lock(store_port_mutex_);
   store_port_.reset();
   if (options_.hand_store_over) {
     store_port_ = StorePort::to_hand_over(options_.store_addr);
@@ -86,9 +87,10 @@ uint16_t Agent::reserve_store_port(int) {
 }
 
 void Agent::start(const Generation& generation) {
-  stopping_ = ending_ = failure_told_ = false;
+  stopping_ = ending_ = failure_told_ = killed_ = false;
   suspect_.reset();
   loop_.cancel(cause_timer_);
+  loop_.cancel(stuck_timer_);
   workers_.reset();
   if (generation.number > 0) {
     say(fmt::format("[run] life number {} of the job: {} on {}, restart {} of {}{}\n", generation.number,
@@ -99,10 +101,18 @@ void Agent::start(const Generation& generation) {
     say_threads(generation.local_world_size());
   }
   unsaid_reason_.clear();
-  workers_ = std::make_unique<WorkerGroup>(Workplace{loop_, keeper_, consoles_, logs_, options_}, generation,
-                                           store_port_ ? store_port_->heir_fd() : -1,
+  // Not locked while the workers start, which takes as long as their file system.
+  const auto heir_fd = [this] {
+    const std::lock_guard lock(store_port_mutex_);
+    return store_port_ ? store_port_->heir_fd() : -1;
+  };
+  workers_ = std::make_unique<WorkerGroup>(Workplace{loop_, keeper_, consoles_, logs_, options_, open_files_},
+                                           generation, heir_fd(),
                                            [this](int local_rank) { on_worker_exit(local_rank); });
-  if (store_port_) store_port_->release();
+  {
+    const std::lock_guard lock(store_port_mutex_);
+    if (store_port_) store_port_->release();
+  }
   loop_.cancel(progress_timer_);
   if (options_.stall_timeout.count() > 0) tell_progress();
 }
@@ -151,7 +161,7 @@ void Agent::stalled(int generation, const Stall& stall) {
     if (local_rank < 0 || local_rank >= workers_->generation().local_world_size()) continue;
     if (workers_->ended(local_rank)) continue;
     if (options_.on_stall == RunOptions::OnStall::kRestart) {
-      ::kill(-workers_->pid(local_rank), SIGKILL);
+      kill_worker(local_rank);
     } else if (stacks_.size() < kMaxStacks) {
       stacks_.push_back(std::make_unique<StackDump>(loop_, consoles_.err, workers_->pid(local_rank),
                                                     fmt::format("  rank {}: ", rank)));
@@ -175,6 +185,7 @@ void Agent::on_worker_exit(int local_rank) {
   if (workers_->running() > 0) return;
   if (suspect_ && !failure_told_) tell_failure(*suspect_);
   loop_.cancel(kill_timer_);
+  loop_.cancel(stuck_timer_);
   if (stopping_) {
     stopping_ = false;
     membership_->stopped(generation);
@@ -204,22 +215,15 @@ void Agent::tell_failure(int local_rank) {
   }
 }
 
-void Agent::keep_lease() {
-  keeper_.renew(kLease);
-  last_renewal_ = base::EventLoop::Clock::now();
-  lease_timer_ = loop_.after(kLeaseRenewal, [this] { keep_lease(); });
-}
-
 // A worker that the keeper has killed did nothing wrong.
 JobFailure Agent::explain_failure(int local_rank) const {
   JobFailure failure = workers_->failure_of(local_rank);
-  if (!last_renewal_ || !failure.state.signaled || failure.state.code != SIGKILL) return failure;
-  const std::chrono::duration<double> silent = base::EventLoop::Clock::now() - *last_renewal_;
-  if (silent >= kLease) {
+  if (!failure.state.signaled || failure.state.code != SIGKILL) return failure;
+  if (const auto lapse = keeper_.lapse()) {
     failure.message = fmt::format(
         "its launcher did not run for {:.1f} s, so it was killed: the node was stopped "
         "or overloaded",
-        silent.count());
+        std::chrono::duration<double>(*lapse).count());
   }
   return failure;
 }
@@ -240,9 +244,33 @@ void Agent::end_workers(int signal) {
   if (!ending_) {
     ending_ = true;
     loop_.cancel(kill_timer_);
-    kill_timer_ = loop_.after(options_.shutdown_timeout, [this] { workers_->send_signal(SIGKILL); });
+    kill_timer_ = loop_.after(options_.shutdown_timeout, [this] { kill_workers(); });
     workers_->send_signal(signal);
   }
+}
+
+void Agent::kill_workers() {
+  workers_->send_signal(SIGKILL);
+  expect_end();
+}
+
+void Agent::kill_worker(int local_rank) {
+  ::kill(-workers_->pid(local_rank), SIGKILL);
+  expect_end();
+}
+
+void Agent::expect_end() {
+  if (std::exchange(killed_, true)) return;
+  stuck_timer_ = loop_.after(options_.kill_timeout, [this] { give_up(); });
+}
+
+void Agent::give_up() {
+  if (!workers_ || workers_->running() == 0) return;
+  // One that was told to end alone leaves the others running.
+  workers_->send_signal(SIGKILL);
+  const std::string reason = workers_->give_up();
+  consoles_.err.write(fmt::format("[{}] {}\n", options_.component, reason));
+  membership_->stuck(workers_->generation().number, reason);
 }
 
 void Agent::finish(const JobOutcome& outcome) {
@@ -250,6 +278,7 @@ void Agent::finish(const JobOutcome& outcome) {
   all_refused_ = every_worker_refused();
   // Where workers still run the job is out of reach: nobody must go on alone.
   loop_.cancel(kill_timer_);
+  loop_.cancel(stuck_timer_);
   loop_.cancel(cause_timer_);
   loop_.cancel(progress_timer_);
   loop_.cancel(status_timer_);
@@ -273,7 +302,7 @@ void Agent::on_signals() {
 void Agent::on_stop_signal(int signal) {
   if (stop_signal_ != 0) {
     // Asked twice: no more patience.
-    if (workers_) workers_->send_signal(SIGKILL);
+    if (workers_) kill_workers();
     return;
   }
   stop_signal_ = signal;

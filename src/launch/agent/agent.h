@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "base/event_loop.h"
@@ -25,9 +26,6 @@ class Agent final : public MembershipListener {
 
   // Before the loop runs. The membership outlives the agent's use of it.
   void join(Membership& membership) { membership_ = &membership; }
-  // In a job of several nodes: from now on the keeper ends the workers when this launcher
-  // does not run.
-  void keep_lease();
   // How the job ended; set when the loop stops.
   const std::optional<JobOutcome>& outcome() const { return outcome_; }
   // Whether every worker of this node ended with the status of a wrong use.
@@ -35,6 +33,7 @@ class Agent final : public MembershipListener {
   // Where the log files are that stay, or "".
   std::string kept_logs() const;
 
+  // The one member that other threads may call, before start().
   uint16_t reserve_store_port(int generation) override;
   void start(const Generation& generation) override;
   void stop(int generation, const std::string& reason) override;
@@ -55,6 +54,11 @@ class Agent final : public MembershipListener {
   void show_status();
   // This signal now, SIGKILL when the grace is over.
   void end_workers(int signal);
+  // SIGKILL, to all or to one. Who has not ended kill_timeout later makes this node a lost one.
+  void kill_workers();
+  void kill_worker(int local_rank);
+  void expect_end();
+  void give_up();
   void say(const std::string& line);
   void say_threads(int ranks);
 
@@ -64,22 +68,24 @@ class Agent final : public MembershipListener {
   Consoles consoles_;
   SignalQueue signals_;
   LogFolder logs_;
+  rlimit open_files_{};  // before anything raises it
   Membership* membership_ = nullptr;
+  std::mutex store_port_mutex_;
   std::optional<StorePort> store_port_;
   std::unique_ptr<WorkerGroup> workers_;
   bool stopping_ = false;  // stop() was asked for, stopped() not yet said
   bool ending_ = false;    // the workers were told to end
   bool failure_told_ = false;
+  bool killed_ = false;         // at least one of the workers was sent SIGKILL
   std::optional<int> suspect_;  // failed by another's failure, as it says; not told yet
   int stop_signal_ = 0;
   std::string unsaid_reason_;          // why the last generation stopped, where nobody was told
   base::EventLoop::Timer kill_timer_;  // of the workers' end: SIGTERM, then SIGKILL
   base::EventLoop::Timer cause_timer_;
   base::EventLoop::Timer progress_timer_;
-  base::EventLoop::Timer lease_timer_;
+  base::EventLoop::Timer stuck_timer_;
   base::EventLoop::Timer status_timer_;
   const base::EventLoop::Clock::time_point began_ = base::EventLoop::Clock::now();
-  std::optional<base::EventLoop::Clock::time_point> last_renewal_;
   std::vector<std::unique_ptr<StackDump>> stacks_;
   std::optional<JobOutcome> outcome_;
   bool all_refused_ = false;

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -21,22 +22,22 @@
 namespace lockstep::launcher {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using std::chrono::steady_clock;
 
 struct Message {
-  char what;      // b: begin, g: guard, r: release, l: lease
+  char what;      // b: begin, g: guard, r: release, l: lease, e: end
   int64_t value;  // of begin: the bytes of the mark, which follow
 };
 
-int wait_ms(const std::optional<Clock::time_point>& deadline) {
+int wait_ms(const std::optional<steady_clock::time_point>& deadline) {
   if (!deadline) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - steady_clock::now());
   return static_cast<int>(std::max<int64_t>(0, left.count()));
 }
 
 void kill_all(const std::set<pid_t>& groups, const std::string& mark) {
   for (const pid_t group : groups) ::kill(-group, SIGKILL);
-  if (!groups.empty() && !mark.empty()) kill_leftovers(mark);
+  if (!groups.empty() && !mark.empty()) kill_leftovers(mark, groups);
 }
 
 std::string read_text(int fd, int64_t size) {
@@ -61,12 +62,12 @@ std::string read_text(int fd, int64_t size) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
   std::set<pid_t> groups;
   std::string mark;
-  std::optional<Clock::time_point> deadline;
-  bool expired = false;
+  std::optional<steady_clock::time_point> deadline;
+  bool expired = false, over = false;
   while (true) {
     pollfd ready{fd, POLLIN, 0};
     ::poll(&ready, 1, wait_ms(deadline));
-    if (deadline && Clock::now() >= *deadline) {
+    if (deadline && steady_clock::now() >= *deadline) {
       kill_all(groups, mark);
       deadline.reset();
       expired = true;
@@ -78,13 +79,18 @@ std::string read_text(int fd, int64_t size) {
     if (got != sizeof message) break;
     const auto group = static_cast<pid_t>(message.value);
     if (message.what == 'b') {
-      expired = false;
+      expired = over;
       mark = read_text(fd, message.value);
     }
     if (message.what == 'g') groups.insert(group);
     if (message.what == 'g' && expired) ::kill(-group, SIGKILL);
+    if (message.what == 'e') {
+      kill_all(groups, mark);
+      deadline.reset();
+      expired = over = true;
+    }
     if (message.what == 'r') groups.erase(group);
-    if (message.what == 'l') deadline = Clock::now() + std::chrono::milliseconds(message.value);
+    if (message.what == 'l') deadline = steady_clock::now() + std::chrono::milliseconds(message.value);
   }
   kill_all(groups, mark);
   ::_exit(0);
@@ -109,10 +115,40 @@ Keeper::~Keeper() {
   }
 }
 
-void Keeper::begin(const std::string& mark) { send('b', static_cast<int64_t>(mark.size()), mark); }
-void Keeper::guard(pid_t group) { send('g', group); }
-void Keeper::release(pid_t group) { send('r', group); }
-void Keeper::renew(std::chrono::milliseconds lease) { send('l', lease.count()); }
+void Keeper::begin(const std::string& mark) {
+  const std::lock_guard lock(mutex_);
+  longest_silence_ = Clock::duration(0);
+  send('b', static_cast<int64_t>(mark.size()), mark);
+}
+void Keeper::guard(pid_t group) {
+  const std::lock_guard lock(mutex_);
+  send('g', group);
+}
+void Keeper::release(pid_t group) {
+  const std::lock_guard lock(mutex_);
+  send('r', group);
+}
+void Keeper::renew(std::chrono::milliseconds lease) {
+  const std::lock_guard lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  if (last_renewal_) longest_silence_ = std::max(longest_silence_, now - *last_renewal_);
+  last_renewal_ = now;
+  lease_ = lease;
+  // A keeper that is stopped lets the pipe fill up: the launcher does not wait for it.
+  pollfd room{pipe_.get(), POLLOUT, 0};
+  if (::poll(&room, 1, 0) > 0) send('l', lease.count());
+}
+void Keeper::end() {
+  const std::lock_guard lock(mutex_);
+  send('e', 0);
+}
+
+std::optional<std::chrono::steady_clock::duration> Keeper::lapse() const {
+  const std::lock_guard lock(mutex_);
+  if (!last_renewal_) return std::nullopt;
+  const Clock::duration silence = std::max(longest_silence_, Clock::now() - *last_renewal_);
+  return silence >= lease_ ? std::optional(silence) : std::nullopt;
+}
 
 void Keeper::send(char what, int64_t value, const std::string& text) const {
   Message message;

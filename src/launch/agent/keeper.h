@@ -3,6 +3,8 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <mutex>
+#include <optional>
 #include <string>
 
 #include "base/unique_fd.h"
@@ -32,14 +34,24 @@ class Keeper {
   void guard(pid_t group);
   void release(pid_t group);
   // Unless this is called again within the lease, everything guarded is killed. A
-  // launcher that never calls it has no such limit.
+  // launcher that never calls it has no such limit. From any thread, as end().
   void renew(std::chrono::milliseconds lease);
+  // Kills everything guarded, now, and what is guarded later as soon as it is.
+  void end();
+  // How long nobody renewed the lease, where it has run out since begin().
+  std::optional<std::chrono::steady_clock::duration> lapse() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   void send(char what, int64_t value, const std::string& text = "") const;
 
   base::UniqueFd pipe_;
   pid_t pid_ = -1;
+  mutable std::mutex mutex_;  // of all that follows, and of the order in the pipe
+  std::chrono::milliseconds lease_{0};
+  std::optional<Clock::time_point> last_renewal_;
+  Clock::duration longest_silence_{0};  // between renewals since begin()
 };
 
 }  // namespace lockstep::launcher

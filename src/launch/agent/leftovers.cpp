@@ -43,14 +43,14 @@ void read_environment(int proc, const char* pid, std::string& text) {
 }
 
 // How many there were.
-int kill_round(const std::string& entry) {
+int kill_round(const std::string& entry, const std::set<pid_t>& killed) {
   const std::unique_ptr<DIR, decltype(&::closedir)> folder(::opendir("/proc"), ::closedir);
   if (!folder) return 0;
   int count = 0;
   std::string environment;
   while (const dirent* item = ::readdir(folder.get())) {
     const std::optional<int64_t> pid = base::parse_integer(item->d_name);
-    if (!pid || *pid == ::getpid()) continue;
+    if (!pid || *pid == ::getpid() || killed.contains(static_cast<pid_t>(*pid))) continue;
     read_environment(::dirfd(folder.get()), item->d_name, environment);
     if (has_entry(environment, entry) && ::kill(static_cast<pid_t>(*pid), SIGKILL) == 0) ++count;
   }
@@ -59,8 +59,8 @@ int kill_round(const std::string& entry) {
 
 }  // namespace
 
-void kill_leftovers(const std::string& entry) {
-  for (int round = 0; round < kMaxRounds && kill_round(entry) > 0; ++round) {
+void kill_leftovers(const std::string& entry, const std::set<pid_t>& killed) {
+  for (int round = 0; round < kMaxRounds && kill_round(entry, killed) > 0; ++round) {
     std::this_thread::sleep_for(kPause);
   }
 }

@@ -6,15 +6,22 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 
+#include "base/host_lookup.h"
 #include "base/log.h"
 #include "base/unique_fd.h"
 #include "cluster/topology.h"
+#include "launch/agent/membership_thread.h"
+#include "launch/rendezvous/describe.h"
 #include "launch/rendezvous/join.h"
 
 namespace lockstep::launcher {
 namespace {
+
+constexpr std::chrono::seconds kStopMargin{30};
+constexpr std::chrono::milliseconds kLongestStop{std::chrono::hours(24 * 365)};
 
 // By what the launchers of a job without a token were given alike: its name and the endpoint. The
 // host may know itself by another name than the others do.
@@ -34,12 +41,14 @@ RendezvousOptions rendezvous_options(const RunOptions& options) {
   rendezvous.key_names = key_names(options);
   rendezvous.host = options.meeting.host;
   rendezvous.port = options.meeting.port;
+  rendezvous.host_option = options.meeting.host_option;
   rendezvous.min_nodes = options.min_nodes;
   rendezvous.max_nodes = options.max_nodes;
   rendezvous.max_restarts = options.max_restarts;
   rendezvous.stall_timeout = options.stall_timeout;
   rendezvous.join_timeout = options.meeting.join_timeout;
   rendezvous.last_call_timeout = options.meeting.last_call_timeout;
+  rendezvous.set_heartbeat_timeout(options.meeting.heartbeat_timeout);
   return rendezvous;
 }
 
@@ -51,6 +60,10 @@ NodeInfo node_info(const RunOptions& options) {
   node.local_world_size = options.local_world_size;
   node.pid = ::getpid();
   node.role = options.role;
+  // A launcher whose loop is blocked (a dead file system) says nothing at all.
+  if (options.max_nodes > 1) {
+    node.stop_timeout = std::min(options.shutdown_timeout, kLongestStop) + options.kill_timeout + kStopMargin;
+  }
   return node;
 }
 
@@ -87,21 +100,40 @@ std::unique_ptr<Membership> join_open(base::EventLoop& loop, const RunOptions& o
   return join_remote(loop, node_info(options), rendezvous_options(options), listener);
 }
 
+void check_host(const RunOptions& options) {
+  if (const auto reason = base::find_unknown_host(options.meeting.host, base::kHostPatience)) {
+    throw ConfigError("run",
+                      describe_unknown_host(rendezvous_options(options), cluster::host_name(), *reason));
+  }
+}
+
+std::unique_ptr<Membership> join_others(base::EventLoop& loop, const RunOptions& options,
+                                        MembershipListener& listener) {
+  const MeetingOptions& meeting = options.meeting;
+  if (!meeting.is_host) return join_open(loop, options, listener);
+  if (!*meeting.is_host) return join_remote(loop, node_info(options), rendezvous_options(options), listener);
+  const std::optional<std::string> wildcard = own_wildcard(meeting.host);
+  // Without --local-addr this node's ranks are told to meet there too.
+  if (!wildcard && options.local_addr.empty()) check_host(options);
+  return host_job(loop, node_info(options), rendezvous_options(options), wildcard.value_or("0.0.0.0"),
+                  listener)
+      .membership;
+}
+
 }  // namespace
 
 std::unique_ptr<Membership> join_job(base::EventLoop& loop, const RunOptions& options,
-                                     MembershipListener& listener) {
+                                     MembershipListener& listener, Keeper& keeper) {
   if (options.known_map) {
     return join_known(loop, *options.known_map, rendezvous_options(options), listener);
   }
-  const MeetingOptions& meeting = options.meeting;
-  if (meeting.kind == MeetingOptions::Kind::kAlone) {
+  if (options.meeting.kind == MeetingOptions::Kind::kAlone) {
     return join_alone(loop, node_info(options), rendezvous_options(options), listener);
   }
-  if (!meeting.is_host) return join_open(loop, options, listener);
-  if (!*meeting.is_host) return join_remote(loop, node_info(options), rendezvous_options(options), listener);
-  const std::string wildcard = own_wildcard(meeting.host).value_or("0.0.0.0");
-  return host_job(loop, node_info(options), rendezvous_options(options), wildcard, listener).membership;
+  return std::make_unique<MembershipThread>(loop, listener, keeper,
+                                            [&](base::EventLoop& own_loop, MembershipListener& own_listener) {
+                                              return join_others(own_loop, options, own_listener);
+                                            });
 }
 
 }  // namespace lockstep::launcher

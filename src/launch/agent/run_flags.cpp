@@ -28,7 +28,8 @@ config::OptionTable run_flag_table(RunFlags& flags) {
            {.choices = {"static", "c10d"}})
       .add("rdzv_endpoint", flags.rdzv_endpoint, "HOST[:PORT] of node 0, where the launchers meet")
       .add("rdzv_id", flags.rdzv_id, "the job's name; launchers with another one are refused")
-      .add("rdzv_conf", flags.rdzv_conf, "KEY=VALUE,...: join_timeout, last_call_timeout, timeout, is_host")
+      .add("rdzv_conf", flags.rdzv_conf,
+           "KEY=VALUE,...: join_timeout, last_call_timeout, timeout, heartbeat_timeout, is_host")
       .add("standalone", flags.standalone, "this node alone", {.negatable = false})
       .add("master_addr", flags.master_addr, "address of node 0, with --rdzv-backend static")
       .add("master_port", flags.master_port, "port on node 0; unset: a free one on one node, else 29500",
@@ -49,6 +50,8 @@ config::OptionTable run_flag_table(RunFlags& flags) {
            "seconds; taken for torchrun's sake, an end is noticed at once", {.minimum = 0})
       .add("shutdown_timeout", flags.shutdown_timeout,
            "seconds from SIGTERM to SIGKILL; TORCH_ELASTIC_SHUTDOWN_TIMEOUT sets it too")
+      .add("kill_timeout", flags.kill_timeout,
+           "seconds from SIGKILL until a node whose ranks have not ended counts as lost")
       .add("stall_timeout", flags.stall_timeout,
            "seconds without progress until a job that hangs in a collective is reported; 0: never")
       .add("on_stall", flags.on_stall,

@@ -38,6 +38,7 @@ struct RunFlags {
   int max_restarts = 0;
   double monitor_interval = 0.1;
   double shutdown_timeout = 30;
+  double kill_timeout = 20;
   double stall_timeout = 30;
   std::string on_stall = "report";
   std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";

@@ -64,9 +64,8 @@ int run_job(const RunOptions& options) {
   StatusLine status;
   Console out(loop, STDOUT_FILENO, status), err(loop, STDERR_FILENO, status);
   Agent agent(loop, options, keeper, {out, err});
-  const std::unique_ptr<Membership> membership = join_job(loop, options, agent);
+  const std::unique_ptr<Membership> membership = join_job(loop, options, agent, keeper);
   agent.join(*membership);
-  if (options.max_nodes > 1) agent.keep_lease();
   loop.run();
   keep_status_despite_sigterm();
   return report(agent, options, err);

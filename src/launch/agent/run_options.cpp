@@ -127,11 +127,20 @@ bool conf_bool(const std::string& key, const std::string& value) {
   refuse("--rdzv-conf: {} must be 0 or 1: '{}'", key, value);
 }
 
+std::chrono::milliseconds conf_heartbeat(const std::string& key, std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds kLeast{500}, kMost{std::chrono::hours(1)};
+  if (timeout < kLeast || timeout > kMost) {
+    refuse("--rdzv-conf {} must be from 0.5 to 3600 seconds: {}", key,
+           std::chrono::duration<double>(timeout).count());
+  }
+  return timeout;
+}
+
 // torchrun's keys. Those of its store and of its polling have nothing to set here.
 void apply_conf(const std::string& text, MeetingOptions& meeting) {
-  static const std::set<std::string> kMootKeys{
-      "read_timeout",        "close_timeout",         "store_type", "use_libuv", "heartbeat_timeout",
-      "keep_alive_interval", "keep_alive_max_attempt"};
+  static const std::set<std::string> kMootKeys{"read_timeout", "close_timeout", "store_type", "use_libuv"};
+  std::optional<std::chrono::milliseconds> heartbeat, interval;
+  std::optional<int> attempts;
   for (const std::string& item : split(text, ',')) {
     const size_t equals = item.find('=');
     if (equals == std::string::npos) refuse("--rdzv-conf must be KEY=VALUE,...: '{}'", text);
@@ -140,11 +149,29 @@ void apply_conf(const std::string& text, MeetingOptions& meeting) {
       meeting.join_timeout = conf_seconds(key, value);
     } else if (key == "last_call_timeout") {
       meeting.last_call_timeout = conf_seconds(key, value);
+    } else if (key == "heartbeat_timeout") {
+      heartbeat = conf_heartbeat(key, conf_seconds(key, value));
+    } else if (key == "keep_alive_interval") {
+      interval = conf_seconds(key, value);
+    } else if (key == "keep_alive_max_attempt") {
+      attempts = parse_int(value);
+      if (!attempts) refuse("--rdzv-conf {} must be a number: '{}'", key, value);
     } else if (key == "is_host") {
       meeting.is_host = conf_bool(key, value);
     } else if (!kMootKeys.contains(key)) {
-      refuse("--rdzv-conf has an unknown key: '{}' (join_timeout, last_call_timeout, timeout, is_host)", key);
+      refuse(
+          "--rdzv-conf has an unknown key: '{}' (join_timeout, last_call_timeout, timeout, "
+          "heartbeat_timeout, is_host)",
+          key);
     }
+  }
+  if (heartbeat) {
+    meeting.heartbeat_timeout = *heartbeat;
+  } else if (interval || attempts) {
+    // torchrun's way to say the same, and its defaults.
+    const std::chrono::milliseconds kept = interval.value_or(std::chrono::seconds(5));
+    meeting.heartbeat_timeout =
+        conf_heartbeat("keep_alive_interval * keep_alive_max_attempt", kept * attempts.value_or(3));
   }
 }
 
@@ -205,6 +232,7 @@ void decide_meeting(const RunFlags& flags, const config::OptionTable& table, Run
   }
   if (!flags.rdzv_endpoint.empty()) {
     parse_endpoint(flags.rdzv_endpoint, open ? kDefaultOpenPort : kDefaultStaticPort, meeting);
+    meeting.host_option = "--rdzv-endpoint";
   } else {
     meeting.host = flags.master_addr;
     meeting.port = checked_port("--master-port", flags.master_port.value_or(kDefaultStaticPort));
@@ -242,6 +270,7 @@ void decide_by_step(const RunFlags& flags, const config::OptionTable& table, con
   meeting.node_rank = step.node_rank;
   meeting.is_host = step.node_rank == 0;
   meeting.host = step.address;
+  meeting.host_option = "MASTER_ADDR";
   meeting.port = step.port;
   apply_conf(flags.rdzv_conf, meeting);
 }
@@ -394,6 +423,7 @@ RunOptions parse_run_options(const std::vector<std::string>& arguments, const ba
   options.virtual_local_rank = flags.virtual_local_rank;
   options.max_restarts = flags.max_restarts;
   options.shutdown_timeout = decide_shutdown_timeout(flags, table, environment);
+  options.kill_timeout = seconds_of("--kill-timeout", flags.kill_timeout);
   options.stall_timeout = seconds_of("--stall-timeout", flags.stall_timeout);
   options.on_stall = flags.on_stall == "report"    ? RunOptions::OnStall::kReport
                      : flags.on_stall == "restart" ? RunOptions::OnStall::kRestart

@@ -22,7 +22,8 @@ struct MeetingOptions {
     kOpen,    // nodes come and get a rank ("c10d")
   };
   Kind kind = Kind::kAlone;
-  std::string host;  // of node 0, as given
+  std::string host;                           // of node 0, as given
+  std::string host_option = "--master-addr";  // how it was given
   uint16_t port = 0;
   // Whether this launcher hosts the meeting: given, or known by the node rank; unset:
   // whoever has the address and gets the port.
@@ -31,6 +32,8 @@ struct MeetingOptions {
   std::string token;
   std::chrono::milliseconds join_timeout{std::chrono::seconds(600)};
   std::chrono::milliseconds last_call_timeout{std::chrono::seconds(30)};
+  // A launcher that was not heard for so long is lost; the one that hosts the meeting decides.
+  std::chrono::milliseconds heartbeat_timeout{1500};
 };
 
 // What `lockstep run` does, decided: every value checked, nothing left to guess. A program
@@ -67,6 +70,8 @@ struct RunOptions {
   // From a failure to SIGTERM: the others may notice it themselves and say so.
   std::chrono::milliseconds failure_grace{0};
   std::chrono::milliseconds shutdown_timeout{0};
+  // From SIGKILL to the moment when a worker that has not ended makes this node a lost one.
+  std::chrono::milliseconds kill_timeout{std::chrono::seconds(20)};
   std::chrono::milliseconds stall_timeout{0};  // 0: nobody looks
   enum class OnStall { kReport, kRestart, kAbort };
   OnStall on_stall = OnStall::kReport;

@@ -13,7 +13,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <set>
+#include <system_error>
 
 #include "cluster/cpu_binding.h"
 #include "cluster/topology.h"
@@ -69,6 +72,34 @@ base::UniqueFd write_key(const std::string& key) {
   return fd;
 }
 
+// 'D', 'R', ..., or '?'.
+char state_of(const std::filesystem::path& thread) {
+  std::ifstream stat(thread / "stat");
+  std::string line;
+  std::getline(stat, line);
+  // "PID (NAME) STATE ...", and the name may hold anything.
+  const size_t end = line.rfind(')');
+  return end != std::string::npos && end + 2 < line.size() ? line[end + 2] : '?';
+}
+
+// ", in state D in nfs_wait_on_request", as far as the kernel tells: of a thread that cannot be
+// killed where there is one, which need not be the first.
+std::string describe_wait(pid_t pid) {
+  std::filesystem::path thread = fmt::format("/proc/{}", pid);
+  char state = state_of(thread);
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(thread / "task", ignored)) {
+    if (state_of(entry.path()) != 'D') continue;
+    thread = entry.path();
+    state = 'D';
+    break;
+  }
+  std::string text = fmt::format(", in state {}", state);
+  std::ifstream place(thread / "wchan");
+  if (std::string name; std::getline(place, name) && name.size() > 1) text += " in " + name;
+  return text;
+}
+
 int64_t now_us() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
@@ -83,6 +114,7 @@ WorkerGroup::WorkerGroup(const Workplace& workplace, const Generation& generatio
       consoles_(workplace.consoles),
       logs_(workplace.logs),
       options_(workplace.options),
+      open_files_(workplace.open_files),
       generation_(generation),
       on_exit_(std::move(on_exit)),
       environment_(base::Environment::of_process()),
@@ -95,18 +127,53 @@ WorkerGroup::WorkerGroup(const Workplace& workplace, const Generation& generatio
   for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) {
     start(local_rank, store_fd);
   }
-  for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) watch(local_rank);
+  for (int local_rank = 0; local_rank < generation_.local_world_size(); ++local_rank) {
+    watch_exec(local_rank);
+    watch(local_rank);
+  }
 }
 
 WorkerGroup::~WorkerGroup() {
-  for (const std::unique_ptr<Worker>& worker : workers_) {
-    if (!worker->process || worker->process->ended()) continue;
+  const std::vector<Worker*> left = unfinished();
+  for (const Worker* worker : left) {
     if (worker->process->exit_fd() >= 0) loop_.forget(worker->process->exit_fd());
-    const pid_t pid = worker->process->pid();
-    worker->process.reset();
-    keeper_.release(pid);
+    if (worker->process->exec_fd() >= 0) loop_.forget(worker->process->exec_fd());
+    worker->process->send_signal(SIGKILL);
   }
-  if (running_ > 0) kill_leftovers(mark_);
+  const auto limit = given_up_ ? std::chrono::milliseconds(0) : options_.kill_timeout;
+  const auto deadline = base::EventLoop::Clock::now() + limit;
+  std::set<pid_t> stuck;
+  for (const Worker* worker : left) {
+    const pid_t pid = worker->process->pid();
+    if (worker->process->end_by(deadline)) {
+      keeper_.release(pid);
+    } else {
+      stuck.insert(pid);
+    }
+  }
+  if (running_ > 0) kill_leftovers(mark_, stuck);
+}
+
+std::vector<WorkerGroup::Worker*> WorkerGroup::unfinished() const {
+  std::vector<Worker*> left;
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (worker->process && !worker->process->ended()) left.push_back(worker.get());
+  }
+  return left;
+}
+
+std::string WorkerGroup::give_up() {
+  given_up_ = true;
+  std::string text;
+  for (const Worker* worker : unfinished()) {
+    const pid_t pid = worker->process->pid();
+    text += fmt::format("{}rank {} (pid {}{})", text.empty() ? "" : ", ",
+                        generation_.first_rank() + worker->local_rank, pid, describe_wait(pid));
+  }
+  return fmt::format(
+      "{} did not end within {:.3g} s after SIGKILL; a process that waits for a disk, a "
+      "network file system or a driver cannot be killed",
+      text, std::chrono::duration<double>(options_.kill_timeout).count());
 }
 
 WorkerGroup::Connection WorkerGroup::connect(int local_rank, bool is_out) {
@@ -145,6 +212,7 @@ WorkerGroup::Connection WorkerGroup::connect(int local_rank, bool is_out) {
 void WorkerGroup::start(int local_rank, int store_fd) {
   workers_.push_back(std::make_unique<Worker>());
   Worker& worker = *workers_.back();
+  worker.local_rank = local_rank;
   worker.error_file = logs_.worker(generation_.number, local_rank) / "error.json";
   base::ProcessOptions process;
   process.program = options_.command.program;
@@ -163,6 +231,7 @@ void WorkerGroup::start(int local_rank, int store_fd) {
     process.environment.set("LOCKSTEP_STORE_FD", std::to_string(store_fd));
     process.inherited_fds.push_back(store_fd);
   }
+  process.open_files = open_files_;
   if (!cpus_.empty()) process.cpus = cpus_[static_cast<size_t>(local_rank)];
 
   Connection out = connect(local_rank, /*is_out=*/true), err = connect(local_rank, /*is_out=*/false);
@@ -173,10 +242,18 @@ void WorkerGroup::start(int local_rank, int store_fd) {
   worker.err_file = err.path;
 
   process.before_exec = [this](pid_t pid) { keeper_.guard(pid); };
-  worker.process = std::make_unique<base::ChildProcess>(base::ChildProcess::start(process));
+  worker.process = std::make_unique<base::ChildProcess>(base::ChildProcess::begin(process));
   ++running_;
   if (worker.out) worker.out->release_worker_fd();
   if (worker.err) worker.err->release_worker_fd();
+}
+
+void WorkerGroup::watch_exec(int local_rank) {
+  base::ChildProcess& process = *workers_[local_rank]->process;
+  loop_.watch(process.exec_fd(), EPOLLIN, [this, &process](uint32_t) {
+    loop_.forget(process.exec_fd());
+    process.confirm_exec();
+  });
 }
 
 void WorkerGroup::watch(int local_rank) {
@@ -194,6 +271,10 @@ void WorkerGroup::watch(int local_rank) {
 void WorkerGroup::on_exit_event(int local_rank) {
   Worker& worker = *workers_[local_rank];
   if (worker.process->ended() || !worker.process->poll_exit()) return;
+  if (worker.process->exec_fd() >= 0) {
+    loop_.forget(worker.process->exec_fd());
+    worker.process->confirm_exec();
+  }
   keeper_.release(worker.process->pid());
   if (worker.process->exit_fd() >= 0) loop_.forget(worker.process->exit_fd());
   if (worker.out) worker.out->finish();

@@ -32,6 +32,9 @@ struct Workplace {
   Consoles consoles;
   LogFolder& logs;
   const RunOptions& options;
+  // The limit of open files that the launcher was started with, and its workers are too: it may
+  // have raised its own.
+  rlimit open_files;
 };
 
 // The workers of this node in one generation: started together, watched, signalled
@@ -42,11 +45,13 @@ class WorkerGroup {
   using OnExit = std::function<void(int local_rank)>;
 
   // Starts them. store_fd: a socket that rank 0 inherits, or -1. Throws ConfigError when
-  // one cannot be started; those that were are killed then.
+  // one cannot be started; those that were are killed then. The loop's run() throws it where
+  // the program cannot be executed: that is known when its file system has answered.
   WorkerGroup(const Workplace& workplace, const Generation& generation, int store_fd, OnExit on_exit);
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;
-  // Kills those that still run.
+  // Kills those that still run, and waits for their end: at most kill_timeout, and not after
+  // give_up().
   ~WorkerGroup();
 
   const Generation& generation() const { return generation_; }
@@ -55,6 +60,8 @@ class WorkerGroup {
   // To every worker itself, not to what it has started: those know nothing of it.
   void notify(int signal);
   size_t running() const { return running_; }
+  // They were killed and do not end: who they are, and what the kernel says of them.
+  std::string give_up();
   // Whether all have ended, and well.
   bool all_succeeded() const;
   bool ended(int local_rank) const { return workers_[local_rank]->process->ended(); }
@@ -75,6 +82,7 @@ class WorkerGroup {
   struct Worker {
     std::unique_ptr<WorkerStream> out, err;  // nullptr: written to a file, or passed on as it is
     std::unique_ptr<base::ChildProcess> process;
+    int local_rank = 0;
     std::string error_file;
     std::string err_file;  // where stderr is redirected to, or ""
     base::ProgressWatch progress;
@@ -92,12 +100,16 @@ class WorkerGroup {
   Connection connect(int local_rank, bool is_out);
   void on_exit_event(int local_rank);
   void watch(int local_rank);
+  void watch_exec(int local_rank);
+  // Those that have not ended.
+  std::vector<Worker*> unfinished() const;
 
   base::EventLoop& loop_;
   Keeper& keeper_;
   Consoles consoles_;
   LogFolder& logs_;
   const RunOptions& options_;
+  const rlimit open_files_;
   const Generation generation_;
   const OnExit on_exit_;
   const base::Environment environment_;
@@ -109,6 +121,7 @@ class WorkerGroup {
   base::UniqueFd key_;  // what the workers inherit
   std::vector<std::unique_ptr<Worker>> workers_;
   size_t running_ = 0;
+  bool given_up_ = false;
 };
 
 }  // namespace lockstep::launcher

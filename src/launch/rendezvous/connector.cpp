@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/host_lookup.h"
 #include "launch/rendezvous/channel.h"
 
 namespace lockstep::launcher {
@@ -65,6 +66,7 @@ struct Connector::Lookup {
   base::UniqueFd done;  // readable when the thread is; none where none was needed
   std::vector<SocketAddress> addresses;
   std::string error;
+  bool is_unknown = false;  // the host, and not only who could tell
 
   void run(const std::string& host, const std::string& port, int flags) {
     addrinfo hints{};
@@ -72,7 +74,8 @@ struct Connector::Lookup {
     hints.ai_flags = AI_NUMERICSERV | flags;
     addrinfo* found = nullptr;
     if (const int code = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found); code != 0) {
-      error = code == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(code);
+      error = base::lookup_error(code);
+      is_unknown = base::is_unknown_host(code);
       return;
     }
     addresses = to_addresses(found);
@@ -80,8 +83,13 @@ struct Connector::Lookup {
   }
 };
 
-Connector::Connector(base::EventLoop& loop, std::string host, uint16_t port, Connected connected)
-    : loop_(loop), host_(std::move(host)), port_(port), connected_(std::move(connected)) {}
+Connector::Connector(base::EventLoop& loop, std::string host, uint16_t port, Connected connected,
+                     UnknownHost unknown_host)
+    : loop_(loop),
+      host_(std::move(host)),
+      port_(port),
+      connected_(std::move(connected)),
+      unknown_host_(std::move(unknown_host)) {}
 
 Connector::~Connector() { stop(); }
 
@@ -111,6 +119,7 @@ void Connector::look_up() {
   if (!lookup_->addresses.empty()) return looked_up();
 
   lookup_->error.clear();
+  lookup_->is_unknown = false;
   lookup_->done.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   loop_.watch(lookup_->done.get(), EPOLLIN, [this](uint32_t) {
     loop_.forget(lookup_->done.get());
@@ -126,6 +135,13 @@ void Connector::looked_up() {
   const std::shared_ptr<Lookup> lookup = std::exchange(lookup_, nullptr);
   addresses_ = lookup->addresses;
   next_ = 0;
+  if (!lookup->is_unknown) {
+    unknown_since_.reset();
+  } else if (!unknown_since_) {
+    unknown_since_ = base::EventLoop::Clock::now();
+  } else if (base::EventLoop::Clock::now() - *unknown_since_ >= base::kHostPatience) {
+    return unknown_host_(lookup->error);
+  }
   if (addresses_.empty()) {
     note(host_, lookup->error);
     pause();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,12 @@ struct SocketAddress {
 class Connector {
  public:
   using Connected = std::function<void(base::UniqueFd)>;
+  using UnknownHost = std::function<void(const std::string& reason)>;
 
-  Connector(base::EventLoop& loop, std::string host, uint16_t port, Connected connected);
+  // unknown_host: called once, when the host has not been known for base::kHostPatience. What the
+  // system says of it; no more is tried.
+  Connector(base::EventLoop& loop, std::string host, uint16_t port, Connected connected,
+            UnknownHost unknown_host);
   Connector(const Connector&) = delete;
   Connector& operator=(const Connector&) = delete;
   ~Connector();
@@ -59,6 +64,7 @@ class Connector {
   const std::string host_;
   const uint16_t port_;
   const Connected connected_;
+  const UnknownHost unknown_host_;
 
   std::shared_ptr<Lookup> lookup_;
   std::vector<SocketAddress> addresses_;
@@ -67,6 +73,7 @@ class Connector {
   base::UniqueFd socket_;
   base::EventLoop::Timer timer_;
   std::chrono::milliseconds pause_{0};
+  std::optional<base::EventLoop::Clock::time_point> unknown_since_;
 
   struct Attempt {
     std::string reason;

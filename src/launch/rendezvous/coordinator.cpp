@@ -108,6 +108,7 @@ void Coordinator::start_generation(uint16_t store_port) {
     Member& member = *roster_.find(id);
     member.takes_part = true;
     member.succeeded = member.stopped = false;
+    member.stop_by.reset();
     member.workers.clear();
     member.node_rank = static_cast<int>(generation->nodes.size());
     generation->nodes.push_back(member.candidate.node);
@@ -162,7 +163,7 @@ void Coordinator::consider_scale_up(Time now) {
   if (waiting < room && now < *scale_up_) return;
   scale_up_.reset();
   const int64_t more = std::min<int64_t>(waiting, room);
-  begin_stop(Cause::kScaleUp, fmt::format("{} more node{} joined", more, more == 1 ? "" : "s"));
+  begin_stop(now, Cause::kScaleUp, fmt::format("{} more node{} joined", more, more == 1 ? "" : "s"));
 }
 
 bool Coordinator::all_succeeded() const {
@@ -230,6 +231,47 @@ void Coordinator::lost(Time now, MemberId id, const Loss& loss) {
   if (phase_ == Phase::kRunning) consider_scale_up(now);
 }
 
+void Coordinator::stuck(Time now, MemberId id, int generation, const Loss& loss) {
+  const Member* member = participant(id, generation);
+  if (member == nullptr || member->stopped || member->succeeded) return;
+  give_up(now, id, loss);
+}
+
+void Coordinator::give_up(Time now, MemberId id, const Loss& loss) {
+  Member& member = *roster_.find(id);
+  // Where the generation runs, the reason of its stop says the same.
+  if (phase_ == Phase::kStopping) {
+    const std::string text = fmt::format("{} counts as lost: {}", name_of(member), loss.message);
+    for (const auto& [other_id, other] : roster_.members()) {
+      if (other_id != id && !other.lost) actions_.emplace_back(Tell{other_id, text});
+    }
+  }
+  // The launcher that hosts the coordinator gets the outcome of the job with the others.
+  if (!member.candidate.hosts_coordinator) {
+    actions_.emplace_back(Finish{
+        id, outcome_of(JobOutcome::Kind::kNodeLost, "this node counts as lost: " + loss.message, restarts_)});
+  }
+  lose_participant(now, member, loss);
+}
+
+void Coordinator::give_up_on_late(Time now, int64_t time_us) {
+  std::vector<MemberId> late;
+  for (const auto& [id, member] : roster_.members()) {
+    const bool answered = !member.takes_part || member.lost || member.stopped;
+    if (!answered && member.stop_by && now >= *member.stop_by) late.push_back(id);
+  }
+  for (const MemberId id : late) {
+    // The last of them may end the job.
+    if (phase_ != Phase::kStopping) return;
+    const std::chrono::duration<double> limit = roster_.find(id)->candidate.node.stop_timeout;
+    // Its launcher may answer pulses for two timeouts after the Finish, and keeps its workers for
+    // one more.
+    give_up(now, id,
+            {fmt::format("its launcher did not end its workers within {:.0f} s", limit.count()), time_us,
+             now + 3 * options_.heartbeat_timeout + options_.lease_margin});
+  }
+}
+
 void Coordinator::lose_participant(Time now, Member& member, const Loss& loss) {
   const bool nothing_runs = member.stopped || member.succeeded;
   member.lost = nothing_runs ? now : loss.lease_end;
@@ -249,7 +291,7 @@ void Coordinator::lose_participant(Time now, Member& member, const Loss& loss) {
 void Coordinator::add_failure(Time now, const JobFailure& failure) {
   if (!first_failure_) first_failure_ = now;
   if (now <= *first_failure_ + options_.settle_time) failures_.push_back(failure);
-  if (phase_ == Phase::kRunning) begin_stop(Cause::kFailure, describe(failure));
+  if (phase_ == Phase::kRunning) begin_stop(now, Cause::kFailure, describe(failure));
 }
 
 void Coordinator::leave(Time now, MemberId id, int signal) {
@@ -274,7 +316,7 @@ void Coordinator::leave(Time now, MemberId id, int signal) {
         dismiss(id);
         consider_scale_up(now);
       } else {
-        begin_stop(Cause::kLeave,
+        begin_stop(now, Cause::kLeave,
                    fmt::format("{} was asked to end by {}", name_of(*member), signal_name(signal)));
       }
       return;
@@ -292,9 +334,10 @@ void Coordinator::dismiss(MemberId id) {
   roster_.erase(id);
 }
 
-void Coordinator::tick(Time now) {
+void Coordinator::tick(Time now, int64_t time_us) {
   if (phase_ == Phase::kGathering) consider_first_start(now);
   if (phase_ == Phase::kRunning) consider_scale_up(now);
+  if (phase_ == Phase::kStopping) give_up_on_late(now, time_us);
   if (phase_ == Phase::kStopping) consider_stopped(now);
 }
 
@@ -302,13 +345,17 @@ std::optional<Coordinator::Time> Coordinator::deadline() const {
   if (phase_ == Phase::kGathering) return last_call_ ? std::min(*last_call_, join_deadline_) : join_deadline_;
   if (phase_ == Phase::kRunning) return scale_up_;
   if (phase_ != Phase::kStopping) return std::nullopt;
-  std::optional<Time> last_lease;
+  std::optional<Time> last_lease, first_stop;
+  bool all_answered = true;
   for (const auto& [id, member] : roster_.members()) {
     if (!member.takes_part) continue;
-    if (!member.lost && !member.stopped) return std::nullopt;  // its answer comes first
+    if (!member.lost && !member.stopped) {
+      all_answered = false;
+      if (member.stop_by) first_stop = std::min(first_stop.value_or(Time::max()), *member.stop_by);
+    }
     if (member.lost) last_lease = std::max(last_lease.value_or(Time::min()), *member.lost);
   }
-  return last_lease;
+  return all_answered ? last_lease : first_stop;
 }
 
 }  // namespace lockstep::launcher

@@ -60,7 +60,9 @@ using Action = std::variant<Refuse, Admit, ReserveStorePort, Start, Stop, Tell, 
 //   over, or min_nodes and the join timeout is. With too few by then the job fails.
 // - Every generation that does not end the job ends by Stop to all its members, and
 //   the next one starts when each of them has said stopped or is lost and its lease
-//   has run out. So no two generations run at once.
+//   has run out. So no two generations run at once. A member whose killed workers do not
+//   end, or that does not answer within its stop_timeout, is lost and gets a Finish; where
+//   it hosts the coordinator the job ends when the others have stopped.
 // - A failed worker or a lost node is one failure; several in one generation count
 //   once. Each restart after a failure is taken from max_restarts of the whole job.
 // - A launcher that comes late takes part from the next generation on. Where there is
@@ -95,11 +97,14 @@ class Coordinator {
     int64_t time_us = 0;  // since the epoch: when it happened, as far as is known
     Time lease_end;       // from when on nothing of this member runs any more
   };
+  // Workers of this member were killed and do not end.
+  void stuck(Time now, MemberId id, int generation, const Loss& loss);
   // Contact is lost. Nothing is said to this member any more.
   void lost(Time now, MemberId id, const Loss& loss);
 
   // To be called at deadline(), or earlier or later: nothing else happens by itself.
-  void tick(Time now);
+  // time_us: now, since the epoch.
+  void tick(Time now, int64_t time_us);
   std::optional<Time> deadline() const;
 
   // In the order in which they are to be done. Empties the list.
@@ -131,13 +136,16 @@ class Coordinator {
   Member* participant(MemberId id, int generation);
 
   // Stopping.
-  void begin_stop(Cause cause, const std::string& reason);
+  void begin_stop(Time now, Cause cause, const std::string& reason);
   void add_failure(Time now, const JobFailure& failure);
   void consider_stopped(Time now);
   // How the job ends when this generation has stopped; nullopt: it goes on.
   std::optional<JobOutcome> verdict() const;
   const JobFailure* root_cause() const;
   void lose_participant(Time now, Member& member, const Loss& loss);
+  // Loses a participant that is still in contact.
+  void give_up(Time now, MemberId id, const Loss& loss);
+  void give_up_on_late(Time now, int64_t time_us);
   // Lets a member go that the job does not need.
   void dismiss(MemberId id);
 

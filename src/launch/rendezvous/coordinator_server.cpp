@@ -100,8 +100,9 @@ CoordinatorServer::~CoordinatorServer() {
 // --- connections
 
 void CoordinatorServer::accept_some() {
+  const int limit = max_strangers_now(options_, static_cast<int>(strangers_.size()));
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    if (!make_room_for_stranger()) return pause_accepting();
+    if (!make_room_for_stranger(limit)) return pause_accepting();
     sockaddr_storage storage{};
     socklen_t length = sizeof storage;
     base::UniqueFd fd(::accept4(listener_.fd.get(), reinterpret_cast<sockaddr*>(&storage), &length,
@@ -132,9 +133,8 @@ void CoordinatorServer::accept_one(base::UniqueFd fd, std::string address) {
   peer.channel.send(wire::Challenge{peer.nonce});
 }
 
-bool CoordinatorServer::make_room_for_stranger() {
-  // All launchers of the job may come at once.
-  if (static_cast<int>(strangers_.size()) < options_.max_strangers + options_.max_nodes) return true;
+bool CoordinatorServer::make_room_for_stranger(int limit) {
+  if (static_cast<int>(strangers_.size()) < limit) return true;
   // An honest launcher proves itself in milliseconds, so that the oldest is none;
   // unless very many come at once, who then wait in the kernel's queue.
   const Peer& oldest = *peers_.at(*strangers_.begin());
@@ -231,7 +231,12 @@ void CoordinatorServer::from_member(Peer& peer, const wire::Message& message) {
   } else if (const auto* succeeded = std::get_if<wire::Succeeded>(&message)) {
     coordinator_.succeeded(now, peer.id, succeeded->generation);
   } else if (const auto* stopped = std::get_if<wire::Stopped>(&message)) {
-    coordinator_.stopped(now, peer.id, stopped->generation);
+    if (stopped->stuck.empty()) {
+      coordinator_.stopped(now, peer.id, stopped->generation);
+    } else {
+      coordinator_.stuck(now, peer.id, stopped->generation,
+                         {stopped->stuck, wall_clock_us(now), now + options_.lease_margin});
+    }
   } else if (const auto* leave = std::get_if<wire::Leave>(&message)) {
     coordinator_.leave(now, peer.id, leave->signal);
   } else {
@@ -388,7 +393,8 @@ void CoordinatorServer::schedule_deadline() {
   const std::optional<Time> deadline = coordinator_.deadline();
   if (!deadline) return;
   deadline_timer_ = loop_.at(*deadline, [this] {
-    coordinator_.tick(Clock::now());
+    const Time now = Clock::now();
+    coordinator_.tick(now, wall_clock_us(now));
     perform_actions();
   });
 }

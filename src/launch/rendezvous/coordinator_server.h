@@ -22,8 +22,8 @@ namespace lockstep::launcher {
 // anything else than the protocol, is dropped and has cost the others nothing.
 class CoordinatorServer {
  public:
-  // needs_host: see Coordinator. Raises the soft limit of open files where max_nodes
-  // asks for more; ConfigError when the hard limit is too low.
+  // needs_host: see Coordinator. Raises the soft limit of open files; ConfigError when the hard
+  // limit is too low for max_nodes.
   CoordinatorServer(base::EventLoop& loop, base::ListenSocket listener, const RendezvousOptions& options,
                     bool needs_host = true);
   CoordinatorServer(const CoordinatorServer&) = delete;
@@ -42,7 +42,7 @@ class CoordinatorServer {
   void accept_one(base::UniqueFd fd, std::string address);
   void pause_accepting();
   void drop(MemberId id);
-  bool make_room_for_stranger();
+  bool make_room_for_stranger(int limit);
   void drop_oldest_stranger();
   void refuse(Peer& peer, const std::string& reason);
 

@@ -10,11 +10,14 @@
 
 namespace lockstep::launcher {
 
-void Coordinator::begin_stop(Cause cause, const std::string& reason) {
+void Coordinator::begin_stop(Time now, Cause cause, const std::string& reason) {
   phase_ = Phase::kStopping;
   cause_ = cause;
-  for (const auto& [id, member] : roster_.members()) {
-    if (member.takes_part && !member.lost) actions_.emplace_back(Stop{id, generation_, reason});
+  for (auto& [id, member] : roster_.members()) {
+    if (!member.takes_part || member.lost) continue;
+    actions_.emplace_back(Stop{id, generation_, reason});
+    const std::chrono::milliseconds limit = member.candidate.node.stop_timeout;
+    if (limit.count() > 0) member.stop_by = now + limit;
   }
 }
 
@@ -56,14 +59,18 @@ std::optional<JobOutcome> Coordinator::verdict() const {
   });
   if (host_leaves) return stopped_by_signal();
   if (root != nullptr && restarts_ >= options_.max_restarts) return failed(*root);
-  if (enough()) return std::nullopt;
+  const bool host_lost = std::any_of(roster_.members().begin(), roster_.members().end(), [](const auto& m) {
+    return m.second.lost && m.second.candidate.hosts_coordinator;
+  });
+  if (enough() && !host_lost) return std::nullopt;
   const bool someone_leaves = std::any_of(roster_.members().begin(), roster_.members().end(),
                                           [](const auto& m) { return m.second.leaving.has_value(); });
   if (someone_leaves || root == nullptr) return stopped_by_signal();
   JobOutcome outcome = failed(*root);
   outcome.kind = JobOutcome::Kind::kNodeLost;
-  outcome.reason +=
-      fmt::format("; {} left of at least {}", count_nodes(roster_.num_available()), options_.min_nodes);
+  outcome.reason += host_lost ? "; no restart without the node that hosts the job"
+                              : fmt::format("; {} left of at least {}", count_nodes(roster_.num_available()),
+                                            options_.min_nodes);
   return outcome;
 }
 
@@ -107,7 +114,8 @@ JobOutcome Coordinator::stopped_by_signal() const {
 
 void Coordinator::finish(const JobOutcome& outcome) {
   for (const auto& [id, member] : roster_.members()) {
-    if (!member.lost) actions_.emplace_back(Finish{id, outcome});
+    const bool knows = member.lost && !member.candidate.hosts_coordinator;
+    if (!knows) actions_.emplace_back(Finish{id, outcome});
   }
   phase_ = Phase::kFinished;
   end_ = outcome.kind == JobOutcome::Kind::kSuccess ? "it succeeded" : outcome.reason;

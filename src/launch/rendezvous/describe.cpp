@@ -29,6 +29,14 @@ JobOutcome outcome_of(JobOutcome::Kind kind, std::string reason, int restart_cou
   return outcome;
 }
 
+std::string describe_unknown_host(const RendezvousOptions& options, const std::string& here,
+                                  const std::string& reason) {
+  return fmt::format(
+      "the job meets at host '{}' port {}, which {} does not know ({}): set {} to a name or an "
+      "address of node 0 that every node knows",
+      options.host, options.port, here, reason, options.host_option);
+}
+
 std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);

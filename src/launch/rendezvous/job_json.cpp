@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kMaxRanks = 1 << 20;
 constexpr int64_t kMaxPid = INT32_MAX;
+constexpr int64_t kMaxStopMs = INT64_MAX / 2'000'000;  // which a clock of nanoseconds can count
 
 // Takes the text up to the separator off the front.
 std::string_view take(std::string_view& rest, char separator) {
@@ -45,11 +46,9 @@ std::string_view take_name(std::string_view& rest) {
 std::string cut(const std::string& text, size_t max_bytes) { return text.substr(0, max_bytes); }
 
 Json to_json(const NodeInfo& node) {
-  Json result{{"host", cut(node.host, kMaxName)},
-              {"address", cut(node.address, kMaxName)},
-              {"local_world_size", node.local_world_size},
-              {"pid", node.pid},
-              {"role", cut(node.role, kMaxName)}};
+  Json result{{"host", cut(node.host, kMaxName)},          {"address", cut(node.address, kMaxName)},
+              {"local_world_size", node.local_world_size}, {"pid", node.pid},
+              {"role", cut(node.role, kMaxName)},          {"stop_timeout_ms", node.stop_timeout.count()}};
   if (node.node_rank) result["node_rank"] = *node.node_rank;
   return result;
 }
@@ -62,6 +61,8 @@ NodeInfo node_from(const Json& object) {
   node.local_world_size = static_cast<int>(fields.integer("local_world_size", 1, kMaxRanks));
   node.pid = fields.integer("pid", 0, kMaxPid);
   node.role = fields.word("role", kMaxName);
+  if (fields.has("stop_timeout_ms"))
+    node.stop_timeout = std::chrono::milliseconds(fields.integer("stop_timeout_ms", 0, kMaxStopMs));
   if (fields.has("node_rank"))
     node.node_rank = static_cast<int>(fields.integer("node_rank", 0, kMaxNodes - 1));
   return node;

@@ -65,6 +65,7 @@ class HostingMembership : public Membership {
   }
   void succeeded(int generation) override { member_.succeeded(generation); }
   void stopped(int generation) override { member_.stopped(generation); }
+  void stuck(int generation, const std::string& reason) override { member_.stuck(generation, reason); }
   void leave(int signal) override { member_.leave(signal); }
 
  private:

@@ -108,6 +108,13 @@ void LocalMembership::stopped(int generation) {
   perform_actions();
 }
 
+void LocalMembership::stuck(int generation, const std::string& reason) {
+  const auto time = std::chrono::system_clock::now().time_since_epoch();
+  const int64_t time_us = std::chrono::duration_cast<std::chrono::microseconds>(time).count();
+  coordinator_.stuck(Clock::now(), kSelf, generation, {reason, time_us, Clock::now()});
+  perform_actions();
+}
+
 void LocalMembership::leave(int signal) {
   coordinator_.leave(Clock::now(), kSelf, signal);
   perform_actions();

@@ -20,6 +20,7 @@ class LocalMembership : public Membership {
   void progress(int generation, const std::vector<RankView>& workers) override;
   void succeeded(int generation) override;
   void stopped(int generation) override;
+  void stuck(int generation, const std::string& reason) override;
   void leave(int signal) override;
 
  private:

@@ -63,7 +63,11 @@ Json object_of(const Succeeded& m) { return {{"type", "succeeded"}, {"generation
 Json object_of(const Halt& m) {
   return {{"type", "halt"}, {"generation", m.generation}, {"reason", cut(m.reason, kMaxReason)}};
 }
-Json object_of(const Stopped& m) { return {{"type", "stopped"}, {"generation", m.generation}}; }
+Json object_of(const Stopped& m) {
+  Json object{{"type", "stopped"}, {"generation", m.generation}};
+  if (!m.stuck.empty()) object["stuck"] = cut(m.stuck, kMaxReason);
+  return object;
+}
 Json object_of(const Leave& m) { return {{"type", "leave"}, {"signal", m.signal}}; }
 Json object_of(const Progress& m) {
   return {{"type", "progress"}, {"generation", m.generation}, {"workers", to_json(m.workers)}};
@@ -133,7 +137,10 @@ const std::unordered_map<std::string_view, Reader>& readers() {
        [](const Fields& f) -> Message {
          return Halt{generation_of(f), f.text("reason", 3 * kMaxReason)};
        }},
-      {"stopped", [](const Fields& f) -> Message { return Stopped{generation_of(f)}; }},
+      {"stopped",
+       [](const Fields& f) -> Message {
+         return Stopped{generation_of(f), f.has("stuck") ? f.text("stuck", 3 * kMaxReason) : ""};
+       }},
       {"leave",
        [](const Fields& f) -> Message { return Leave{static_cast<int>(f.integer("signal", 0, 127))}; }},
       {"progress",

@@ -89,6 +89,7 @@ struct Halt {
 };
 struct Stopped {
   int generation = 0;
+  std::string stuck;  // why the member's workers do not end; "": they have ended
 };
 struct Leave {
   int signal = 0;

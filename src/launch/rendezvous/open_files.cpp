@@ -1,18 +1,44 @@
 #include "launch/rendezvous/open_files.h"
 
+#include <dirent.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 
 namespace lockstep::launcher {
 namespace {
 
-// What a launcher has open besides: logs, workers, stores.
+// What a launcher has open besides connections: logs, workers, stores.
 constexpr rlim_t kOtherFiles = 256;
+// Enough for all of that on a large node; the default soft limit, 1024, is made for select(2).
+constexpr rlim_t kWantedFiles = 65536;
+// The descriptors of launchers that prove themselves in milliseconds.
+constexpr int64_t kFewStrangers = 4;
+
+int64_t count_open_files() {
+  const std::unique_ptr<DIR, decltype(&::closedir)> folder(::opendir("/proc/self/fd"), ::closedir);
+  int64_t count = 0;
+  while (folder && ::readdir(folder.get()) != nullptr) ++count;
+  return count;
+}
+
+void raise_to(rlimit limit, rlim_t wanted) {
+  wanted = std::min(limit.rlim_max, wanted);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 }  // namespace
+
+void raise_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) raise_to(limit, kWantedFiles);
+}
 
 void raise_open_files(const RendezvousOptions& options) {
   rlimit limit{};
@@ -23,10 +49,17 @@ void raise_open_files(const RendezvousOptions& options) {
                                                 "raise the hard limit (ulimit -Hn)",
                                                 options.max_nodes, needed, limit.rlim_max));
   }
-  const rlim_t wanted = std::min(limit.rlim_max, 2 * needed + static_cast<rlim_t>(options.max_strangers));
-  if (options.max_nodes < 256 || limit.rlim_cur >= wanted) return;
-  limit.rlim_cur = wanted;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+  raise_to(limit, std::max(kWantedFiles, 2 * needed + static_cast<rlim_t>(options.max_strangers)));
+}
+
+int max_strangers_now(const RendezvousOptions& options, int strangers) {
+  // All launchers of the job may come at once.
+  const int64_t wanted = static_cast<int64_t>(options.max_strangers) + options.max_nodes;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return static_cast<int>(wanted);
+  const auto files = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT32_MAX));
+  const int64_t room = files - (count_open_files() - strangers) - static_cast<int64_t>(kOtherFiles);
+  return static_cast<int>(std::min(wanted, std::max(kFewStrangers, room)));
 }
 
 }  // namespace lockstep::launcher

@@ -20,6 +20,7 @@ struct RendezvousOptions {
   // up backwards. Port 0: for the launcher that hosts it, any free one.
   std::string host = "127.0.0.1";
   uint16_t port = 0;
+  std::string host_option = "--master-addr";  // where the user gave it
 
   int min_nodes = 1;
   int max_nodes = 1;
@@ -32,7 +33,8 @@ struct RendezvousOptions {
   std::chrono::milliseconds last_call_timeout{30'000};
 
   // Both sides speak this often. One that was not heard for heartbeat_timeout is dead,
-  // so that everybody knows within 2 s. Both come from the coordinator.
+  // so that everybody knows within 2 s. Both come from the coordinator. set_heartbeat_timeout()
+  // keeps what follows in proportion.
   std::chrono::milliseconds heartbeat_interval{500};
   std::chrono::milliseconds heartbeat_timeout{1500};
   // A launcher that has lost the coordinator kills its workers when heartbeat_timeout
@@ -46,13 +48,20 @@ struct RendezvousOptions {
   std::chrono::milliseconds stall_timeout{30'000};
 
   // Strangers are dropped when they have not proven within this time that they know
-  // the token; where there are max_strangers more than the job has nodes, the oldest
-  // goes after a tenth of it, and the next ones wait for that.
+  // the token; where there are max_strangers more than the job has nodes, or as many as the
+  // limit of open files allows, the oldest goes after a tenth of it, and the next ones wait for
+  // that.
   std::chrono::milliseconds stranger_timeout{5000};
   int max_strangers = 1024;
   // How long a launcher tries again where somebody answers who does not prove to be of this
   // job: a stranger may have sat on the port before the coordinator.
   std::chrono::milliseconds unproven_patience{10'000};
+
+  void set_heartbeat_timeout(std::chrono::milliseconds timeout) {
+    heartbeat_timeout = timeout;
+    heartbeat_interval = timeout / 3;
+    settle_time = timeout + heartbeat_interval;
+  }
 };
 
 }  // namespace lockstep::launcher

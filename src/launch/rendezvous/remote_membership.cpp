@@ -19,7 +19,7 @@ namespace {
 
 using Clock = base::EventLoop::Clock;
 
-// Longer than a busy machine keeps a process waiting.
+// Longer than a busy machine keeps a process waiting, and long enough to be why contact was lost.
 constexpr std::chrono::milliseconds kLongPause{700};
 
 int64_t wall_clock_us() {
@@ -49,7 +49,9 @@ RemoteMembership::RemoteMembership(base::EventLoop& loop, NodeInfo node, const R
       candidate_{checked(std::move(node)), make_instance(), hosts_coordinator},
       listener_(listener),
       events_(loop),
-      connector_(loop, options.host, options.port, [this](base::UniqueFd fd) { connected(std::move(fd)); }) {
+      connector_(
+          loop, options.host, options.port, [this](base::UniqueFd fd) { connected(std::move(fd)); },
+          [this](const std::string& reason) { host_unknown(reason); }) {
   join_timer_ = loop_.after(options_.join_timeout, [this] {
     const double seconds = std::chrono::duration<double>(options_.join_timeout).count();
     finish(outcome_of(JobOutcome::Kind::kRendezvousFailed,
@@ -113,6 +115,11 @@ void RemoteMembership::unproven(const std::string& reason) {
                     fmt::format("cannot join the job at {}: {}", endpoint(), reason)));
 }
 
+void RemoteMembership::host_unknown(const std::string& reason) {
+  finish(outcome_of(JobOutcome::Kind::kRendezvousFailed,
+                    describe_unknown_host(options_, candidate_.node.host, reason)));
+}
+
 void RemoteMembership::connection_failed(const std::string& reason) {
   stage_ = Stage::kConnecting;
   loop_.cancel(handshake_timer_);
@@ -169,6 +176,7 @@ void RemoteMembership::joined(const wire::Joined& joined) {
   pulse_id_ = joined.pulse_id;
   last_look_ = Clock::now();
   renew_lease(last_look_);
+  events_.push([this] { listener_.joined(heartbeat_timeout_); });
   look_after_contact();
 }
 
@@ -230,7 +238,7 @@ void RemoteMembership::reserve_port(int generation) {
 
 void RemoteMembership::look_after_contact() {
   const Time now = Clock::now();
-  if (now - last_look_ > kLongPause) {
+  if (now - last_look_ > std::max(kLongPause, heartbeat_timeout_ / 2)) {
     last_absence_ = now - last_look_;
     back_since_ = now;
   }
@@ -291,7 +299,7 @@ void RemoteMembership::broken(Channel&, const std::string& reason) {
 
 RemoteMembership::Duration RemoteMembership::absence() const {
   const Time now = Clock::now();
-  if (now - last_look_ > kLongPause) return now - last_look_;
+  if (now - last_look_ > std::max(kLongPause, heartbeat_timeout_ / 2)) return now - last_look_;
   return now - back_since_ < heartbeat_timeout_ ? last_absence_ : Duration(0);
 }
 
@@ -339,7 +347,10 @@ void RemoteMembership::progress(int generation, const std::vector<RankView>& wor
   send(wire::Progress{generation, workers});
 }
 void RemoteMembership::succeeded(int generation) { send(wire::Succeeded{generation}); }
-void RemoteMembership::stopped(int generation) { send(wire::Stopped{generation}); }
+void RemoteMembership::stopped(int generation) { send(wire::Stopped{generation, ""}); }
+void RemoteMembership::stuck(int generation, const std::string& reason) {
+  send(wire::Stopped{generation, reason});
+}
 
 void RemoteMembership::leave(int signal) {
   if (stage_ == Stage::kFinished || leaving_ != 0) return;

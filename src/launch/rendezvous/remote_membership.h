@@ -37,6 +37,7 @@ class RemoteMembership : public Membership, private Channel::Handler {
   void progress(int generation, const std::vector<RankView>& workers) override;
   void succeeded(int generation) override;
   void stopped(int generation) override;
+  void stuck(int generation, const std::string& reason) override;
   void leave(int signal) override;
 
  private:
@@ -47,6 +48,7 @@ class RemoteMembership : public Membership, private Channel::Handler {
   // Until it has joined.
   void connected(base::UniqueFd fd);
   void connection_failed(const std::string& reason);
+  void host_unknown(const std::string& reason);
   void handshake(const wire::Message& message);
   void answer_challenge(const wire::Challenge& challenge);
   void check_welcome(const wire::Welcome& welcome);

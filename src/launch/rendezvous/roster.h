@@ -34,6 +34,7 @@ struct Member {
   int node_rank = 0;
   bool succeeded = false;
   bool stopped = false;
+  std::optional<std::chrono::steady_clock::time_point> stop_by;  // else it counts as lost
 
   // What they did when it last told, and when that was.
   std::vector<RankView> workers;

@@ -4,9 +4,11 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace lockstep::base {
@@ -129,6 +131,32 @@ TEST(EventLoopTest, RunGoesOnAfterAnException) {
   EXPECT_THROW(loop.run(), std::runtime_error);
   loop.after(milliseconds(0), [&] { loop.stop(); });
   loop.run();
+}
+
+TEST(EventLoopTest, OtherThreadsPost) {
+  EventLoop loop;
+  std::vector<int> order;
+  std::thread other([&] {
+    for (int i = 0; i < 100; ++i) loop.post([&, i] { order.push_back(i); });
+    loop.post([&] { loop.stop(); });
+  });
+  loop.run();
+  other.join();
+  ASSERT_EQ(order.size(), 100U);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+}
+
+TEST(EventLoopTest, WhatIsPostedBehindAnErrorIsStillDone) {
+  EventLoop loop;
+  bool done = false;
+  loop.post([] { throw std::runtime_error("first"); });
+  loop.post([&] {
+    done = true;
+    loop.stop();
+  });
+  EXPECT_THROW(loop.run(), std::runtime_error);
+  loop.run();
+  EXPECT_TRUE(done);
 }
 
 }  // namespace

@@ -87,8 +87,15 @@ TEST(FusedStepTest, LeavesToTheOptimizerWhatTheKernelsCannotDo) {
   const Parameters parameters = make_parameters();
   torch::optim::SGD damped(parameters, torch::optim::SGDOptions(0.1).momentum(0.9).dampening(0.5));
   EXPECT_FALSE(FusedStep::make(damped));
+  EXPECT_THAT(FusedStep::objection(damped), testing::HasSubstr("set dampening to 0"));
   torch::optim::RMSprop rmsprop(parameters, torch::optim::RMSpropOptions(0.1));
   EXPECT_FALSE(FusedStep::make(rmsprop));
+  EXPECT_THAT(FusedStep::objection(rmsprop), testing::HasSubstr("its class is RMSprop, and there are fused"));
+  torch::optim::SGD exact({torch::ones({2}, torch::kDouble).requires_grad_()}, 0.1);
+  EXPECT_FALSE(FusedStep::make(exact));
+  EXPECT_THAT(FusedStep::objection(exact), testing::HasSubstr("set dtype to float32"));
+  torch::optim::SGD plain(parameters, 0.1);
+  EXPECT_EQ(FusedStep::objection(plain), "");
 }
 
 // A parameter that gets its first gradient late has a count of its own.

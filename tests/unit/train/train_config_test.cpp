@@ -143,21 +143,27 @@ TEST_F(TrainConfigTest, FieldsThatContradictEachOtherAreNamed) {
     EXPECT_THAT([&] { parse(arguments); }, ThrowsMessage<ConfigError>(HasSubstr(text)));
   };
   refused({"--batch_size", "4", "--global_batch_size", "8"}, "batch_size (4) and global_batch_size (8)");
-  refused({"--precision", "bf16", "--dtype", "float64"}, "precision bf16 keeps parameters in float32");
+  refused({"--precision", "bf16", "--dtype", "float64"},
+          "precision bf16 keeps parameters in float32, and dtype is float64: set dtype to float32, or "
+          "precision to fp32");
   refused({"--ema_decay", "1"}, "ema_decay must be less than 1");
-  refused({"--deterministic", "--cudnn_benchmark"}, "deterministic and cudnn_benchmark contradict");
-  refused({"--checkpoint_best_only"}, "checkpoint_best_only needs validation");
-  refused({"--plot_every", "2"}, "plot_every is 2, and there are no plotting_functions");
-  refused({"--tracking_tool", "none,mlflow"}, "tracking_tool is none and others");
+  refused({"--deterministic", "--cudnn_benchmark"},
+          "deterministic and cudnn_benchmark contradict each other: set one of the two to false");
+  refused({"--checkpoint_best_only"}, "needs validation, and val_every is 0: set val_every");
+  refused({"--plot_every", "2"}, "there are no plotting_functions: give some, or set plot_every to 0");
+  refused({"--tracking_tool", "none,mlflow"},
+          "tracking_tool is none and others: 'none,mlflow'; leave out none, or the others");
   refused({"--tracking_tool", "wandb"}, "tensorboard, mlflow, none, or several with commas");
   refused({"--clip_grad_norm", "nan"}, "clip_grad_norm must be at least 0");
-  refused({"--zero_offload_optimizer", "cpu"}, "needs zero_stage 1, 2 or 3, which is: 0");
+  refused({"--zero_offload_optimizer", "cpu"}, "needs zero_stage 1, 2 or 3; set zero_stage, which is: 0");
   refused({"--zero_stage", "2", "--zero_offload_optimizer", "nvme"}, "nvme needs zero_stage 3");
   refused({"--zero_stage", "3", "--zero_offload_optimizer", "nvme"}, "set zero_nvme_path");
   refused({"--zero_stage", "2", "--zero_offload_optimizer", "cpu", "--zero_offload_param", "cpu"},
-          "zero_offload_param needs zero_stage 3");
+          "zero_offload_param needs zero_stage 3; set zero_stage, which is: 2");
   refused({"--zero_stage", "3", "--zero_offload_param", "cpu"},
-          "zero_offload_param needs zero_offload_optimizer cpu or nvme, which is: none");
+          "zero_offload_param needs zero_offload_optimizer; set it to cpu or nvme, it is: none");
+  refused({"--zero_stage", "3", "--ema_decay", "0.9"}, "use zero_stage 2, or set ema_decay to 0");
+  refused({"--deepspeed"}, "give deepspeed_config a file");
 }
 
 TEST_F(TrainConfigTest, TwoOptionsHaveASecondName) {

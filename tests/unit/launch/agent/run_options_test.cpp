@@ -180,6 +180,23 @@ TEST(RunOptionsTest, ThePrefixTemplateIsTheFlagsThenTheVariables) {
   EXPECT_EQ(parse({"--log-line-prefix-template", "x"}).prefix_template, "x") << "a single rank too";
 }
 
+TEST(RunOptionsTest, TheHeartbeatTimeoutIsGivenInOneOfTwoWays) {
+  const auto timeout = [](const std::string& conf) {
+    return parse({"--nnodes", "2", "--master-addr", "head", "--rdzv-conf", conf}).meeting.heartbeat_timeout;
+  };
+  EXPECT_EQ(timeout(""), std::chrono::milliseconds(1500));
+  EXPECT_EQ(timeout("heartbeat_timeout=7.5"), std::chrono::milliseconds(7500));
+  EXPECT_EQ(timeout("keep_alive_interval=2"), std::chrono::seconds(6))
+      << "torchrun allows three to be missed";
+  EXPECT_EQ(timeout("keep_alive_max_attempt=4"), std::chrono::seconds(20)) << "and has one in five seconds";
+  EXPECT_EQ(timeout("keep_alive_interval=2,heartbeat_timeout=9"), std::chrono::seconds(9));
+}
+
+TEST(RunOptionsTest, WhatIsUnkillableIsGivenUpInTime) {
+  EXPECT_EQ(parse({}).kill_timeout, std::chrono::seconds(20));
+  EXPECT_EQ(parse({"--kill-timeout", "0.5"}).kill_timeout, std::chrono::milliseconds(500));
+}
+
 struct Refusal {
   std::vector<std::string> arguments;
   std::string reason;
@@ -218,6 +235,12 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--nnodes", "2", "--rdzv-conf", "join_timeout"}, "must be KEY=VALUE"},
         Refusal{{"--nnodes", "2", "--rdzv-conf", "join_timeout=long"}, "must be seconds: 'long'"},
         Refusal{{"--nnodes", "2", "--rdzv-conf", "is_host=maybe"}, "must be 0 or 1: 'maybe'"},
+        Refusal{{"--nnodes", "2", "--rdzv-conf", "heartbeat_timeout=0.1"},
+                "--rdzv-conf heartbeat_timeout must be from 0.5 to 3600 seconds: 0.1"},
+        Refusal{{"--nnodes", "2", "--rdzv-conf", "keep_alive_interval=0"},
+                "--rdzv-conf keep_alive_interval * keep_alive_max_attempt must be from 0.5"},
+        Refusal{{"--nnodes", "2", "--rdzv-conf", "keep_alive_max_attempt=many"}, "must be a number: 'many'"},
+        Refusal{{"--kill-timeout", "-1"}, "--kill-timeout must be seconds from 0 on: -1"},
         Refusal{{"--max-restarts", "-1"}, "max_restarts"},
         Refusal{{"--shutdown-timeout", "nan"}, "--shutdown-timeout must be seconds"},
         Refusal{{"--shutdown-timeout", "-1"}, "--shutdown-timeout must be seconds from 0 on: -1"},

@@ -318,7 +318,7 @@ class Simulation {
     }
     if (const auto deadline = coordinator_->deadline()) {
       time_.at(*deadline, [this] {
-        coordinator_->tick(time_.now());
+        coordinator_->tick(time_.now(), /*time_us=*/0);
         perform_actions();
       });
     }

@@ -33,13 +33,14 @@ class Job {
   explicit Job(const RendezvousOptions& options, bool needs_host = false)
       : coordinator_(options, needs_host, now_) {}
 
-  void join(MemberId id, std::optional<int> rank = std::nullopt, bool host = false,
-            int local_world_size = 1) {
+  void join(MemberId id, std::optional<int> rank = std::nullopt, bool host = false, int local_world_size = 1,
+            milliseconds stop_timeout = milliseconds(0)) {
     Candidate candidate;
     candidate.node.node_rank = rank;
     candidate.node.host = "host" + std::to_string(id);
     candidate.node.address = "10.0.0." + std::to_string(id);
     candidate.node.local_world_size = local_world_size;
+    candidate.node.stop_timeout = stop_timeout;
     candidate.instance = "instance" + std::to_string(id);
     candidate.hosts_coordinator = host;
     join(id, candidate);
@@ -69,6 +70,10 @@ class Job {
     coordinator_.stopped(now_, id, generation());
     collect();
   }
+  void stuck(MemberId id, const std::string& reason, int64_t time_us = 100) {
+    coordinator_.stuck(now_, id, generation(), {reason, time_us, now_});
+    collect();
+  }
   void all_stopped() {
     for (const MemberId id : order()) stopped(id);
   }
@@ -90,7 +95,7 @@ class Job {
     while (const auto deadline = coordinator_.deadline()) {
       if (*deadline > end) break;
       now_ = std::max(now_, *deadline);
-      coordinator_.tick(now_);
+      coordinator_.tick(now_, /*time_us=*/100);
       collect();
     }
     now_ = end;

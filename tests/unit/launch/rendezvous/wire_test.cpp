@@ -96,6 +96,8 @@ TEST(WireTest, MessagesSurvive) {
   EXPECT_EQ(round_trip(wire::Begin{4, 5}).node_rank, 5);
   EXPECT_EQ(round_trip(wire::Halt{4, "reason"}).reason, "reason");
   EXPECT_EQ(round_trip(wire::Leave{15}).signal, 15);
+  EXPECT_EQ(round_trip(wire::Stopped{4, ""}).stuck, "");
+  EXPECT_EQ(round_trip(wire::Stopped{4, "rank 1"}).stuck, "rank 1");
   EXPECT_EQ(round_trip(wire::Note{"a spare"}).text, "a spare");
   const base::Nonce nonce = base::make_nonce();
   EXPECT_EQ(round_trip(wire::Challenge{nonce}).nonce, nonce);
@@ -226,6 +228,7 @@ TEST(WireTest, RefusesNodesThatCouldNotBe) {
   EXPECT_NO_THROW(wire::decode(join("host", "fine")));
   expect_refused(join("local_world_size", 0), "out of range");
   expect_refused(join("node_rank", -1), "out of range");
+  expect_refused(join("stop_timeout_ms", INT64_MAX), "out of range");
   expect_refused(join("host", std::string(256, 'x')), "has 256 bytes");
   expect_refused(join("host", "a\nb"), "control characters");
   expect_refused(join("pid", nullptr), "is no integer");

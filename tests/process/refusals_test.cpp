@@ -1,0 +1,83 @@
+// Options that do not go together, as a user of the programs meets them: the one thing that is
+// wrong, and what to change.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <lockstep/exit_status.h>
+
+#include <chrono>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "support/process.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+struct RefusedCommand {
+  std::vector<std::string> arguments;  // of lockstep; FOLDER is an empty folder
+  std::string sentence;
+};
+
+void PrintTo(const RefusedCommand& command, std::ostream* out) {
+  for (const std::string& word : command.arguments) *out << word << ' ';
+}
+
+class RefusedCommandTest : public testing::TestWithParam<RefusedCommand> {};
+
+TEST_P(RefusedCommandTest, NamesTheOneThingAndWhatChangesIt) {
+  const TemporaryFolder folder;
+  std::vector<std::string> words{program_path("lockstep")};
+  for (const std::string& word : GetParam().arguments) {
+    words.push_back(word == "FOLDER" ? folder.path().string() : word);
+  }
+  Process process(words);
+  const Finished ended = finish(process, std::chrono::seconds(60));
+  EXPECT_EQ(ended.code, kExitUsage) << ended.errors;
+  EXPECT_THAT(ended.errors, testing::HasSubstr(GetParam().sentence));
+}
+
+std::vector<std::string> train(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "train");
+  arguments.insert(arguments.end(), {"--compute_setup", "cpu", "--root_folder", "FOLDER", "--max_iter", "1"});
+  return arguments;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Commands, RefusedCommandTest,
+    testing::Values(
+        RefusedCommand{
+            train({"vit", "--data", "synthetic", "--cuda-graph"}),
+            "cuda_graph cannot record vit's optimizer, which computes as Python's Adam does, step by "
+            "step on the host: leave out --cuda-graph"},
+        RefusedCommand{train({"sine", "--cuda-graph"}),
+                       "this rank trains on cpu: set compute_setup to gpu, or leave out cuda_graph"},
+        RefusedCommand{train({"sine", "--cuda-graph", "--zero_stage", "1"}),
+                       "cuda_graph cannot record a sharded step: zero_stage is 1, set it to 0"},
+        RefusedCommand{train({"sine", "--cuda-graph", "--no_fused_optimizer"}),
+                       "fused_optimizer is false, set it to true"},
+        RefusedCommand{train({"sine", "--precision", "bf16", "--dtype", "float64"}),
+                       "set dtype to float32, or precision to fp32"},
+        RefusedCommand{train({"sine", "--checkpoint_best_only"}), "val_every is 0: set val_every"},
+        RefusedCommand{train({"sine", "--zero_offload_optimizer", "cpu"}),
+                       "zero_offload_optimizer needs zero_stage 1, 2 or 3; set zero_stage, which is: 0"},
+        RefusedCommand{train({"sine", "--deepspeed"}), "give deepspeed_config a file"},
+        RefusedCommand{{"ckpt", "export", "w.pt", "--to", "x.pt", "--script", "s.pt", "--prefix", "a."},
+                       "--script takes the model as it is: leave out --prefix"},
+        RefusedCommand{{"ckpt", "export", "w.pt", "--to", "x.pt", "--script", "s.pt", "--dtype", "float16"},
+                       "--script takes the model as it is: leave out --dtype"},
+        RefusedCommand{{"ckpt", "export", "w.pt", "--to", "x.pt", "--what", "all", "--dtype", "float16"},
+                       "--dtype is for the weights of the model: leave out --what all, or --dtype"},
+        RefusedCommand{{"slurm", "--wait", "--", "x"},
+                       "--wait has no effect without --submit: add --submit, or leave out --wait"},
+        RefusedCommand{{"slurm", "--test-only", "--submit", "--", "x"},
+                       "--test-only submits nothing: leave out --test-only or --submit"},
+        RefusedCommand{{"run", "--standalone", "--rdzv-endpoint", "h:1", "x"},
+                       "--standalone leaves no room for --rdzv_endpoint: remove one of them"},
+        RefusedCommand{{"run", "--module", "--no-python", "x"},
+                       "--module and --no-python exclude each other: remove one"}));
+
+}  // namespace
+}  // namespace lockstep::test
