@@ -4,8 +4,11 @@
 #include <lockstep/error.h>
 #include <toml++/toml.h>
 
-#include <fstream>
+#include <cerrno>
+#include <cstring>
 #include <sstream>
+
+#include "base/whole_file.h"
 
 namespace lockstep::config {
 namespace {
@@ -34,12 +37,13 @@ Json convert(const toml::node& node) {
 }  // namespace
 
 Json read_toml_file(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path)) {
-    throw ConfigError("config", fmt::format("cannot read the configuration file '{}'", path.string()));
+  const std::optional<std::string> text = base::read_whole_file(path);
+  if (!text) {
+    throw ConfigError("config", fmt::format("cannot read the configuration file '{}': {}", path.string(),
+                                            std::strerror(errno)));
   }
   try {
-    return convert(toml::parse(file, path.string()));
+    return convert(toml::parse(std::string_view(*text), path.string()));
   } catch (const toml::parse_error& error) {
     const toml::source_position& at = error.source().begin;
     throw ConfigError("config", fmt::format("'{}' is no TOML: line {}, column {}: {}", path.string(), at.line,

@@ -42,7 +42,7 @@ class HttpClient {
 
   // Blocks until the answer is there, whatever its status is. CommError: no connection
   // within 5 s, no byte moved for 30 s, or the time of give_up_at(). ConfigError: a file
-  // that cannot be read.
+  // that cannot be read, or an answer of more than 8 MiB.
   HttpResponse send(const HttpRequest& request);
 
   // Ends, within about a second of this time, a request under way, and all later ones.
