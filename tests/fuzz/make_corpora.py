@@ -42,6 +42,11 @@ def toml():
     save("toml", "hostile_open", '[a\nb = "')
     save("toml", "hostile_deep", "a = " + "[" * 2000 + "]" * 2000 + "\n")
     save("toml", "hostile_number", "a = 99999999999999999999999999\n")
+    save("toml", "umlauts", '# f\u00fcr alle\nname = "J\u00fcrgen \\"\u00e9"  # \u00e9\n\'\u00e4\' = \'\'\'x\'\u00f6\'\'\'\n'
+         'long = """a""\u00fc"""""\n')
+    save("toml", "byte_order_mark", "\ufeffa = 1\n")
+    save("toml", "hostile_umlaut", "cl\u00e9 = 1\n")
+    save("toml", "hostile_presentation_form", "\ufef1\n")
     save("toml", "hostile_bytes", b"a = \"\xff\xfe\"\n\x00")
 
 

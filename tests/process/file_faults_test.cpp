@@ -6,6 +6,7 @@
 // script/test --faults sets, every operation fails in every way.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/exit_status.h>
@@ -145,6 +146,7 @@ class FileFaultsTest : public testing::Test {
     Check prepare = [](const fs::path&) {};
     Check check = [](const fs::path&) {};  // when it has ended, whatever its status
     int code = kExitSuccess;               // of the program when nothing fails
+    bool reads_only = false;               // where another scenario has the other operations
   };
 
   struct Run {
@@ -170,6 +172,19 @@ class FileFaultsTest : public testing::Test {
     return folder;
   }
 
+  // The operation and the last name of the path, with every number the same.
+  static std::string kind_of(const std::string& operation) {
+    const std::string name =
+        operation.substr(0, operation.find(' ') + 1) + fs::path(operation).filename().string();
+    return std::regex_replace(name, std::regex("[0-9a-f]*[0-9][0-9a-f]*"), "#");
+  }
+
+  static bool is_read(const std::string& operation) {
+    return operation.starts_with("read ") || operation.starts_with("pread ") ||
+           operation.starts_with("getdents ") ||
+           (operation.starts_with("open ") && operation.find("tmp") == std::string::npos);
+  }
+
   // Each operation of each fault, or one of each kind of operation, with one fault after the other.
   std::vector<FaultPoint> points(const Scenario& scenario) const {
     std::vector<FaultPoint> all;
@@ -180,9 +195,9 @@ class FileFaultsTest : public testing::Test {
       EXPECT_EQ(untouched.finished.code, scenario.code) << untouched.finished.errors;
       EXPECT_FALSE(untouched.operations.empty()) << "nothing is written";
       for (size_t i = 0; i < untouched.operations.size(); ++i) {
+        if (scenario.reads_only && !is_read(untouched.operations[i])) continue;
         all.push_back({fault, static_cast<int64_t>(i), untouched.operations[i]});
-        by_kind[std::regex_replace(untouched.operations[i], std::regex("[0-9a-f]*[0-9][0-9a-f]*"), "#")]
-            .push_back(all.back());
+        by_kind[kind_of(untouched.operations[i])].push_back(all.back());
       }
     }
     const char* wanted = std::getenv("LOCKSTEP_FILE_FAULTS");
@@ -264,10 +279,11 @@ TEST_F(FileFaultsTest, AResumedTrainingGoesOnOrSaysWhy) {
   fail_everywhere(
       {.command = [](const fs::path& folder) { return faulted_training(folder / "run"); },
        .prepare =
-           [&](const fs::path& folder) { fs::copy(before, folder / "run", fs::copy_options::recursive); }});
+           [&](const fs::path& folder) { fs::copy(before, folder / "run", fs::copy_options::recursive); },
+       .reads_only = true});
 }
 
-// The launcher's logs and error files: workers that fail, and say why.
+// The launcher's logs.
 TEST_F(FileFaultsTest, ALauncherGoesOnOrSaysWhy) {
   fail_everywhere({.command = [](const fs::path& folder) -> std::vector<std::string> {
                      return {program_path("lockstep"),
@@ -281,10 +297,27 @@ TEST_F(FileFaultsTest, ALauncherGoesOnOrSaysWhy) {
                              "--no-python",
                              "sh",
                              "-c",
-                             "echo out; echo err >&2; echo '{\"message\": \"broken\"}' > "
-                             "$TORCHELASTIC_ERROR_FILE; exit 3"};
+                             "echo out; echo err >&2; exit 3"};
                    },
-                   .code = kExitFailure});
+                   .code = 3});
+}
+
+// A worker that fails, and tells the launcher why.
+TEST_F(FileFaultsTest, AnErrorFileIsWrittenWholeOrNotAtAll) {
+  fail_everywhere({.command = [](const fs::path& folder) -> std::vector<std::string> {
+                     return {program_path("lockstep"),
+                             "run",
+                             "-n",
+                             "1",
+                             "--log-dir",
+                             folder / "logs",
+                             program_path("sine"),
+                             "--compute_setup",
+                             "cpu",
+                             "--log_folder",
+                             "/dev/null/run"};
+                   },
+                   .code = kExitUsage});
 }
 
 TEST_F(FileFaultsTest, AReportIsWrittenWholeOrNotAtAll) {
