@@ -8,7 +8,7 @@ set(LOCKSTEP_CUDA AUTO CACHE STRING "Build the CUDA library: AUTO (where CUDA is
 option(LOCKSTEP_PCH "Precompile the headers that most sources share" ON)
 set(LOCKSTEP_UNITY ON CACHE STRING
   "Compile several sources at once, a full build in a fifth of the time: ON, OFF or REVERSED (last source first)")
-set(LOCKSTEP_SANITIZE "" CACHE STRING "Sanitizer: empty, address or thread")
+set(LOCKSTEP_SANITIZE "" CACHE STRING "Sanitizer: empty, address, thread, undefined, or fuzzer (address and undefined, for libFuzzer)")
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -21,6 +21,10 @@ endif()
 # Line tables for a debugger and for sanitizers; without them the build is faster.
 option(LOCKSTEP_DEBUG_INFO "Write line tables" OFF)
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -DNDEBUG")
+if(LOCKSTEP_SANITIZE STREQUAL "fuzzer")
+  # Three sanitizers: optimising takes longer than it saves.
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -DNDEBUG")
+endif()
 if(LOCKSTEP_DEBUG_INFO OR LOCKSTEP_SANITIZE)
   string(APPEND CMAKE_CXX_FLAGS_RELWITHDEBINFO " -g1")
 endif()
@@ -42,8 +46,21 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND LOCKSTEP_UNITY)
   target_compile_options(lockstep_flags INTERFACE -Wno-subobject-linkage)
 endif()
 if(LOCKSTEP_SANITIZE)
-  add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer)
-  add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})
+  set(sanitizers ${LOCKSTEP_SANITIZE})
+  set(sanitizer_flags -fno-omit-frame-pointer)
+  if(LOCKSTEP_SANITIZE MATCHES "^(undefined|fuzzer)$")
+    # vptr and function compare type information, of which LibTorch hides the most.
+    set(undefined undefined,float-cast-overflow)
+    list(APPEND sanitizer_flags -fno-sanitize-recover=${undefined} -fno-sanitize=vptr,function
+      -fsanitize-ignorelist=${PROJECT_SOURCE_DIR}/tests/sanitizers/undefined.ignore)
+    set(sanitizers ${undefined})
+    if(LOCKSTEP_SANITIZE STREQUAL "fuzzer")
+      set(sanitizers fuzzer-no-link,address,${undefined})
+    endif()
+  endif()
+  add_compile_options(-fsanitize=${sanitizers} ${sanitizer_flags})
+  string(REPLACE "fuzzer-no-link," "" sanitizers ${sanitizers})
+  add_link_options(-fsanitize=${sanitizers})
 endif()
 
 # Lets a program use the library's precompiled header. It serves one code model only:

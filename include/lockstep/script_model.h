@@ -25,6 +25,10 @@ namespace lockstep {
 // weights, gradients, train(), eval() and to() of the module are those of the script. A
 // tensor under two names (tied weights) is registered under the first. One thread at a
 // time.
+//
+// Loading a module executes code of the file (__setstate__), which may write files: load
+// none that you do not trust. load_weights() reads the weights of the same file and
+// executes nothing.
 class ScriptModelImpl : public torch::nn::Module {
  public:
   // Into host memory, whatever device it was saved from. ConfigError: the file holds no

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/interrupted.h"
 #include "base/unique_fd.h"
 
 namespace lockstep::base {
@@ -36,16 +37,16 @@ class TemporaryFile {
 
 void write_all(int fd, std::string_view content, const std::filesystem::path& path) {
   while (!content.empty()) {
-    const ssize_t written = ::write(fd, content.data(), content.size());
-    if (written < 0 && errno == EINTR) continue;
+    const ssize_t written = retry_interrupted([&] { return ::write(fd, content.data(), content.size()); });
     if (written < 0) fail(path, "write");
     content.remove_prefix(static_cast<size_t>(written));
   }
 }
 
 void sync_folder(const std::filesystem::path& folder) {
-  const UniqueFd fd(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd) ::fsync(fd.get());
+  const char* path = folder.empty() ? "." : folder.c_str();
+  const UniqueFd fd(retry_interrupted([&] { return ::open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (fd) retry_interrupted([&] { return ::fsync(fd.get()); });
 }
 
 }  // namespace
@@ -58,10 +59,11 @@ void publish_file(const std::filesystem::path& path, std::string_view content, m
 void publish_file(const std::filesystem::path& path, const std::function<void(const Append&)>& write,
                   mode_t mode) {
   TemporaryFile temporary(fmt::format("{}.{}.tmp", path.string(), ::getpid()));
-  UniqueFd fd(::open(temporary.path().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
+  UniqueFd fd(retry_interrupted(
+      [&] { return ::open(temporary.path().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode); }));
   if (!fd) fail(path, "open");
   write([&](std::string_view part) { write_all(fd.get(), part, path); });
-  if (::fsync(fd.get()) != 0) fail(path, "fsync");
+  if (retry_interrupted([&] { return ::fsync(fd.get()); }) != 0) fail(path, "fsync");
   fd.reset();
   if (::rename(temporary.path().c_str(), path.c_str()) != 0) fail(path, "rename");
   temporary.keep();

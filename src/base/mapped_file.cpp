@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/interrupted.h"
 #include "base/unique_fd.h"
 
 namespace lockstep::base {
@@ -18,7 +19,8 @@ MappedFile::MappedFile(std::filesystem::path path, std::string_view component) :
     throw ConfigError(component, fmt::format("cannot read '{}': {}", path_.string(), reason));
   };
   // Not blocking: a pipe in the place of a file must not hang us.
-  const UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const UniqueFd fd(
+      retry_interrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   struct stat state {};
   if (!fd || ::fstat(fd.get(), &state) != 0) fail(std::strerror(errno));
   if (!S_ISREG(state.st_mode)) fail("not a regular file");

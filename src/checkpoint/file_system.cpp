@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/interrupted.h"
 #include "checkpoint/error.h"
 
 namespace lockstep::checkpoint {
@@ -18,32 +19,24 @@ namespace {
   throw CheckpointError(fmt::format("cannot {} '{}': {}", what, path.string(), std::strerror(error)));
 }
 
-// Repeats a call that a signal interrupted.
-template <typename Call>
-auto retry(Call call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
-}
-
 }  // namespace
 
 base::UniqueFd FileSystem::create(const std::filesystem::path& path) {
-  base::UniqueFd fd(
-      retry([&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644); }));
+  base::UniqueFd fd(base::retry_interrupted(
+      [&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644); }));
   if (!fd) fail("create", path);
   return fd;
 }
 
 bool FileSystem::allocate(int fd, int64_t bytes, const std::filesystem::path& path) {
-  if (bytes == 0 || retry([&] { return ::fallocate(fd, 0, 0, bytes); }) == 0) return true;
+  if (bytes == 0 || base::retry_interrupted([&] { return ::fallocate(fd, 0, 0, bytes); }) == 0) return true;
   if (errno == EOPNOTSUPP || errno == ENOSYS) return false;
   fail("reserve space for", path);
 }
 
 size_t FileSystem::write(int fd, const void* data, size_t bytes, int64_t offset,
                          const std::filesystem::path& path) {
-  const ssize_t written = retry([&] { return ::pwrite(fd, data, bytes, offset); });
+  const ssize_t written = base::retry_interrupted([&] { return ::pwrite(fd, data, bytes, offset); });
   if (written < 0) fail("write", path);
   if (written == 0 && bytes != 0) fail("write", path, ENOSPC);
   return static_cast<size_t>(written);
@@ -54,14 +47,15 @@ void FileSystem::start_writing_back(int fd, int64_t offset, int64_t bytes) {
 }
 
 void FileSystem::sync(int fd, const std::filesystem::path& path) {
-  if (retry([&] { return ::fsync(fd); }) != 0) fail("sync", path);
+  if (base::retry_interrupted([&] { return ::fsync(fd); }) != 0) fail("sync", path);
 }
 
 void FileSystem::sync_folder(const std::filesystem::path& path) {
-  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const base::UniqueFd fd(
+      base::retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!fd) fail("open", path);
   // A file system that cannot sync a folder says EINVAL.
-  if (retry([&] { return ::fsync(fd.get()); }) != 0 && errno != EINVAL) fail("sync", path);
+  if (base::retry_interrupted([&] { return ::fsync(fd.get()); }) != 0 && errno != EINVAL) fail("sync", path);
 }
 
 void FileSystem::make_folder(const std::filesystem::path& path) {
@@ -82,7 +76,7 @@ void FileSystem::remove_folder(const std::filesystem::path& path) {
 
 int64_t FileSystem::free_bytes(const std::filesystem::path& folder) {
   struct statvfs state {};
-  if (retry([&] { return ::statvfs(folder.c_str(), &state); }) != 0)
+  if (base::retry_interrupted([&] { return ::statvfs(folder.c_str(), &state); }) != 0)
     fail("ask for the free space of", folder);
   return static_cast<int64_t>(state.f_bavail) * static_cast<int64_t>(state.f_frsize);
 }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/interrupted.h"
 #include "base/log.h"
 #include "checkpoint/error.h"
 
@@ -35,7 +36,8 @@ std::string holder(int fd) {
 
 FolderLock::FolderLock(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kLockName;
-  base::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  base::UniqueFd fd(
+      base::retry_interrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); }));
   if (!fd) throw CheckpointError(fmt::format("cannot open '{}': {}", path.string(), std::strerror(errno)));
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) {
@@ -50,7 +52,8 @@ FolderLock::FolderLock(const std::filesystem::path& folder) {
   }
   const std::string text = fmt::format("process {} on {}\n", ::getpid(), host_name());
   // For the eyes of whom we keep out. On a full disk the lock holds without it.
-  if (::ftruncate(fd.get(), 0) != 0 || ::pwrite(fd.get(), text.data(), text.size(), 0) < 0) {
+  if (base::retry_interrupted([&] { return ::ftruncate(fd.get(), 0); }) != 0 ||
+      base::retry_interrupted([&] { return ::pwrite(fd.get(), text.data(), text.size(), 0); }) < 0) {
     base::log_warning("checkpoint", "cannot write '{}': {}", path.string(), std::strerror(errno));
   }
   fd_ = std::move(fd);

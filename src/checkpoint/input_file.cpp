@@ -11,6 +11,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/interrupted.h"
 #include "checkpoint/checksum.h"
 #include "checkpoint/error.h"
 
@@ -37,7 +38,8 @@ void touch_pages(char* memory, int64_t bytes) {
 
 // Not blocking: a pipe in the place of a file must not hang us.
 InputFile::InputFile(std::filesystem::path path)
-    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    : path_(std::move(path)),
+      fd_(base::retry_interrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); })) {
   struct stat state {};
   if (!fd_ || ::fstat(fd_.get(), &state) != 0) fail(path_, std::strerror(errno));
   if (!S_ISREG(state.st_mode)) fail(path_, "not a regular file");

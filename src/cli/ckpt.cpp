@@ -58,7 +58,8 @@ void add_moving(CLI::App& ckpt, int* status) {
                    "of the weights: as saved, or converted; float32: the masters behind 16-bit ones")
       ->check(CLI::IsMember({"saved", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
-  command->add_option("--script", out.script, "TorchScript file: fill this module and write it");
+  command->add_option("--script", out.script,
+                      "TorchScript file that you trust, its code is executed: fill this module and write it");
 
   auto& in = declare(
       ckpt, &command, "import",

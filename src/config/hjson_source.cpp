@@ -7,10 +7,9 @@
 #include <cctype>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <optional>
 
+#include "base/whole_file.h"
 #include "config/text_cursor.h"
 
 namespace lockstep::config {
@@ -53,9 +52,9 @@ HjsonSource read_hjson_file(const std::filesystem::path& path) {
   const uintmax_t size = std::filesystem::file_size(path, error);
   if (!error && size > kMaxTextBytes)
     fail(fmt::format("it has {} bytes where {} is the most", size, kMaxTextBytes));
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail(std::strerror(errno));
-  return {path.string(), std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>())};
+  std::optional<std::string> text = base::read_whole_file(path);
+  if (!text) fail(std::strerror(errno));
+  return {path.string(), std::move(*text)};
 }
 
 HjsonSource read_hjson_argument(const std::string& path_or_base64) {

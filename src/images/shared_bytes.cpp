@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/interrupted.h"
 #include "base/mapped_file.h"
 #include "base/unique_fd.h"
 #include "images/file_error.h"
@@ -25,7 +26,8 @@ SharedBytes read_file(const std::filesystem::path& path) {
   const auto fail = [&](const char* reason) {
     throw ConfigError(kComponent, fmt::format("cannot read '{}': {}", path.string(), reason));
   };
-  const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const base::UniqueFd fd(
+      base::retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   struct stat state {};
   if (!fd || ::fstat(fd.get(), &state) != 0) fail(std::strerror(errno));
   if (!S_ISREG(state.st_mode)) fail("not a regular file");

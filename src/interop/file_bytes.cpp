@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/interrupted.h"
+
 namespace lockstep::interop {
 namespace {
 
@@ -20,7 +22,7 @@ namespace {
 }  // namespace
 
 FileBytes::FileBytes(const std::filesystem::path& path)
-    : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    : path_(path), fd_(base::retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); })) {
   struct stat status {};
   if (!fd_ || ::fstat(fd_.get(), &status) != 0) fail(path, std::strerror(errno));
   if (!S_ISREG(status.st_mode)) fail(path, "it is no file");

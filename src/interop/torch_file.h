@@ -9,7 +9,8 @@ namespace lockstep::interop {
 // The state dict that Python's torch.save wrote: a zip archive (PyTorch 1.6 and later) or
 // the format before it. Tensors are in host memory, wherever they were saved from, with
 // their strides; names that shared memory share it. A TorchScript archive gives the
-// parameters and buffers of its module.
+// parameters and buffers of its module; one whose state its own code restores
+// (__setstate__) is refused.
 //
 // No code of the file is executed, and memory stays within the file's size. ConfigError
 // names the file and what is wrong with it.

@@ -1,14 +1,15 @@
 #include <caffe2/serialize/inline_container.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <torch/script.h>
 #include <torch/torch.h>
 
 #include <cstring>
+#include <optional>
 #include <unordered_map>
 
 #include "interop/file_bytes.h"
 #include "interop/pickle.h"
+#include "interop/script_archive.h"
 #include "interop/state_dict.h"
 #include "interop/stored_tensor.h"
 #include "interop/torch_file.h"
@@ -36,38 +37,31 @@ bool is_big_endian(PyTorchStreamReader& archive, size_t file_bytes) {
   return order == "big";
 }
 
+// Records of a TorchScript archive's source are compressed: they may be larger than the file.
+constexpr size_t kMaxSourceBytes = size_t{64} << 20;
+
 NamedTensors read_archive(const std::shared_ptr<FileBytes>& file) {
   PyTorchStreamReader archive(file);
   if (!archive.hasRecord("data.pkl")) {
     throw PickleError("it is a zip archive without 'data.pkl', not written by torch.save");
   }
+  const bool is_script = archive.hasRecord("constants.pkl");
   const std::string pickled = record(archive, "data.pkl", std::min(file->size(), kMaxPickleBytes));
-  const Pickle pickle = parse_pickle(pickled);
+  const Pickle pickle = parse_pickle(pickled, is_script ? UnknownNames::kKeep : UnknownNames::kRefuse);
   StoredTensors storages([&](const std::string& key) { return archive.getRecordSize("data/" + key); },
                          [&](const std::string& key, void* memory, size_t bytes) {
                            archive.getRecord("data/" + key, memory, bytes);
                          },
                          file->size(), is_big_endian(archive, file->size()));
-  return storages.make(find_state_dict(pickle.root));
-}
-
-bool is_script_archive(const std::shared_ptr<FileBytes>& file) {
-  return PyTorchStreamReader(file).hasRecord("constants.pkl");
-}
-
-NamedTensors read_script(const std::shared_ptr<FileBytes>& file) {
-  torch::jit::Module module;
-  try {
-    module = torch::jit::load(file, at::kCPU);
-  } catch (const c10::Error&) {
-    throw;
-  } catch (const std::exception& error) {  // of the compiler of the module's code
-    throw PickleError(fmt::format("its TorchScript module is broken: {}", error.what()));
-  }
-  NamedTensors result;
-  for (const auto& entry : module.named_parameters()) result.emplace_back(entry.name, entry.value.detach());
-  for (const auto& entry : module.named_buffers()) result.emplace_back(entry.name, entry.value);
-  return result;
+  if (!is_script) return storages.make(find_state_dict(pickle.root));
+  size_t source_bytes = 0;
+  const auto read_source = [&](const std::string& name) -> std::optional<std::string> {
+    if (!archive.hasRecord(name)) return std::nullopt;
+    std::string source = record(archive, name, kMaxSourceBytes - source_bytes);
+    source_bytes += source.size();
+    return source;
+  };
+  return storages.make(find_script_tensors(pickle.root, read_source));
 }
 
 // Magic number, protocol, platform, object, keys of the storages: five pickles; then
@@ -152,7 +146,7 @@ class LegacyFile {
 
 NamedTensors read_any(const std::shared_ptr<FileBytes>& file) {
   const std::string begin = file->read_text(0, kLegacyMagic.size());
-  if (begin.starts_with(kZipMagic)) return is_script_archive(file) ? read_script(file) : read_archive(file);
+  if (begin.starts_with(kZipMagic)) return read_archive(file);
   if (begin == kLegacyMagic) return LegacyFile(*file).read();
   throw PickleError(
       "torch.save did not write it: it is neither a zip archive nor of the format before PyTorch 1.6");

@@ -1,10 +1,10 @@
 #include "launch/error_file.h"
 
 #include <lockstep/json.h>
-#include <fstream>
 
 #include "base/atomic_file.h"
 #include "base/number.h"
+#include "base/whole_file.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -45,15 +45,12 @@ std::optional<WorkerError> parse(const Json& content) {
 }  // namespace
 
 std::optional<WorkerError> read_error_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  std::string bytes(kMaxBytes, '\0');
-  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  bytes.resize(static_cast<size_t>(file.gcount()));
-  const std::optional<Json> content = Json::try_parse(bytes, kParseRules);
+  std::optional<std::string> bytes = base::read_whole_file(path, kMaxBytes);
+  if (!bytes) return std::nullopt;
+  const std::optional<Json> content = Json::try_parse(*bytes, kParseRules);
   if (!content) return std::nullopt;
   std::optional<WorkerError> error = parse(*content);
-  if (error) error->text = std::move(bytes);
+  if (error) error->text = std::move(*bytes);
   return error;
 }
 

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
-#include <iterator>
+#include <cerrno>
+#include <cstring>
+#include <optional>
 #include <system_error>
 
+#include "base/whole_file.h"
 #include "report/metrics_file.h"
 #include "report/step_times.h"
 
@@ -66,9 +68,12 @@ Json read_object(const fs::path& path, bool is_expected, std::vector<std::string
     remarks.push_back(fmt::format("{}: too large to be ours", file));
     return Json::object();
   }
-  std::ifstream stream(path, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(stream), {});
-  Json object = Json::try_parse(text).value_or(nullptr);
+  const std::optional<std::string> text = base::read_whole_file(path);
+  if (!text) {
+    remarks.push_back(fmt::format("{} cannot be read: {}", file, std::strerror(errno)));
+    return Json::object();
+  }
+  Json object = Json::try_parse(*text).value_or(nullptr);
   if (!object.is_object()) {
     remarks.push_back(fmt::format("{}: not a JSON object, it may be cut off", file));
     return Json::object();

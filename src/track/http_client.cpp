@@ -19,6 +19,8 @@ constexpr long kConnectTimeout_s = 5;
 constexpr long kSilence_s = 30;
 // A server that takes less of a file than this does not count as one that takes it.
 constexpr curl_off_t kProgressBytes = 64 << 10;
+// Answers of MLflow have a few hundred bytes. One without an end must not fill the memory.
+constexpr size_t kMaxAnswerBytes = size_t{8} << 20;
 
 struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
@@ -29,8 +31,11 @@ struct FreeList {
 using File = std::unique_ptr<std::FILE, CloseFile>;
 using HeaderList = std::unique_ptr<curl_slist, FreeList>;
 
+// Taking fewer bytes than there are ends the request.
 size_t keep_body(char* data, size_t size, size_t count, void* body) {
-  static_cast<std::string*>(body)->append(data, size * count);
+  auto& text = *static_cast<std::string*>(body);
+  if (size * count > kMaxAnswerBytes - text.size()) return 0;
+  text.append(data, size * count);
   return size * count;
 }
 
@@ -179,6 +184,10 @@ HttpResponse HttpClient::send(const HttpRequest& request) {
   }
   if (result == CURLE_ABORTED_BY_CALLBACK) {
     throw CommError("track", "the server has not answered in time", CommError::Recovery::kFatal);
+  }
+  if (result == CURLE_WRITE_ERROR) {
+    throw ConfigError("track",
+                      fmt::format("the server's answer is larger than {} MiB", kMaxAnswerBytes >> 20));
   }
   if (result != CURLE_OK) throw CommError("track", handle.why(result), CommError::Recovery::kRebuild);
   long status = 0;

@@ -43,7 +43,7 @@ class HttpClient {
   // Blocks until the answer is there, whatever its status is. CommError: no connection
   // within 5 s, no byte moved for 30 s, or the time of give_up_at(). A server that has all of a
   // file may be silent for as long as the file took, and 30 s: it may have to pass the file on.
-  // ConfigError: a file that cannot be read.
+  // ConfigError: a file that cannot be read, or an answer of more than 8 MiB.
   HttpResponse send(const HttpRequest& request);
 
   // Ends, within about a second of this time, a request under way, and all later ones. A file

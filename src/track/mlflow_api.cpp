@@ -84,7 +84,9 @@ MlflowApi::Answer MlflowApi::ask(std::string_view method, const std::string& cal
                                             .body = body != nullptr ? json_text(*body) : ""});
   Answer answer{.status = response.status, .body = Json::try_parse(response.body).value_or(nullptr)};
   if (response.status == 200 && answer.body.is_object()) return answer;
-  if (answer.body.is_object()) answer.message = answer.body.value("message", "");
+  if (answer.body.is_object() && answer.body.contains("message") && answer.body.at("message").is_string()) {
+    answer.message = answer.body.at("message").get<std::string>();
+  }
   if (answer.message.empty()) answer.message = cut(response.body, 200);
   const std::string where = fmt::format("{} of {}", call, without_credentials(settings_.tracking_uri));
   // Too many requests, or the server's own trouble.
@@ -104,8 +106,14 @@ MlflowApi::Answer MlflowApi::demand(std::string_view method, const std::string& 
 }
 
 void MlflowApi::open_run() {
-  if (!settings_.run_id.empty() && resume_run()) return;
-  create_run(experiment_id());
+  try {
+    if (!settings_.run_id.empty() && resume_run()) return;
+    create_run(experiment_id());
+  } catch (const JsonError& error) {  // a member is missing or of another type
+    throw ConfigError("track",
+                      fmt::format("{} answers with other JSON than MLflow: {} (not an MLflow server?)",
+                                  without_credentials(settings_.tracking_uri), error.what()));
+  }
 }
 
 bool MlflowApi::resume_run() {

@@ -8,10 +8,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
+
+#include "base/interrupted.h"
+#include "base/whole_file.h"
 
 namespace lockstep::track {
 namespace {
@@ -31,13 +32,15 @@ OutputFile::OutputFile(std::filesystem::path path, base::UniqueFd fd)
 }
 
 OutputFile OutputFile::append_to(const std::filesystem::path& path) {
-  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  base::UniqueFd fd(
+      base::retry_interrupted([&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644); }));
   if (!fd) fail_on(path, "open");
   return {path, std::move(fd)};
 }
 
 std::optional<OutputFile> OutputFile::create(const std::filesystem::path& path) {
-  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  base::UniqueFd fd(base::retry_interrupted(
+      [&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644); }));
   if (!fd && errno == EEXIST) return std::nullopt;
   if (!fd) fail_on(path, "open");
   return OutputFile(path, std::move(fd));
@@ -53,20 +56,22 @@ void OutputFile::replace_from(int64_t offset, std::string_view record) {
     if (written < 0) {
       const int reason = errno;
       // Best effort: a device has no length to restore. What was replaced is gone.
-      if (::ftruncate(fd_.get(), offset) == 0) size_ = offset;
+      if (base::retry_interrupted([&] { return ::ftruncate(fd_.get(), offset); }) == 0) size_ = offset;
       errno = reason;
       fail("write");
     }
     record.remove_prefix(static_cast<size_t>(written));
     end += written;
   }
-  if (end < size_ && ::ftruncate(fd_.get(), end) != 0) fail("ftruncate");
+  if (end < size_ && base::retry_interrupted([&] { return ::ftruncate(fd_.get(), end); }) != 0)
+    fail("ftruncate");
   size_ = end;
 }
 
 void OutputFile::sync() {
   // EINVAL: something that cannot be synced, such as a pipe.
-  if (::fdatasync(fd_.get()) != 0 && errno != EINVAL) fail("fdatasync");
+  if (base::retry_interrupted([&] { return ::fdatasync(fd_.get()); }) != 0 && errno != EINVAL)
+    fail("fdatasync");
 }
 
 void OutputFile::close() {
@@ -84,12 +89,11 @@ void make_folder(const std::filesystem::path& folder) {
 
 std::string read_file(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return "";
-  std::ifstream file(path, std::ios::binary);
-  std::string content((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.good() && !file.eof()) {
+  std::optional<std::string> content = base::read_whole_file(path);
+  if (!content) {
     throw ConfigError("track", fmt::format("cannot read '{}': {}", path.string(), std::strerror(errno)));
   }
-  return content;
+  return std::move(*content);
 }
 
 void set_aside(const std::filesystem::path& path) {

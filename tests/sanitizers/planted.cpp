@@ -2,6 +2,7 @@
 //
 //   planted overflow    writes one element behind a buffer of ours
 //   planted race        two threads write one variable of ours while they train
+//   planted cast        makes an integer of a loss that is too large for it
 //   planted clean       the same work without the mistakes: must not be reported
 
 #include <torch/torch.h>
@@ -50,6 +51,12 @@ float write_to_buffer(int64_t past_end) {
   return view.sum().item<float>();
 }
 
+// Steps until a loss is reached, as an integer of ours.
+int64_t as_integer(double loss, bool too_large) {
+  volatile double value = too_large ? 1e30 + loss : loss;
+  return static_cast<int64_t>(value);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -57,6 +64,7 @@ int main(int argc, char** argv) {
   const std::string_view mistake = argc > 1 ? argv[1] : "clean";
   const float sum = write_to_buffer(mistake == "overflow" ? 1 : 0);
   const double loss = train_in_two_threads(mistake == "race");
-  std::printf("sum %g, loss %g\n", sum, loss);
+  const int64_t steps = as_integer(loss, mistake == "cast");
+  std::printf("sum %g, loss %g, steps %lld\n", sum, loss, static_cast<long long>(steps));
   return 0;
 }

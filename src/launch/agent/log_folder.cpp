@@ -14,6 +14,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/interrupted.h"
+
 namespace lockstep::launcher {
 namespace fs = std::filesystem;
 namespace {
@@ -84,7 +86,8 @@ void remove_stale_folders() {
 }  // namespace
 
 base::UniqueFd open_log_file(const fs::path& path, int flags) {
-  base::UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0644));
+  base::UniqueFd fd(base::retry_interrupted(
+      [&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0644); }));
   if (!fd)
     throw ConfigError("run", fmt::format("cannot write '{}': {}", path.string(), std::strerror(errno)));
   return fd;

@@ -248,30 +248,5 @@ TEST(DeepSpeedConfigTest, ChecksAStructMadeInCode) {
             "[deepspeed] fp16 and bf16 are both enabled: a model has one dtype, disable one of the two");
 }
 
-TEST(DeepSpeedConfigFuzzTest, TheCorpusIsTakenOrRefusedAsItsNamesSay) {
-  for (const test::FuzzFile& file : test::fuzz_corpus("deepspeed")) {
-    const std::string error = test::error_of([&] { C::from_text(file.bytes, "f"); });
-    EXPECT_EQ(error == "no ConfigError", !file.is_hostile()) << file.name << ": " << error;
-  }
-}
-
-TEST(DeepSpeedConfigFuzzTest, MutationsAreReadOrRefused) {
-  int taken = 0, refused = 0;
-  const auto read = [&](const std::string& bytes) {
-    const std::string error = test::error_of([&] {
-      const C config = C::from_text(bytes, "fuzz");
-      EXPECT_EQ(text(config.to_json().dump()).to_json(), config.to_json()) << bytes;
-      ++taken;
-    });
-    if (error == "no ConfigError") return;
-    EXPECT_THAT(error, testing::MatchesRegex("\\[(config|deepspeed)\\] fuzz(:[0-9]+:[0-9]+)?: .*")) << bytes;
-    refused += error.starts_with("[deepspeed]") ? 1 : 0;
-  };
-  test::for_each_mutation(test::fuzz_corpus("deepspeed"), 100,
-                          "\"auto\": true, null 1e9 -1 {} [] 'Adam' stage", 20260802, read);
-  EXPECT_GT(taken, 10) << "too wild to reach anything";
-  EXPECT_GT(refused, 100) << "the mutations do not come through the reader of HJSON";
-}
-
 }  // namespace
 }  // namespace lockstep

@@ -16,6 +16,7 @@
 #include "interop/deepspeed/deepspeed_checkpoint.h"
 #include "support/config_error.h"
 #include "support/fuzz.h"
+#include "support/fuzz/torch/deepspeed_pickle.h"
 #include "support/temporary_folder.h"
 #include "unit/interop/deepspeed_corpus.h"
 
@@ -39,31 +40,6 @@ void write_file(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-// Of elements of all tensors that can be read.
-int64_t imported_elements(const fs::path& path) {
-  int64_t elements = 0;
-  for (const auto& tensor : open_deepspeed_checkpoint(path).tensors) elements += tensor.read().numel();
-  return elements;
-}
-
-std::string records_with_pickle(const std::string& file, const std::string& pickle) {
-  std::istringstream stream(file);
-  caffe2::serialize::PyTorchStreamReader reader(&stream);
-  std::string result;
-  caffe2::serialize::PyTorchStreamWriter writer([&](const void* bytes, size_t size) {
-    result.append(static_cast<const char*>(bytes), size);
-    return size;
-  });
-  for (const std::string& name : reader.getAllRecords()) {
-    if (name == "data.pkl" || name.starts_with(".") || name == "version") continue;
-    const auto [data, size] = reader.getRecord(name);
-    writer.writeRecord(name, data.get(), size);
-  }
-  writer.writeRecord("data.pkl", pickle.data(), pickle.size());
-  writer.writeEndOfFile();
-  return result;
-}
-
 std::string pickle_of(const std::string& file) {
   std::istringstream stream(file);
   caffe2::serialize::PyTorchStreamReader reader(&stream);
@@ -84,11 +60,11 @@ TEST(DeepSpeedFuzzTest, HostileFilesAreErrorsThatNameThem) {
     fs::copy(file, folder.path() / kTag / file.filename(), fs::copy_options::overwrite_existing);
     if (name.starts_with("hostile_")) {
       ++hostile;
-      EXPECT_THAT(test::error_of([&] { imported_elements(folder.path()); }),
+      EXPECT_THAT(test::error_of([&] { fuzz::imported_elements(folder.path()); }),
                   HasSubstr(folder.path().string()))
           << name;
     } else {
-      EXPECT_GT(imported_elements(folder.path()), 100) << name;
+      EXPECT_GT(fuzz::imported_elements(folder.path()), 100) << name;
     }
   }
   EXPECT_GE(hostile, 12U);
@@ -125,7 +101,7 @@ size_t count_understood(const std::string& stage, int per_file, uint64_t seed, M
     for (int i = 0; i < per_file; ++i) {
       write_file(file, mutated(honest, random));
       try {
-        understood += imported_elements(folder.path()) > 0 ? 1 : 0;
+        understood += fuzz::imported_elements(folder.path()) > 0 ? 1 : 0;
       } catch (const ConfigError&) {
       }
     }
@@ -157,7 +133,7 @@ TEST(DeepSpeedFuzzTest, MutatedPicklesNeverDoMoreThanThrow) {
           } else {
             pickle = test::mutate(pickle, {{"", pickle}}, "(]})2\x85\x94.tRQb", random);
           }
-          return records_with_pickle(honest, pickle);
+          return fuzz::records_with_pickle(honest, pickle);
         });
   }
   EXPECT_GT(understood, 100U) << "some are still checkpoints";

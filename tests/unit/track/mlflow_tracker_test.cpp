@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/listen_socket.h"
+#include "support/fuzz/answer_server.h"
 #include "track/mlflow_api.h"
 #include "unit/track/run_folder.h"
 
@@ -211,6 +212,15 @@ TEST(MlflowTrackerTest, NamesAFileThatIsNotThere) {
                 ThrowsMessage<ConfigError>(HasSubstr("/no/such/file")));
   }
   testing::internal::GetCapturedStderr();
+}
+
+// Answers of foreign servers in general: tests/unit/fuzz/core.
+TEST(HttpClientTest, AnAnswerWithoutAnEndIsRefused) {
+  fuzz::AnswerServer& server = fuzz::AnswerServer::of_process();
+  server.set_answers({"HTTP/1.1 200 OK\r\n\r\n" + std::string(20 << 20, 'x')});
+  HttpClient client({});
+  EXPECT_THAT([&] { client.send({.method = "GET", .url = server.url()}); },
+              ThrowsMessage<ConfigError>(HasSubstr("larger than 8 MiB")));
 }
 
 TEST(MlflowKeyTest, KeepsWhatMlflowAllows) {

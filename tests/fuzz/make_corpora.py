@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Writes the corpora of readers that no test writes: .deps/peers/bin/python tests/fuzz/make_corpora.py
+
+Small files as other programs write them, and hostile ones. Needs h5py, numpy and Pillow of
+`script/setup --peers`. Corpora that are here already keep what was found since.
+"""
+
+import bz2
+import gzip
+import io
+import os
+import pathlib
+import struct
+import tarfile
+import zipfile
+
+import h5py
+import numpy
+from PIL import Image
+
+HERE = pathlib.Path(__file__).parent
+GOLDEN = HERE.parent / "unit/interop/golden"
+
+IMAGES = (numpy.arange(4 * 5 * 4 * 3) * 31 % 251).astype(numpy.uint8).reshape(4, 5, 4, 3)
+LABELS = numpy.array([0, 1, 2, 1])
+
+
+def save(corpus, name, content):
+    folder = HERE / corpus
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def toml():
+    save("toml", "training", 'nprocs = 2\nseed = 3\nlr = 1e-3\ntrackers = ["csv", "jsonl"]\n'
+         '[hyperparams]\nmomentum = 0.9\nname = \'a\'\n"quoted key" = """\nmany\nlines"""\n')
+    save("toml", "every_kind", "a = 1979-05-27T07:32:00-08:00\nb = 07:32:00.5\nc = 1979-05-27\nd = 0xdead_beef\n"
+         "e = 0o755\nf = 0b1101\ng = inf\nh = nan\ni = [[1, 2], ['x', 'y'], {z = 1}]\nj.k.l = true\n"
+         "[[tables]]\nn = 1\n[[tables]]\nn = -2\n[tables.inner]\nu = \"\\u00e9\\U0001F600\"\n")
+    save("toml", "empty", "")
+    save("toml", "hostile_twice", "a = 1\na = 2\n")
+    save("toml", "hostile_open", '[a\nb = "')
+    save("toml", "hostile_deep", "a = " + "[" * 2000 + "]" * 2000 + "\n")
+    save("toml", "hostile_number", "a = 99999999999999999999999999\n")
+    save("toml", "umlauts", '# f\u00fcr alle\nname = "J\u00fcrgen \\"\u00e9"  # \u00e9\n\'\u00e4\' = \'\'\'x\'\u00f6\'\'\'\n'
+         'long = """a""\u00fc"""""\n')
+    save("toml", "byte_order_mark", "\ufeffa = 1\n")
+    save("toml", "hostile_umlaut", "cl\u00e9 = 1\n")
+    save("toml", "hostile_presentation_form", "\ufef1\n")
+    save("toml", "hostile_bytes", b"a = \"\xff\xfe\"\n\x00")
+
+
+def answers():
+    def http(body, status="200 OK", head=""):
+        return f"HTTP/1.1 {status}\r\n{head}Content-Length: {len(body)}\r\n\r\n{body}"
+
+    experiment = '{"experiment": {"experiment_id": "3", "lifecycle_stage": "active"}}'
+    run = '{"run": {"info": {"run_id": "abc", "artifact_uri": "mlflow-artifacts:/3/abc/artifacts"}}}'
+    save("http_answer", "bodies", "\n== \n".join([experiment, run, "{}"]))
+    save("http_answer", "whole", "\n== \n".join([http(experiment), http(run), http("{}")]))
+    save("http_answer", "new_experiment", "\n== \n".join(
+        [http('{"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "none"}', "404 Not Found"),
+         http('{"experiment_id": "4"}'), run, "{}"]))
+    save("http_answer", "chunked", "\n== \n".join(
+        [f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{len(experiment):x}\r\n{experiment}\r\n0\r\n\r\n",
+         run, "{}"]))
+    save("http_answer", "hostile_deleted", '{"experiment": {"experiment_id": "3", "lifecycle_stage": "deleted"}}')
+    save("http_answer", "hostile_types", '{"experiment": {"experiment_id": 3}}')
+    save("http_answer", "hostile_message", http('{"message": {"a": [1]}}', "400 Bad Request"))
+    save("http_answer", "hostile_missing", "{}")
+    save("http_answer", "hostile_list", "[1, 2]")
+    save("http_answer", "hostile_page", http("<html>502</html>", "502 Bad Gateway", "Content-Type: text/html\r\n"))
+    save("http_answer", "hostile_length", "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n{}")
+    save("http_answer", "hostile_status", "HTTP/1.1 99999 \r\n\r\n{}")
+    save("http_answer", "hostile_cut", "HTTP/1.1 200 OK\r\nContent-Le")
+    save("http_answer", "hostile_redirect", "HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n")
+
+
+def rendezvous_bodies():
+    for file in sorted((HERE / "rendezvous").iterdir()):
+        if file.name not in ("stream", "hostile_http", "hostile_cut"):
+            save("rendezvous_body", file.name, file.read_bytes()[8:])
+
+
+def images():
+    for name, options in {"plain": {}, "chunks": {"chunks": (2, 5, 4, 3)},
+                          "deflate": {"chunks": (2, 5, 4, 3), "compression": "gzip"},
+                          "shuffle": {"chunks": (1, 5, 4, 3), "compression": "gzip", "shuffle": True}}.items():
+        for version in ("earliest", "latest"):
+            content = io.BytesIO()
+            with h5py.File(content, "w", libver=version) as file:
+                file.create_dataset("images", data=IMAGES, **options)
+                file.create_dataset("labels", data=LABELS)
+            # Not all that HDF5 can is read; what is refused says so by its name.
+            refused = version == "latest" and name != "plain"
+            save("hdf5", f"{'hostile_' if refused else ''}{name}_{version}", content.getvalue())
+    save("hdf5", "hostile_signature", b"\x89HDF\r\n\x1a\n")
+
+    def npy(array):
+        content = io.BytesIO()
+        numpy.save(content, array)
+        return content.getvalue()
+
+    save("npy", "four", npy(IMAGES) + npy(LABELS))
+    save("npy", "bytes", npy(IMAGES[..., 0]) + npy(LABELS.astype(numpy.uint8)))
+    save("npy", "hostile_one", npy(IMAGES))
+    save("npy", "hostile_fortran", npy(numpy.asfortranarray(IMAGES)) + npy(LABELS))
+    save("npy", "hostile_floats", npy(IMAGES.astype(numpy.float32)) + npy(LABELS))
+
+    def tensors(images, labels):
+        header = (f'{{"images":{{"dtype":"U8","shape":{images},"data_offsets":[0,{IMAGES.nbytes}]}},"labels":'
+                  f'{{"dtype":"I64","shape":{labels},"data_offsets":[{IMAGES.nbytes},{IMAGES.nbytes + 32}]}}}}')
+        return struct.pack("<Q", len(header)) + header.encode() + IMAGES.tobytes() + LABELS.tobytes()
+
+    save("image_tensors", "four", tensors("[4,5,4,3]", "[4]"))
+    save("image_tensors", "hostile_shape", tensors("[4,5,4,9223372036854775807]", "[4]"))
+    save("image_tensors", "hostile_labels", tensors("[4,5,4,3]", "[5]"))
+
+    def idx(shape, data):
+        return bytes([0, 0, 8, len(shape)]) + b"".join(struct.pack(">I", size) for size in shape) + data
+
+    labels, pixels = idx([4], bytes([0, 1, 2, 1])), idx([4, 5, 4], bytes(range(80)))
+    save("idx", "plain", bytes([len(labels)]) + labels + pixels)
+    packed = gzip.compress(labels, mtime=0)
+    save("idx", "packed", bytes([len(packed)]) + packed + gzip.compress(pixels, mtime=0))
+    save("idx", "hostile_cut", bytes([len(labels)]) + labels + pixels[:-1])
+    save("idx", "hostile_size", bytes([len(labels)]) + labels + idx([4, 0xFFFFFFFF, 0xFFFFFFFF], bytes(80)))
+
+    picture = Image.fromarray(numpy.tile(IMAGES[0], (4, 4, 1)))
+    for name, image, options in (("rgb.png", picture, {}), ("grey.png", picture.convert("L"), {}),
+                                 ("palette.png", picture.convert("P"), {}), ("alpha.png", picture.convert("RGBA"), {}),
+                                 ("bits.png", picture.convert("1"), {}), ("rgb.jpg", picture, {"quality": 80}),
+                                 ("progressive.jpg", picture, {"progressive": True}),
+                                 ("grey.jpg", picture.convert("L"), {})):
+        content = io.BytesIO()
+        image.save(content, "JPEG" if name.endswith("jpg") else "PNG", **options)
+        save("picture", name, content.getvalue())
+    save("picture", "hostile_gif", b"GIF89a")
+    save("picture", "hostile_size.png", b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x7f\xff\xff\xff\x7f\xff\xff\xff\x08\x02"
+         b"\x00\x00\x00")
+
+
+def archives():
+    def tar(files, pack=lambda content: content):
+        content = io.BytesIO()
+        with tarfile.open(fileobj=content, mode="w") as archive:
+            for name, data in files.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+        return pack(content.getvalue())
+
+    names, records = b"x\n" * 100, bytes([1, 2]) + bytes(3072) + bytes([3, 99]) + bytes(range(256)) * 12
+    files = {"cifar/fine_label_names.txt": names, "cifar/train.bin": records}
+    save("image_archive", "packed", tar(files, lambda content: gzip.compress(content, mtime=0)))
+    save("image_archive", "bzip", tar(files, bz2.compress))
+    save("image_archive", "hostile_label", tar({**files, "cifar/train.bin": bytes([1, 200]) + bytes(3072)},
+                                               lambda content: gzip.compress(content, mtime=0)))
+    save("image_archive", "hostile_none", b"no archive")
+
+
+def weights():
+    (HERE / "torch_file").mkdir(exist_ok=True)
+    for name in ("big_endian", "every_kind_2", "every_kind_5", "legacy", "network", "script", "tied_script", "training",
+                 "tuple", "two_outputs", "wrapped", "single", "two", "whole_module"):
+        link = HERE / "torch_file" / (("hostile_" if name in ("single", "two", "whole_module") else "") + name)
+        if not link.exists():
+            link.symlink_to(os.path.relpath(GOLDEN / f"{name}.pt", link.parent))
+
+    def part(name, record):
+        with zipfile.ZipFile(GOLDEN / f"{name}.pt") as archive:
+            return archive.read(f"{name}/{record}")
+
+    source = (b'class Net(Module):\n  __parameters__ = ["w", "b", ]\n  __buffers__ = ["m", ]\n  w : Tensor\n'
+              b'class Plain:\n  __parameters__ = ["w", ]\nclass Own(Module):\n  __parameters__ = []\n'
+              b'  def __setstate__(self, state: Tensor) -> NoneType:\n    return None\n')
+    tensor = (b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000"
+              b"X\x03\x00\x00\x00cpuK\x06tQK\x00K\x02K\x03\x86K\x03K\x01\x86\x88ccollections\nOrderedDict\n)RtR")
+
+    def text(value):
+        return b"X" + struct.pack("<I", len(value)) + value
+
+    def module(name, attributes):
+        return b"c__torch__\n" + name + b"\n)\x81}(" + attributes + b"ub"
+
+    def archive(pickle):
+        return source + b"== \n\x80\x02" + pickle + b"."
+
+    inner = module(b"Net", text(b"w") + tensor + text(b"b") + b"N" + text(b"m") + tensor)
+    save("script_archive", "one", archive(inner))
+    save("script_archive", "nested", archive(module(b"Net", text(b"head") + inner + text(b"w") + tensor)))
+    save("script_archive", "tied", part("tied_script", "code/__torch__.py") + b"\n== \n" + part("tied_script", "data.pkl"))
+    save("script_archive", "plain_class", archive(module(b"Net", text(b"a") + module(b"Plain", text(b"w") + tensor))))
+    save("script_archive", "hostile_own_code", archive(module(b"Net", text(b"a") + b"c__torch__\nOwn\n)\x81" + tensor + b"b")))
+    save("script_archive", "hostile_circle", archive(b"c__torch__\nNet\n)\x81q\x01}(" + text(b"a") + b"h\x01ub"))
+    save("script_archive", "hostile_no_class", archive(module(b"Gone", b"")))
+    save("script_archive", "hostile_number", archive(b"K\x01"))
+
+
+def deepspeed_pickles():
+    places = ["stage0/global_step3/mp_rank_00_model_states.pt", "stage1/global_step3/mp_rank_00_model_states.pt",
+              "stage1/global_step3/zero_pp_rank_0_mp_rank_00_optim_states.pt",
+              "stage2/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt",
+              "stage3/global_step3/zero_pp_rank_0_mp_rank_00_model_states.pt",
+              "stage3/global_step3/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"]
+    corpus = HERE / "deepspeed_checkpoint"
+
+    def pickle_of(path):
+        with zipfile.ZipFile(path) as archive:
+            return archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))
+
+    for i, place in enumerate(places):
+        path = pathlib.Path(place)
+        save("deepspeed_pickle", f"{path.parts[0]}_{path.stem}", bytes([i]) + pickle_of(corpus / place))
+    for case in sorted(corpus.glob("hostile_*")):
+        file = next(case.glob("*/*.pt"))
+        which = [i for i, place in enumerate(places) if place.startswith(file.parent.name) and place.endswith(file.name)]
+        if which:
+            save("deepspeed_pickle", case.name, bytes([which[0]]) + pickle_of(file))
+
+
+if __name__ == "__main__":
+    for make in (toml, answers, rendezvous_bodies, images, archives, weights, deepspeed_pickles):
+        make()
