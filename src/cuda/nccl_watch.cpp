@@ -79,7 +79,7 @@ std::optional<NcclWatch::Place> NcclWatch::begin(const char* operation, Millisec
   const std::lock_guard lock(mutex_);
   if (!peer) ++started_;
   if (request_.started) request_.started(operation);
-  entries_.push_back(Entry{std::nullopt, operation, timeout, peer, started_, Clock::now()});
+  entries_.push_back(Entry{std::nullopt, nullptr, operation, timeout, peer, started_, Clock::now()});
   return std::prev(entries_.end());
 }
 
@@ -91,6 +91,20 @@ void NcclWatch::attach(Place place, const c10::intrusive_ptr<c10d::Work>& work) 
   } else {
     place->work.emplace(*nccl_work);
   }
+}
+
+void NcclWatch::add_stream(const char* operation) {
+  auto event = std::make_shared<at::cuda::CUDAEvent>();
+  event->record();
+  if (const std::optional<Place> place = begin(operation, default_timeout(), std::nullopt)) {
+    const std::lock_guard lock(mutex_);
+    (*place)->event = std::move(event);
+  }
+}
+
+bool NcclWatch::has_ended(Entry& entry) {
+  if (entry.event) return entry.event->query();
+  return entry.work && entry.work->isCompleted();
 }
 
 void NcclWatch::forget(Place place) {
@@ -162,7 +176,7 @@ std::optional<comm::DeviceFailure::Report> NcclWatch::look() {
     std::exception_ptr failure;
     bool completed = false;
     try {
-      completed = entry->work && entry->work->isCompleted();
+      completed = has_ended(*entry);
       if (entry->work) failure = entry->work->exception();
     } catch (...) {  // a kernel before it failed
       failure = std::current_exception();
