@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -122,6 +123,8 @@ class NcclWatch {
   std::optional<Clock::time_point> departure_seen_;
   bool stopping_ = false;
   bool over_ = false;
+
+  std::future<void> publishing_;  // of thread_ alone
 
   std::thread thread_;
 };
