@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "comm/communicator_impl.h"
+#include "comm/plugin.h"
 
 namespace lockstep {
 namespace {
@@ -61,6 +62,11 @@ Communicator comm::make_host_group(const Communicator& group) {
 
 void comm::throw_if_failed(const Communicator& group, std::string_view operation) {
   group.impl()->throw_if_failed(operation, {});
+}
+
+void comm::watch_graph(const Communicator& group, const char* operation) {
+  const Transport& transport = group.impl()->transport();
+  if (group.size() > 1 && transport.failure) watch_cuda_stream(*transport.backend, operation);
 }
 
 Communicator::Communicator() : impl_(comm::make_group({}, nullptr).impl()) {}

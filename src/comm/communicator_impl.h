@@ -34,6 +34,9 @@ Communicator make_host_group(const Communicator& group);
 // CommError where a collective of the group has failed on its device although its wait()
 // returned: call it after reading a result on the host. Costs nothing on the CPU.
 void throw_if_failed(const Communicator& group, std::string_view operation);
+// A graph that holds collectives of the group was started on this thread's stream: they have the
+// group's timeout from now on. Every rank calls it. `operation` is a literal.
+void watch_graph(const Communicator& group, const char* operation);
 
 // all_gather_bytes for the root alone: what all ranks have is in the memory of one. Empty
 // elsewhere. Collective.

@@ -104,6 +104,12 @@ void use_own_cuda_stream(int device_index) {
   entry<PluginUseOwnStream>("cuda", kPluginUseOwnStream)(device_index);
 }
 
+void watch_cuda_stream(c10d::Backend& backend, const char* operation) {
+  // Every step asks.
+  static auto* const watch = entry<PluginWatchStream>("cuda", kPluginWatchStream);
+  watch(backend, operation);
+}
+
 void limit_cuda_memory(int device_index, int64_t bytes) {
   entry<PluginLimitMemory>("cuda", kPluginLimitMemory)(device_index, bytes);
 }

@@ -78,6 +78,10 @@ inline constexpr char kPluginUseOwnStream[] = "lockstep_use_own_stream";
 using PluginLimitMemory = void(int device_index, int64_t bytes);
 inline constexpr char kPluginLimitMemory[] = "lockstep_limit_memory";
 
+// liblockstep_cuda.so exports this too. `backend` is one that it made.
+using PluginWatchStream = void(c10d::Backend& backend, const char* operation);
+inline constexpr char kPluginWatchStream[] = "lockstep_watch_stream";
+
 // LOCKSTEP_NCCL_SHARE_DEVICE, for tests of several ranks on a machine with one GPU: 1 where
 // NCCL shall take each rank's process for a host of its own. ConfigError: not 0 or 1.
 inline constexpr char kShareDevice[] = "LOCKSTEP_NCCL_SHARE_DEVICE";
@@ -103,6 +107,9 @@ std::vector<CudaDevice> list_cuda_devices();
 std::unique_ptr<DeviceGraph> make_cuda_graph();
 // From now on this thread's work goes to a CUDA stream of its own. ConfigError as above.
 void use_own_cuda_stream(int device_index);
+// All that this thread's stream was given so far counts as one collective of NCCL's `backend`,
+// which reports where it does not end: for graphs, whose collectives no call starts.
+void watch_cuda_stream(c10d::Backend& backend, const char* operation);
 // Tensors of this process take no more than `bytes` of the device; beyond that is
 // c10::OutOfMemoryError. What CUDA itself needs does not count. ConfigError as above, or
 // where the device has not that much.

@@ -98,6 +98,8 @@ class NcclBackend final : public NcclCollectives {
     if (healthy) NcclCollectives::shutdown();
   }
 
+  void watch_stream(const char* operation) { watch_.add_stream(operation); }
+
  private:
   // NCCL's own average divides after the sum.
   c10d::ReduceOp scaled(const c10d::ReduceOp& op) const {
@@ -132,6 +134,10 @@ void write_no_record() {
 }
 
 }  // namespace
+
+void watch_stream(c10d::Backend& backend, const char* operation) {
+  static_cast<NcclBackend&>(backend).watch_stream(operation);
+}
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const comm::PluginRequest& request) {
   const int num_devices = c10::cuda::device_count();

@@ -11,4 +11,7 @@ namespace lockstep::cuda {
 // ConfigError: no such device.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const comm::PluginRequest& request);
 
+// comm::watch_cuda_stream(). REQUIRES: make_nccl_backend() has made the backend.
+void watch_stream(c10d::Backend& backend, const char* operation);
+
 }  // namespace lockstep::cuda

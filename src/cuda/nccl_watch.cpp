@@ -37,14 +37,21 @@ std::vector<uint64_t> read_counts(c10d::Store& store, int size) {
   return counts;
 }
 
-// What the function makes of the store, or nothing where that does not answer. The thread is
-// left behind then: the program is about to end.
+// Runs the function in a thread of its own. That is left behind where the store does not answer:
+// the program is about to end.
 template <typename Function>
-auto ask(const c10::intrusive_ptr<c10d::Store>& store, Function function)
-    -> std::optional<decltype(function(*store))> {
+auto ask_later(const c10::intrusive_ptr<c10d::Store>& store, Function function) {
   std::packaged_task<decltype(function(*store))()> task([store, function] { return function(*store); });
   auto answer = task.get_future();
   std::thread(std::move(task)).detach();
+  return answer;
+}
+
+// What the function makes of the store, or nothing where that does not answer.
+template <typename Function>
+auto ask(const c10::intrusive_ptr<c10d::Store>& store, Function function)
+    -> std::optional<decltype(function(*store))> {
+  auto answer = ask_later(store, std::move(function));
   if (answer.wait_for(kStorePatience) != std::future_status::ready) return std::nullopt;
   try {
     return answer.get();
@@ -79,7 +86,7 @@ std::optional<NcclWatch::Place> NcclWatch::begin(const char* operation, Millisec
   const std::lock_guard lock(mutex_);
   if (!peer) ++started_;
   if (request_.started) request_.started(operation);
-  entries_.push_back(Entry{std::nullopt, operation, timeout, peer, started_, Clock::now()});
+  entries_.push_back(Entry{std::nullopt, nullptr, operation, timeout, peer, started_, Clock::now()});
   return std::prev(entries_.end());
 }
 
@@ -91,6 +98,20 @@ void NcclWatch::attach(Place place, const c10::intrusive_ptr<c10d::Work>& work) 
   } else {
     place->work.emplace(*nccl_work);
   }
+}
+
+void NcclWatch::add_stream(const char* operation) {
+  auto event = std::make_shared<at::cuda::CUDAEvent>();
+  event->record();
+  if (const std::optional<Place> place = begin(operation, default_timeout(), std::nullopt)) {
+    const std::lock_guard lock(mutex_);
+    (*place)->event = std::move(event);
+  }
+}
+
+bool NcclWatch::has_ended(Entry& entry) {
+  if (entry.event) return entry.event->query();
+  return entry.work && entry.work->isCompleted();
 }
 
 void NcclWatch::forget(Place place) {
@@ -121,6 +142,8 @@ void NcclWatch::stop() {
     changed_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
+  // It has the store, which the group is about to close.
+  if (publishing_.valid()) publishing_.wait_for(kStorePatience);
   while (!entries_.empty()) erase(entries_.begin());
 }
 
@@ -162,7 +185,7 @@ std::optional<comm::DeviceFailure::Report> NcclWatch::look() {
     std::exception_ptr failure;
     bool completed = false;
     try {
-      completed = entry->work && entry->work->isCompleted();
+      completed = has_ended(*entry);
       if (entry->work) failure = entry->work->exception();
     } catch (...) {  // a kernel before it failed
       failure = std::current_exception();
@@ -213,14 +236,19 @@ NcclWatch::Cause NcclWatch::find_cause(const Entry& entry) const {
   if (entry.peer) return {entry.peer, fmt::format("rank {} did not take part", *entry.peer)};
   const auto counts =
       ask(request_.store, [size = request_.size](c10d::Store& store) { return read_counts(store, size); });
-  if (!counts) return {std::nullopt, "a peer did not take part, and the store does not answer which one"};
+  if (!counts) {
+    return {std::nullopt,
+            "a peer did not take part; the store, which rank 0 hosts unless torchrun does, does not answer "
+            "which one"};
+  }
   std::vector<int> missing;
   for (int rank = 0; rank < request_.size; ++rank) {
     if (rank != request_.rank && (*counts)[static_cast<size_t>(rank)] < entry.index) missing.push_back(rank);
   }
   if (missing.empty()) return {std::nullopt, "all ranks have started it, and it does not end"};
-  if (missing.size() == 1)
+  if (missing.size() == 1) {
     return {missing.front(), fmt::format("rank {} did not take part", missing.front())};
+  }
   return {std::nullopt, fmt::format("ranks {} did not take part", fmt::join(missing, ", "))};
 }
 
@@ -238,6 +266,9 @@ comm::DeviceFailure::Report NcclWatch::with_cause_of_others(comm::DeviceFailure:
 }
 
 void NcclWatch::publish() {
+  // Never blocks: this thread has to see timeouts, also those for which the store's host is to blame.
+  if (request_.size == 1) return;
+  if (publishing_.valid() && publishing_.wait_for(seconds(0)) != std::future_status::ready) return;
   uint64_t count = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -249,11 +280,9 @@ void NcclWatch::publish() {
     published_ = count;
     last_publish_ = Clock::now();
   }
-  if (request_.size == 1) return;
-  try {
-    request_.store->set(key_of(request_.rank), std::to_string(count));
-  } catch (const std::exception&) {  // rank 0, which hosts the store, is gone: the lifeline tells
-  }
+  publishing_ = ask_later(request_.store, [key = key_of(request_.rank), count](c10d::Store& store) {
+    store.set(key, std::to_string(count));  // where rank 0, which hosts the store, is gone, nobody asks
+  });
 }
 
 }  // namespace lockstep::cuda

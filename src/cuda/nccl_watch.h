@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/cuda/CUDAEvent.h>
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -8,7 +9,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -63,6 +66,9 @@ class NcclWatch {
     }
   }
 
+  // What the current stream was given so far, as one collective. It has the default timeout.
+  void add_stream(const char* operation);
+
   // Waits until all that was added has ended. False: the group failed.
   bool drain();
   // Nothing is reported or aborted after it.
@@ -73,6 +79,7 @@ class NcclWatch {
 
   struct Entry {
     std::optional<Work> work;  // a copy, which keeps no result alive; none before the call returned
+    std::shared_ptr<at::cuda::CUDAEvent> event;  // in place of a work, at the end of a stream
     const char* operation;
     Milliseconds timeout;
     std::optional<int> peer;
@@ -92,6 +99,7 @@ class NcclWatch {
   void run();
   // What is wrong now, if anything is. REQUIRES: mutex_ is held.
   std::optional<comm::DeviceFailure::Report> look();
+  static bool has_ended(Entry& entry);
   std::optional<Entry> overdue() const;
   comm::DeviceFailure::Report explain(const Entry& entry) const;
   // Why a collective does not end, and which rank is to blame where it is one.
@@ -115,6 +123,8 @@ class NcclWatch {
   std::optional<Clock::time_point> departure_seen_;
   bool stopping_ = false;
   bool over_ = false;
+
+  std::future<void> publishing_;  // of thread_ alone
 
   std::thread thread_;
 };

@@ -51,6 +51,11 @@ extern "C" __attribute__((visibility("default"))) void lockstep_use_own_stream(i
       c10::cuda::getStreamFromPool(/*isHighPriority=*/false, static_cast<c10::DeviceIndex>(device_index)));
 }
 
+extern "C" __attribute__((visibility("default"))) void lockstep_watch_stream(c10d::Backend& backend,
+                                                                             const char* operation) {
+  lockstep::cuda::watch_stream(backend, operation);
+}
+
 extern "C" __attribute__((visibility("default"))) void lockstep_limit_memory(int device_index,
                                                                              int64_t bytes) {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // makes the allocator
@@ -68,4 +73,5 @@ static lockstep::comm::PluginMakeBackend* const kMakeBackend [[maybe_unused]] = 
 static lockstep::comm::PluginListDevices* const kListDevices [[maybe_unused]] = &lockstep_list_devices;
 static lockstep::comm::PluginMakeGraph* const kMakeGraph [[maybe_unused]] = &lockstep_make_graph;
 static lockstep::comm::PluginUseOwnStream* const kUseOwnStream [[maybe_unused]] = &lockstep_use_own_stream;
+static lockstep::comm::PluginWatchStream* const kWatchStream [[maybe_unused]] = &lockstep_watch_stream;
 static lockstep::comm::PluginLimitMemory* const kLimitMemory [[maybe_unused]] = &lockstep_limit_memory;

@@ -6,6 +6,7 @@
 #include <lockstep/world.h>
 #include <torch/torch.h>
 
+#include "comm/communicator_impl.h"
 #include "engine/autocast.h"
 #include "train/batch_source.h"
 #include "train/recording.h"
@@ -226,6 +227,7 @@ LossResult GradientStep::run_fused(StepBatches& batches) {
   }
   clock_.enter(base::Phase::kForward);
   LossResult result = recorded_->run(batches, body);
+  comm::watch_graph(world_.communicator(), "a recorded step");
   fused_->count();
   return result;
 }

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <lockstep/error.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <set>
 
@@ -194,6 +197,32 @@ TEST_F(GpuGraphTest, OverflowsOfOneRankInTheRecordOverNcclTwoRanks) {
     EXPECT_LT(outcomes[0].result.skipped_steps, outcomes[0].result.steps);
     EXPECT_EQ(outcomes[1].result.skipped_steps, outcomes[0].result.skipped_steps);
     test::expect_close_weights(outcomes[1], outcomes[0], 1e-2);
+  });
+}
+
+// No call starts the collectives of a replay; they are watched all the same.
+TEST_F(GpuGraphTest, AStalledRankInTheRecordOverNcclTwoRanks) {
+  run_nccl(test::RankProcesses{.size = 2, .stalled = 1}, std::chrono::seconds(5), [&](World& world) {
+    comm::use_own_cuda_stream(device().index());
+    Training one = training("fp32", true);
+    one.samples = 128;
+    one.config.max_iter = 100;
+    one.config.log_folder = (shared_folder(world) / "run").string();
+    int64_t begun = 0;
+    one.make_callbacks = [&] {
+      return std::vector<std::shared_ptr<Callback>>{
+          std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainBatchStart}, [&](Trainer&) {
+            while (world.rank() == 1 && begun == 10) ::pause();
+            ++begun;
+          })};
+    };
+    try {
+      one.run_rank(world);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const CommError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("rank 1 did not take part"));
+      EXPECT_EQ(error.failed_rank(), 1);
+    }
   });
 }
 

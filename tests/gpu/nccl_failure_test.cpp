@@ -70,11 +70,12 @@ void expect_ended_by(const Ending& ending, int rank, const std::string& how) {
 
 class GpuNcclFailureTest : public test::GpuTest {
  protected:
-  // A collective that all take part in, and read.
+  // A collective that all take part in; when it returns, all have read it.
   void warm_up(const Communicator& group) const {
     const at::Tensor tensor = torch::ones({1000}, device());
     group.all_reduce(tensor).wait();
     EXPECT_EQ(tensor.sum().item<double>(), 1000.0 * group.size());
+    group.meet("the end of the first collective", seconds(60));
   }
 
   // The group is broken for good, in every operation.
