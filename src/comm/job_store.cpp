@@ -21,6 +21,7 @@
 #include "comm/job_store_server.h"
 #include "comm/job_store_wire.h"
 #include "comm/secure_connection.h"
+#include "comm/store_host.h"
 #include "comm/transport.h"
 
 namespace lockstep::comm {
@@ -363,6 +364,7 @@ c10::intrusive_ptr<c10d::Store> host_store(const RankMap& map, const SecretSourc
 
 c10::intrusive_ptr<c10d::Store> join_store(const RankMap& map, const SecretSource& source,
                                            Milliseconds timeout) {
+  check_store_host(map, timeout);
   std::optional<std::pair<SecureClient, base::JobToken>> first;
   try {
     first.emplace(connect_first(map, source, Clock::now() + timeout));
