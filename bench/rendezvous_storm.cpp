@@ -25,11 +25,11 @@
 #include <vector>
 
 #include "base/event_loop.h"
+#include "base/job_token.h"
 #include "base/listen_socket.h"
 #include "base/unique_fd.h"
 #include "launch/rendezvous/coordinator_server.h"
 #include "launch/rendezvous/join.h"
-#include "base/job_token.h"
 
 namespace lockstep::launcher {
 namespace {

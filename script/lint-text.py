@@ -39,6 +39,8 @@ def main(names):
     failed = False
     for name in names:
         path = pathlib.Path(name)
+        if path.match("tests/fuzz/*/*"):
+            continue  # bytes for a reader, whatever they are
         try:
             text = path.read_text()
         except UnicodeDecodeError:

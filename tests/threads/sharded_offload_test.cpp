@@ -423,9 +423,11 @@ TEST(ShardedOffload, RefusesWhatDoesNotGoTogether) {
   };
   EXPECT_THAT(refusal(options_of(0, kCpu, folder.path())),
               HasSubstr("needs stage 1, 2 or 3, and the stage is: 0"));
-  EXPECT_THAT(refusal(options_of(2, kNvme, folder.path())), HasSubstr("to nvme needs stage 3; offload to cpu, as the stage is: 2"));
+  EXPECT_THAT(refusal(options_of(2, kNvme, folder.path())),
+              HasSubstr("to nvme needs stage 3; offload to cpu, as the stage is: 2"));
   EXPECT_THAT(refusal(options_of(3, kNvme, "")), HasSubstr("needs nvme_path"));
-  EXPECT_THAT(refusal(options_of(2, kCpuAll, folder.path())), HasSubstr("offload_param needs stage 3; set the stage, which is: 2"));
+  EXPECT_THAT(refusal(options_of(2, kCpuAll, folder.path())),
+              HasSubstr("offload_param needs stage 3; set the stage, which is: 2"));
   EXPECT_THAT(refusal(options_of(3, {"", OffloadDevice::kNone, OffloadDevice::kCpu}, folder.path())),
               HasSubstr("offload_param needs offload_optimizer, too; set its device, which is: none"));
   EXPECT_THAT(refusal(options_of(3, {"", OffloadDevice::kCpu, OffloadDevice::kNvme}, folder.path())),
