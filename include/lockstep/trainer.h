@@ -23,9 +23,7 @@ namespace lockstep {
 class GradientFreeOptimizer;
 class TrackerSet;
 class World;
-namespace train {
 struct GradientStatistics;
-}
 
 struct FitResult {
   // In all, those before a resume included.
@@ -183,7 +181,7 @@ class Trainer {
  private:
   friend class GradientMonitoring;
   // Of the step before, at kTrainBatchEnd. Every rank calls it; the result is on rank 0.
-  std::vector<train::GradientStatistics> gradient_statistics(bool with_values);
+  std::vector<GradientStatistics> gradient_statistics(bool with_values);
 
   std::unique_ptr<Impl> impl_;
 };

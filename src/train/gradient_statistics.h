@@ -11,10 +11,8 @@ class Module;
 }
 
 namespace lockstep {
-class ShardedModel;
-}
 
-namespace lockstep::train {
+class ShardedModel;
 
 // What GradientMonitoring writes of one parameter's gradient.
 struct GradientStatistics {
@@ -25,6 +23,10 @@ struct GradientStatistics {
   double least = 0;
   at::Tensor values;  // all of them, float64 on the CPU, where they were asked for
 };
+
+}  // namespace lockstep
+
+namespace lockstep::train {
 
 // Of gradients times `factor`, a positive number, which all ranks have whole: of the parameters
 // that have one.

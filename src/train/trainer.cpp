@@ -332,7 +332,7 @@ double Trainer::metric(const std::string& name) const {
                                 known.empty() ? "none yet" : fmt::format("{}", fmt::join(known, ", "))));
 }
 
-std::vector<train::GradientStatistics> Trainer::gradient_statistics(bool with_values) {
+std::vector<GradientStatistics> Trainer::gradient_statistics(bool with_values) {
   return impl_->step.gradient_statistics(with_values);
 }
 
