@@ -13,7 +13,7 @@ GradientMonitoring::GradientMonitoring(int64_t called_every, bool histograms)
 
 void GradientMonitoring::run(Trainer& trainer) {
   const int64_t step = trainer.result().step;
-  for (const train::GradientStatistics& gradient : trainer.gradient_statistics(histograms_)) {
+  for (const GradientStatistics& gradient : trainer.gradient_statistics(histograms_)) {
     const std::string prefix = "gradients/" + gradient.name;
     const std::string names[] = {prefix + "/mean", prefix + "/std", prefix + "/max", prefix + "/min"};
     const Scalar scalars[] = {{names[0], gradient.mean},
