@@ -8,7 +8,7 @@ namespace lockstep {
 namespace {
 
 c10d::ReduceOp to_c10d(ReduceOp op, int size) {
-  // Of one rank the mean is the sum, and NCCL gets the mean of bfloat16 wrong there.
+  // Of one rank the mean is the sum.
   if (op == ReduceOp::kMean && size == 1) return c10d::ReduceOp::SUM;
   switch (op) {
     case ReduceOp::kSum: return c10d::ReduceOp::SUM;

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
+#include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <cstdio>
+#include <cstdlib>
 #include <future>
 #include <thread>
 
@@ -94,6 +97,16 @@ PluginRequest plugin_request(const TransportRequest& request) {
           request.options.device_index};
 }
 
+// A thread that was left behind in NCCL uses what the end of the process destroys.
+void end_without_destructors() {
+  ::on_exit(
+      [](int status, void*) {
+        std::fflush(nullptr);
+        ::_exit(status);
+      },
+      nullptr);
+}
+
 // NCCL connects without a limit of time, and does not notice that a rank died before it came.
 // The thread is left behind then: the program is about to end.
 BackendPtr connect_nccl(const TransportRequest& request, const PluginRequest& wanted) {
@@ -105,12 +118,14 @@ BackendPtr connect_nccl(const TransportRequest& request, const PluginRequest& wa
   const auto deadline = std::chrono::steady_clock::now() + request.options.connect_timeout;
   while (backend.wait_for(kPollInterval) != std::future_status::ready) {
     if (const std::optional<int> rank = departed_rank(request)) {
+      end_without_destructors();
       throw CommError("comm",
                       fmt::format("rank {} died or left while rank {} of {} connected, backend nccl", *rank,
                                   request.rank, request.size),
                       CommError::Recovery::kRebuild, rank);
     }
     if (std::chrono::steady_clock::now() > deadline) {
+      end_without_destructors();
       throw CommError("comm",
                       fmt::format("rank {} of {} could not connect within {} ms, backend nccl: not all ranks "
                                   "came, or the network interface that NCCL chose does not reach them (set "

@@ -37,7 +37,7 @@ class NcclBackend final : public NcclCollectives {
 
   WorkPtr allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
     c10d::AllreduceOptions changed = options;
-    changed.reduceOp = scaled(options.reduceOp);
+    changed.reduceOp = scaled(options.reduceOp, tensors.front());
     return watched("all_reduce", options.timeout,
                    [&] { return NcclCollectives::allreduce(tensors, changed); });
   }
@@ -45,7 +45,7 @@ class NcclBackend final : public NcclCollectives {
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
     c10d::ReduceScatterOptions changed = options;
-    changed.reduceOp = scaled(options.reduceOp);
+    changed.reduceOp = scaled(options.reduceOp, input);
     return watched("reduce_scatter", options.timeout,
                    [&] { return NcclCollectives::_reduce_scatter_base(output, input, changed); });
   }
@@ -101,9 +101,12 @@ class NcclBackend final : public NcclCollectives {
   void watch_stream(const char* operation) { watch_.add_stream(operation); }
 
  private:
-  // NCCL's own average divides after the sum.
-  c10d::ReduceOp scaled(const c10d::ReduceOp& op) const {
-    return op.op_ == c10d::ReduceOp::AVG ? torch_private::premultiplied_sum(1.0 / getSize()) : op;
+  // Each contribution times 1/size, then the sum. Of bfloat16 NCCL's own average is that; c10d's
+  // sum of scaled contributions is 0 there: it hands NCCL a float for the factor, of which NCCL
+  // reads the lower half.
+  c10d::ReduceOp scaled(const c10d::ReduceOp& op, const at::Tensor& tensor) const {
+    if (op.op_ != c10d::ReduceOp::AVG || tensor.scalar_type() == at::kBFloat16) return op;
+    return torch_private::premultiplied_sum(1.0 / getSize());
   }
 
   template <typename Call>
@@ -133,6 +136,11 @@ void write_no_record() {
   ::setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0", 0);
 }
 
+// docs/comm.md says it once for all.
+void print_no_warning_about_messages() {
+  ::setenv("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false", 0);
+}
+
 }  // namespace
 
 void watch_stream(c10d::Backend& backend, const char* operation) {
@@ -151,6 +159,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const comm::PluginRequest& r
   }
   if (request.share_device) share_device(request);
   write_no_record();
+  print_no_warning_about_messages();
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(request.device_index));
   const c10::cuda::CUDAGuard guard(device);
   auto options = c10d::ProcessGroupNCCL::Options::create();

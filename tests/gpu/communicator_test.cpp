@@ -68,15 +68,20 @@ void expect_reductions(const Communicator& group, const Ranks& ranks) {
     EXPECT_TRUE(tensor.eq(group.size() * (group.size() + 1) / 2).all().item<bool>()) << dtype;
   }
   for (const auto op : {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kMax}) {
-    const at::Tensor input = ranks.own(group.size() * 101);
-    const at::Tensor output = ranks.empty({101});
-    group.reduce_scatter(output, input, op).wait();
-    const at::Tensor all = ranks.all(group.size() * 101);
-    const at::Tensor whole = op == ReduceOp::kSum    ? all.sum(0)
-                             : op == ReduceOp::kMean ? all.mean(0)
-                                                     : all.amax(0);
-    EXPECT_TRUE(torch::allclose(output, whole.view({group.size(), 101})[group.rank()]));
-    EXPECT_TRUE(torch::equal(input, ranks.own(group.size() * 101))) << "the input is not its to change";
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor input = ranks.own(group.size() * 101, dtype);
+      const at::Tensor output = ranks.empty({101}).to(dtype);
+      group.reduce_scatter(output, input, op).wait();
+      const at::Tensor all = ranks.all(group.size() * 101, dtype).to(at::kDouble);
+      const at::Tensor whole = op == ReduceOp::kSum    ? all.sum(0)
+                               : op == ReduceOp::kMean ? all.mean(0)
+                                                       : all.amax(0);
+      const at::Tensor expected = whole.view({group.size(), 101})[group.rank()];
+      EXPECT_TRUE(torch::allclose(output.to(at::kDouble), expected, dtype == at::kFloat ? 1e-5 : 1e-2))
+          << dtype;
+      EXPECT_TRUE(torch::equal(input, ranks.own(group.size() * 101, dtype)))
+          << "the input is not its to change";
+    }
   }
 }
 
