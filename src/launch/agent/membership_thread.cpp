@@ -1,8 +1,9 @@
 #include "launch/agent/membership_thread.h"
 
-#include <csignal>
 #include <exception>
 #include <utility>
+
+#include "base/silent_thread.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -13,23 +14,13 @@ namespace {
 constexpr int kTimeoutParts = 15;
 constexpr int kLeaseParts = 10;
 
-// A thread that takes no signals: they are the launcher's.
-std::thread without_signals(std::function<void()> run) {
-  sigset_t all, previous;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &previous);
-  std::thread thread(std::move(run));
-  ::pthread_sigmask(SIG_SETMASK, &previous, nullptr);
-  return thread;
-}
-
 }  // namespace
 
 MembershipThread::MembershipThread(base::EventLoop& loop, MembershipListener& listener, Keeper& keeper,
                                    const Join& join)
     : loop_(loop), listener_(listener), keeper_(keeper) {
   membership_ = join(own_loop_, *this);
-  thread_ = without_signals([this] { run(); });
+  thread_ = base::start_without_signals([this] { run(); });
 }
 
 MembershipThread::~MembershipThread() {

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/host_lookup.h"
+#include "base/silent_thread.h"
 #include "launch/rendezvous/channel.h"
 
 namespace lockstep::launcher {
@@ -125,7 +126,7 @@ void Connector::look_up() {
     loop_.forget(lookup_->done.get());
     looked_up();
   });
-  std::thread([lookup = lookup_, host = host_, port] {
+  base::start_without_signals([lookup = lookup_, host = host_, port] {
     lookup->run(host, port, 0);
     ::eventfd_write(lookup->done.get(), 1);
   }).detach();
