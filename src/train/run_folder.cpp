@@ -131,12 +131,12 @@ RunEnd end_from_json(const Json& value) {
 // What is in a folder that a run of this job has made.
 struct FoundRun {
   fs::path path;
-  Json config;  // null: not written yet
-  std::string deepspeed;
+  Json config = {};  // null: not written yet
+  std::string deepspeed = {};
   int fit = 1;
   int ranks = 0;  // 0: unknown
-  Attempt attempt;
-  std::optional<RunEnd> end;
+  Attempt attempt = {};
+  std::optional<RunEnd> end = {};
 };
 
 FoundRun run_in(const fs::path& path) {
