@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/wait.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
 
@@ -128,6 +129,36 @@ TEST(ProcessTest, ChildDiesWithAKilledParent) {
   ::kill(parent, SIGKILL);
   ASSERT_EQ(::waitpid(parent, nullptr, 0), parent);
   EXPECT_EQ(::read(read_end.get(), text, sizeof text), 0);
+}
+
+TEST(ProcessTest, EndsAChildInTimeOrLeavesItToItself) {
+  ChildProcess child = shell("trap '' TERM; exec sleep 1000");
+  EXPECT_TRUE(child.end_by(std::chrono::steady_clock::now() + std::chrono::seconds(30)));
+  EXPECT_EQ(child.exit_state().status(), 128 + SIGKILL);
+
+  // Without any time it may not have ended yet.
+  ChildProcess left = shell("exec sleep 1000");
+  const pid_t pid = left.pid();
+  if (!left.end_by(std::chrono::steady_clock::now())) {
+    EXPECT_EQ(left.pid(), -1);
+    left.send_signal(SIGKILL);  // to nobody, above all not to init
+    EXPECT_EQ(::waitpid(pid, nullptr, 0), pid);
+  }
+}
+
+TEST(ProcessTest, AStartThatIsNotWaitedForTellsTheSameLater) {
+  ProcessOptions options;
+  options.program = "/no/such/program";
+  options.arguments = {"program"};
+  ChildProcess child = ChildProcess::begin(options);
+  pollfd known{child.exec_fd(), POLLIN, 0};
+  ASSERT_EQ(::poll(&known, 1, -1), 1);
+  EXPECT_THAT([&] { child.confirm_exec(); }, ThrowsMessage<ConfigError>(HasSubstr("No such file")));
+  EXPECT_EQ(child.exec_fd(), -1);
+
+  ChildProcess good = shell("exit 3");
+  EXPECT_EQ(good.exec_fd(), -1);
+  EXPECT_EQ(wait_for(good).status(), 3);
 }
 
 TEST(ProcessTest, KnowsItsOwnProgram) {

@@ -87,10 +87,16 @@ TEST(MembershipThreadTest, AStartThatTheLauncherHasNotComeToIsNotDoneAfterTheEnd
   Launcher blocked;
   blocked.membership = join_by_thread(blocked_loop, blocked, keeper, cluster->options);
   ASSERT_TRUE(cluster->all_run(0));
+  keeper.begin("MARK=membership_thread_test");
+  base::ChildProcess worker = endless_worker(keeper);
   cluster.reset();
-  ASSERT_TRUE(run_until(blocked_loop, [&] { return blocked.outcome || blocked.running; }));
-  // Either the end came first, or the start was done before it and the end follows.
+  // The end has come when the keeper has killed what it guards.
+  const auto end = base::EventLoop::Clock::now() + kPatience;
+  while (!worker.poll_exit() && base::EventLoop::Clock::now() < end) {
+  }
+  ASSERT_TRUE(worker.ended());
   ASSERT_TRUE(run_until(blocked_loop, [&] { return blocked.outcome.has_value(); }));
+  EXPECT_TRUE(blocked.map.nodes.empty()) << "workers were started";
 }
 
 TEST(MembershipThreadTest, WhatJoiningThrowsIsThrown) {
