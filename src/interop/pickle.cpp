@@ -18,6 +18,8 @@ constexpr size_t kMaxValues = size_t{8} << 20;
 // Longer ones than programs have would only be copied around.
 constexpr size_t kMaxQuotedNameBytes = 200;
 
+constexpr int kMaxFromTypeDepth = 8;
+
 // The instructions of Python's pickle module that torch.save uses.
 enum Opcode : unsigned char {
   kMark = '(',
@@ -222,9 +224,12 @@ class Machine {
   void call() {
     const PickleValue* arguments = pop();
     const PickleValue* function = pop();
-    // _rebuild_from_type_v2(function, type, arguments, state) calls another one.
-    while (function->as<Global>() != nullptr &&
-           function->as<Global>()->meaning == Global::Meaning::kFromType) {
+    // _rebuild_from_type_v2(function, type, arguments, state) calls another one, once in all files of
+    // PyTorch. A long chain that is called again and again would take for ever.
+    for (int depth = 0;
+         function->as<Global>() != nullptr && function->as<Global>()->meaning == Global::Meaning::kFromType;
+         ++depth) {
+      if (depth == kMaxFromTypeDepth) fail("it nests _rebuild_from_type_v2 too deep");
       const Tuple* inner = arguments->as<Tuple>();
       if (inner == nullptr || inner->items.size() < 3)
         fail("it calls _rebuild_from_type_v2 without arguments");

@@ -55,7 +55,7 @@ const at::Tensor& StoredTensors::storage(const TensorReference& reference) {
   }
   used_ += bytes;
   at::Tensor memory = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
-  fetch_(key, memory.data_ptr(), bytes);
+  if (bytes > 0) fetch_(key, memory.data_ptr(), bytes);  // an empty tensor has no memory
   if (swap_bytes_) swap_bytes(memory, reference.dtype);
   return storages_.emplace(key, std::move(memory)).first->second;
 }

@@ -197,6 +197,14 @@ def weights():
     save("script_archive", "hostile_number", archive(b"K\x01"))
 
 
+def nested_calls():
+    """Nine of _rebuild_from_type_v2 in each other: PyTorch writes one."""
+    content = b"\x80\x02ctorch._tensor\n_rebuild_from_type_v2\nq\x000(ccollections\nOrderedDict\nN)tq\x01"
+    for _ in range(8):
+        content += b"q\x010(h\x00Nh\x01t"
+    save("pickle", "hostile_from_type_deep", content + b"q\x010h\x00h\x01R0}.")
+
+
 def deepspeed_pickles():
     places = ["stage0/global_step3/mp_rank_00_model_states.pt", "stage1/global_step3/mp_rank_00_model_states.pt",
               "stage1/global_step3/zero_pp_rank_0_mp_rank_00_optim_states.pt",
@@ -220,5 +228,5 @@ def deepspeed_pickles():
 
 
 if __name__ == "__main__":
-    for make in (toml, answers, rendezvous_bodies, images, archives, weights, deepspeed_pickles):
+    for make in (toml, answers, rendezvous_bodies, images, archives, weights, nested_calls, deepspeed_pickles):
         make()
