@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/listen_socket.h"
+#include "base/silent_thread.h"
 #include "base/unique_fd.h"
 
 namespace lockstep::fuzz {
@@ -41,7 +42,8 @@ class AnswerServer {
   AnswerServer() : listener_(base::listen_on_free_port("127.0.0.1")) {
     ::setenv("no_proxy", "*", 1);
     url_ = "http://127.0.0.1:" + std::to_string(listener_.port);
-    std::thread([this] { serve(); }).detach();
+    // Signals are for the tests.
+    base::start_without_signals([this] { serve(); }).detach();
   }
 
   static bool comes(int fd, int milliseconds) {
