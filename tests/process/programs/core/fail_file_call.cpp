@@ -125,9 +125,10 @@ bool can_fail(const FileCall& call, const seccomp_data& data, const Fault& fault
                  ? (flags & kWriting) != 0
                  : call.kind == Kind::kRename || call.kind == Kind::kRemove || call.kind == Kind::kMakeFolder;
     case EIO: return true;
-    case EINTR:
-      return call.kind == Kind::kOpen || call.kind == Kind::kRead || call.kind == Kind::kWrite ||
-             call.kind == Kind::kSync;
+    case EINTR:  // not of folders: the standard library's iterators do not repeat it
+      return call.kind == Kind::kOpen ? (flags & O_DIRECTORY) == 0
+                                      : (call.kind == Kind::kRead && call.number != SYS_getdents64) ||
+                                            call.kind == Kind::kWrite || call.kind == Kind::kSync;
     default: return call.kind == Kind::kWrite || call.kind == Kind::kSync;
   }
 }
