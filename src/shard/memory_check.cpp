@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/log.h"
 #include "cluster/memory_room.h"
 #include "cluster/topology.h"
 #include "shard/unit_map.h"
@@ -128,8 +129,9 @@ std::string problem(torch::nn::Module& module, torch::optim::Optimizer& optimize
 
 }  // namespace
 
-void require_no_casts(torch::nn::Module& module, const ShardedOptions& options) {
-  if (options.stage < kLastStage || !options.autocast_dtype) return;
+void warn_of_casts(torch::nn::Module& module, const Communicator& communicator,
+                   const ShardedOptions& options) {
+  if (options.stage < kLastStage || !options.autocast_dtype || communicator.rank() != 0) return;
   const UnitMap map(module);
   int64_t elements = 0;
   for (const auto& [name, tensor] : named_parameters(module)) {
@@ -139,14 +141,13 @@ void require_no_casts(torch::nn::Module& module, const ShardedOptions& options) 
   }
   if (elements == 0) return;
   const bool is_half = *options.autocast_dtype == at::kHalf;
-  throw ConfigError(
+  base::log_warning(
       "shard",
-      fmt::format("stage 3 divides the parameters, but with precision {} every rank keeps a 16-bit copy of "
-                  "all of them from forward to backward, {}: set dtype to {} in place of precision (in a "
-                  "DeepSpeed file {} in place of torch_autocast), or let units compute their activations "
-                  "again (set_activation_checkpointing)",
-                  is_half ? "fp16" : "bf16", megabytes(2 * elements), is_half ? "float16" : "bfloat16",
-                  is_half ? "fp16" : "bf16"));
+      "stage 3 divides the parameters, but with precision {} every rank keeps a 16-bit copy of all of them "
+      "from forward to backward, {}: set dtype to {} in place of precision (in a DeepSpeed file {} in place "
+      "of torch_autocast), or let units compute their activations again (set_activation_checkpointing)",
+      is_half ? "fp16" : "bf16", megabytes(2 * elements), is_half ? "float16" : "bfloat16",
+      is_half ? "fp16" : "bf16");
 }
 
 void require_memory(torch::nn::Module& module, torch::optim::Optimizer& optimizer,

@@ -19,8 +19,10 @@ ZeroPlan plan_states(torch::nn::Module& module, torch::optim::Optimizer& optimiz
 void require_memory(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                     const Communicator& communicator, const ShardedOptions& options, bool masters = true);
 
-// ConfigError: parameters are divided so that no rank holds all of them (stage 3), and under autocast
-// graphs would keep a 16-bit copy of all of them on every rank from forward to backward.
-void require_no_casts(torch::nn::Module& module, const ShardedOptions& options);
+// Warns, on rank 0, where stage 3 and autocast are used together with units that do not recompute:
+// the 16-bit copies that autocast makes of divided weights stay on every rank from forward to
+// backward. require_memory() counts them.
+void warn_of_casts(torch::nn::Module& module, const Communicator& communicator,
+                   const ShardedOptions& options);
 
 }  // namespace lockstep::shard

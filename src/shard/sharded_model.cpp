@@ -69,7 +69,7 @@ ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::opti
   grad::require_agreement(shard::facts_of(options), communicator);
   const std::vector<NamedParameter> parameters = trained_parameters(*module);
   const std::vector<int> groups = shard::groups_of(optimizer, parameters);
-  shard::require_no_casts(*module, options);
+  shard::warn_of_casts(*module, communicator, options);
   shard::require_memory(*module, optimizer, communicator, options);
   group_names.resize(optimizer.param_groups().size());
   for (size_t i = 0; i < parameters.size(); ++i) {

@@ -300,14 +300,6 @@ TEST_F(ZeroTest, SixteenBitCheckpointsGoFromEveryStageToEveryOther) {
   }
 }
 
-TEST_F(ZeroTest, RefusesAutocastWhereUnitsAreDivided) {
-  Training mixed = training(3, 1, "refused");
-  mixed.config.dtype = "float32";
-  mixed.config.precision = "bf16";
-  mixed.make_model = [] { return Model(torch::nn::Sequential(Sharded<torch::nn::LinearImpl>(1, 16))); };
-  EXPECT_THAT(test::error_of([&] { mixed.run(); }), HasSubstr("all of them from forward to backward"));
-}
-
 TEST_F(ZeroTest, RefusesWhatNeedsWholeGradients) {
   Training with_step = training(1, 1, "refused");
   with_step.prepare = [](Trainer& trainer) {

@@ -1,8 +1,8 @@
 """Somebody who does not know the job's secret, with stock PyTorch.
 
-    stranger.py [--but PORT]... [--also PORT]... ADDRESS...
+    stranger.py [--but PORT]... [--also PORT]... [--only PORT] ADDRESS...
 
-Attacks every port that listens in this network namespace, and those named, at each address, again and again until
+Attacks every port that listens in this network namespace, and those named, or one alone, at each address, again and again until
 standard input ends: as a client of c10d's store that reads, writes and deletes; with bytes that are
 nothing; with the first bytes of Gloo's protocol; with connections that say nothing, and with ones
 that read one byte at a time. Then prints as JSON what it attacked, how often, and what it got in to.
@@ -78,13 +78,16 @@ def with_datagrams(address, port):
 def main():
     arguments = sys.argv[1:]
     spared, named = set(), set()
-    while arguments[0] in ("--but", "--also"):
+    only = None
+    while arguments[0] in ("--but", "--also", "--only"):
+        if arguments[0] == "--only":
+            only = {int(arguments[1])}
         (spared if arguments[0] == "--but" else named).add(int(arguments[1]))
         arguments = arguments[2:]
     attacks, ports, entered, kept = 0, set(), [], []
     print("ready", flush=True)
     while not select.select([sys.stdin], [], [], 0)[0]:
-        for port in (listening_ports() | named) - spared:
+        for port in only or (listening_ports() | named) - spared:
             for address in arguments:
                 ports.add(port)
                 for attack in (with_garbage, as_peer_of_gloo, with_datagrams,
