@@ -185,7 +185,8 @@ class Job:
         command = [*self.network.inside(node), *self._command, *map(str, [*meeting, *flags]), *self._program]
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PET_", "LOCKSTEP_"))}
         launcher = Launcher(self, node, command,
-                            {**kept, MARK: self.mark, "TMPDIR": str(self.folder / "tmp"), **(environment or {})},
+                            {**kept, MARK: self.mark, "HOME": str(self.folder), "TMPDIR": str(self.folder / "tmp"),
+                             **(environment or {})},
                             self.folder / f"launcher-{len(self.launchers)}-node{node}.log")
         self.launchers.append(launcher)
         return launcher

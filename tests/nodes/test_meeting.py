@@ -151,7 +151,8 @@ def test_stranger_is_refused(make_job, what, when):
         "run_id": lambda: job.start(2, "--rdzv-id", "yours", environment=secret),
     }[what]()
     assert stranger.wait() == NOT_TOGETHER, job.story()
-    assert ('the job here is "mine"' if what == "run_id" else "the job token is wrong") in stranger.text, stranger.text
+    reasons = {"run_id": 'the job here is "mine"', "token": "the job token is wrong", "no_token": "finds no secret in"}
+    assert reasons[what] in stranger.text, stranger.text
     if when == "waiting":
         launchers.append(job.start(1, *flags, environment=secret))
         job.wait_for_generation(0, num_nodes=2)
