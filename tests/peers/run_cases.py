@@ -9,7 +9,7 @@ TWO = (*PORT, "--nproc-per-node", "2")
 LOGS = ("--log-dir", "{case}/logs")
 
 # What is different whenever a worker reports; then by what the console and the temporary folder show.
-WORKERS = ("agent-store", "signal-list", "launcher-name", "progress-page", "process-group")
+WORKERS = ("agent-store", "signal-list", "launcher-name", "progress-page", "rank-secret", "process-group")
 ONE_RANK = (*WORKERS, "temporary-logs")
 RANKS = (*ONE_RANK, "prefix")
 KEPT = (*WORKERS, "log-place")
@@ -18,7 +18,7 @@ KEPT_PREFIX = (*KEPT, "prefix")
 OLD_CORES = (("2.12", ("usable-cores",)),)
 BEFORE_12 = (("2.12", ("new-flags",)),)
 BEFORE_14 = (("2.14", ("new-flags",)),)
-RUN_PATH = ("agent-store", "signal-list", "launcher-name", "progress-page", "temporary-logs", "run-path")
+RUN_PATH = ("agent-store", "signal-list", "launcher-name", "progress-page", "rank-secret", "temporary-logs", "run-path")
 
 
 @dataclasses.dataclass(frozen=True)

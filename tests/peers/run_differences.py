@@ -64,7 +64,12 @@ ALL = [
     difference("progress-page", {"LOCKSTEP_PROGRESS_FD", "descriptors"},
                "nothing of the kind", "a worker inherits one page of memory, whose number is `LOCKSTEP_PROGRESS_FD`",
                "Ranks tell their launcher there what they do, for its report of a hang.",
-               {"descriptors": "['/memfd:lockstep-progress (deleted)']"}),
+               {"descriptors": "['/memfd:lockstep-key (deleted)', '/memfd:lockstep-progress (deleted)']"}),
+    difference("rank-secret", {"LOCKSTEP_KEY_FD", "LOCKSTEP_KEY_PID"},
+               "nothing of the kind",
+               "a worker inherits a descriptor with the ranks' secret, whose number is `LOCKSTEP_KEY_FD`; "
+               "`LOCKSTEP_KEY_PID` has it too",
+               "Nobody else can talk to ranks of Lockstep."),
     difference("absolute-error-file", {"TORCHELASTIC_ERROR_FILE"},
                "`TORCHELASTIC_ERROR_FILE` is relative when `--log-dir` is", "it is absolute",
                "A worker that changes its folder still finds it."),
