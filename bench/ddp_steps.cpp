@@ -12,7 +12,7 @@
 #include <cstdlib>
 
 #include "models.h"
-#include "train/counted_memory.h"
+#include "train/measured_memory.h"
 
 namespace {
 

@@ -26,10 +26,10 @@
 
 #include "base/event_loop.h"
 #include "base/job_token.h"
-#include "base/listen_socket.h"
+#include "base/network.h"
 #include "base/unique_fd.h"
-#include "launch/rendezvous/coordinator_server.h"
-#include "launch/rendezvous/join.h"
+#include "launcher/rendezvous/coordinator_server.h"
+#include "launcher/rendezvous/join.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -128,10 +128,10 @@ int64_t parameters_of(int64_t width, int64_t layers) {
 lockstep::ShardedOptions options_of(const Arguments& arguments, c10::Device device) {
   lockstep::ShardedOptions options;
   options.device = device;
-  options.stage = arguments.offload ? 3 : 0;
+  options.zero.stage = arguments.offload ? 3 : 0;
   if (arguments.offload) {
-    options.offload_optimizer.device = lockstep::OffloadDevice::kCpu;
-    options.offload_param.device = lockstep::OffloadDevice::kCpu;
+    options.zero.offload_optimizer.device = lockstep::OffloadDevice::kCpu;
+    options.zero.offload_param.device = lockstep::OffloadDevice::kCpu;
   }
   return options;
 }

@@ -21,7 +21,6 @@
 #include <string>
 
 #include "optim/flat_step.h"
-#include "optim/for_blocks.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "train/counted_memory.h"
+#include "train/measured_memory.h"
 
 namespace {
 
@@ -39,9 +39,9 @@ void run(const lockstep::World& world, int stage) {
   memory.reset_peak();  // the model came in float32
 
   lockstep::ShardedOptions options;
-  options.stage = stage;
-  options.bucket_cap_bytes = kWidth * kWidth * 2;
-  options.persistence_threshold = 0;
+  options.zero.stage = stage;
+  options.zero.bucket_cap_bytes = kWidth * kWidth * 2;
+  options.zero.persistence_threshold = 0;
   lockstep::ShardedModel model(net.ptr(), *optimizer, world.communicator(), options);
   for (int i = 0; i < kSteps; ++i) {
     model.zero_grad();

@@ -9,66 +9,56 @@ import pathlib
 import re
 import sys
 
-CORE = ("base", "config", "cluster", "launch", "track", "images", "report", "deepspeed")
+CORE = ("base", "config", "cluster", "launcher", "track", "images", "report")
 
 # Folder of src -> folders that it may include. An edge that is not here is an error.
 LAYERS = {
     "base": (),
     "config": ("base",),
     "cluster": ("base", "config"),
-    "launch": ("base", "config", "cluster"),
+    "launcher": ("base", "config", "cluster"),
     # What a run measures, as files or to a server.
     "track": ("base", "config"),
-    # Sets of pictures as bytes: readers, decoding, and the pass from bytes to a batch's memory.
+    # Image sets as bytes: readers, decoding, and the pass from bytes to a batch's memory.
     "images": ("base", "config"),
     # Pages made of what runs have left in their folders.
     "report": ("base", "config", "track"),
-    # What DeepSpeed's configuration files say.
-    "deepspeed": ("base", "config"),
     # What differs between the versions of LibTorch, and what its wheel lacks.
     "torch_private": (),
     "comm": (*CORE, "torch_private"),
-    "grad": (*CORE, "torch_private", "comm"),
     # These two know rank and world size as numbers only.
     "data": ("base", "config", "images"),
     "checkpoint": ("base", "config"),
-    "interop": ("base", "config", "checkpoint"),
-    "optim": (*CORE, "comm", "grad", "checkpoint"),
-    # ZeRO: parameters, gradients and optimizer states divided over the ranks.
-    "shard": (*CORE, "torch_private", "comm", "grad", "optim", "checkpoint"),
-    # What a DeepSpeed configuration trains by, without a loop around it.
-    "engine": (*CORE, "comm", "grad", "shard", "optim", "checkpoint", "interop"),
-    "train": (*CORE, "track", "torch_private", "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop"),
-    "models": ("base", "config", "torch_private", "grad", "interop", "shard", "train"),
-    # What `lockstep train NAME` runs.
-    "recipes": (*CORE, "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop", "train", "models"),
-    "cli": (*CORE, "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop", "train", "models", "recipes"),
-    "app": (*CORE, "comm", "grad", "shard", "engine", "optim", "data", "checkpoint", "interop", "train", "models", "recipes", "cli"),
+    "optim": (*CORE, "comm", "checkpoint"),
+    # Gradient reduction and ZeRO: a model that is replicated on the ranks, or sharded over them.
+    "parallel": (*CORE, "torch_private", "comm", "optim", "checkpoint"),
+    "train": (*CORE, "torch_private", "comm", "parallel", "optim", "data", "checkpoint"),
+    # What `lockstep train NAME` runs, and its models.
+    "recipes": (*CORE, "torch_private", "comm", "parallel", "optim", "data", "checkpoint", "train"),
+    "cli": (*CORE, "comm", "parallel", "optim", "data", "checkpoint", "train", "recipes"),
     # The one optional library: nothing includes it, it is loaded.
-    "cuda": (*CORE, "torch_private", "comm", "grad", "shard"),
+    "cuda": (*CORE, "torch_private", "comm", "parallel"),
 }
 
-# Public headers belong to the layer that has a source of the same name; these have none.
-PUBLIC = {"version": "base", "exit_status": "base", "c10d": "comm", "callbacks": "train", "data_source": "train",
-          "image_source": "images", "program_options": "train", "models": "models", "world": "train", "lockstep": "cli",
-          "offload": "shard", "zero_config": "train"}
+# The layer of each public header: include/lockstep/NAME.h.
+PUBLIC = {
+    "error": "base", "json": "base", "version": "base", "deepspeed_config": "config", "rank_map": "cluster",
+    "track": "track", "image_files": "images",
+    "communicator": "comm", "c10d": "comm", "data": "data", "images": "data", "weights": "checkpoint",
+    "script_model": "checkpoint", "optim": "optim", "schedule": "optim", "search": "optim", "zero": "config",
+    "data_parallel": "parallel", "sync_batch_norm": "parallel", "sharded": "parallel",
+    "config": "train", "callbacks": "train", "model": "train", "launch": "train", "trainer": "train", "deepspeed": "train",
+    "models": "recipes", "lockstep": "recipes",
+}
 
 TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
 
 
-def public_layer(root, name):
-    """The layer of include/lockstep/<name>.h, or None."""
-    if name in PUBLIC:
-        return PUBLIC[name]
-    owners = {p.relative_to(root / "src").parts[0] for p in (root / "src").glob(f"*/**/{name}.cpp")}
-    return owners.pop() if len(owners) == 1 else None
-
-
 def target_layer(root, path, quote, name):
     """The layer that an include leads to; None for the standard library and third parties."""
     if name.startswith("lockstep/"):
-        return public_layer(root, name.removeprefix("lockstep/").removesuffix(".h"))
+        return PUBLIC.get(name.removeprefix("lockstep/").removesuffix(".h"))
     if quote == '"':
         local = (path.parent / name).resolve()
         if local.is_file() and (root / "src") in local.parents:
@@ -108,10 +98,9 @@ def problems(root):
                 continue
             yield from (f"{path.relative_to(root)}: {text}" for text in check_file(root, path, layer))
     for path in sorted((root / "include" / "lockstep").glob("**/*.h")):
-        layer = public_layer(root, path.stem)
+        layer = PUBLIC.get(path.stem)
         if layer is None:
-            yield (f"{path.relative_to(root)}: no layer has {path.stem}.cpp: "
-                   "add it to PUBLIC in script/lint-layers.py")
+            yield f"{path.relative_to(root)}: the header has no layer: add it to PUBLIC in script/lint-layers.py"
             continue
         yield from (f"{path.relative_to(root)}: {text}" for text in check_file(root, path, layer, is_public=True))
     for path in sorted((root / "examples").glob("**/*.cpp")):

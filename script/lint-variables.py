@@ -13,7 +13,7 @@ PAGE = "docs/environment.md"
 LITERAL = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|RANK|PATH|TMPDIR)"')
 OPTION = re.compile(r'\.add\(\s*"([a-z0-9_]+)"((?:[^;]|\n)*?)(?=\.add\(|;)')
 # Files with a table, and the prefix of its variables.
-TABLES = {"src/train/train_config.cpp": "LOCKSTEP_", "src/launch/agent/run_flags.cpp": "PET_"}
+TABLES = {"src/train/config.cpp": "LOCKSTEP_", "src/launcher/agent/run_options.cpp": "PET_"}
 # Strings of capitals that are states of a Slurm job, safetensors' names of dtypes, and limits of a process.
 NO_VARIABLES = {"OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "F8_E4M3", "F8_E5M2", "RLIMIT_AS", "RLIMIT_DATA"}
 

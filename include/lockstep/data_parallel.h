@@ -18,7 +18,7 @@ class Module;
 
 namespace lockstep {
 
-namespace grad {
+namespace parallel {
 struct BucketRules;
 }
 
@@ -117,7 +117,7 @@ class GradientSync {
                DataParallelOptions options = {});
   // For the library's own layers: with buckets made by rules.
   GradientSync(std::shared_ptr<torch::nn::Module> module, Communicator communicator,
-               DataParallelOptions options, const grad::BucketRules& rules);
+               DataParallelOptions options, const parallel::BucketRules& rules);
   ~GradientSync();
   GradientSync(const GradientSync&) = delete;
   GradientSync& operator=(const GradientSync&) = delete;
@@ -171,7 +171,7 @@ class GradientSync {
 //
 //   torch::nn::Sequential net(...);
 //   lockstep::DataParallel model(net, world.communicator());
-//   auto loss = mse(model.forward(x), y);
+//   auto loss = torch::mse_loss(model.forward(x), y);
 //   loss.backward();
 template <typename M>
 class DataParallel : public GradientSync {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <lockstep/json.h>
+#include <lockstep/zero.h>
+
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -24,7 +26,7 @@ namespace lockstep {
 struct DeepSpeedConfig {
   enum class Dtype { kFp32, kFp16, kBf16 };
   enum class GradientOp { kMean, kSum };
-  enum class OffloadDevice { kNone, kCpu, kNvme };
+  using OffloadDevice = lockstep::OffloadDevice;
   enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
   struct Optimizer {
@@ -139,10 +141,7 @@ struct DeepSpeedConfig {
     double ratio = 1;
   };
 
-  struct OffloadParam {
-    OffloadDevice device = OffloadDevice::kNone;  // none or cpu
-    bool pin_memory = true;
-  };
+  using OffloadParam = lockstep::OffloadParam;
 
   struct Zero {
     int64_t stage = 0;
@@ -264,6 +263,13 @@ struct DeepSpeedConfig {
   // ConfigError: values that do not go together, as from_text() checks them; for a struct
   // that was made in code.
   void validate() const;
+
+  // How the section zero_optimization shards a model. Three choices are ours:
+  // - a bucket size that is DeepSpeed's default (half a billion elements) leaves that of ZeroOptions;
+  //   another one counts, and is the size for reducing, gathering and updating;
+  // - communication overlaps backward unless overlap_comm is false;
+  // - aio is DeepSpeed's only where files are used.
+  ZeroOptions zero_options() const;
 
   // What the model computes in: fp16 or bf16 where one is enabled.
   Dtype dtype() const { return fp16.enabled ? Dtype::kFp16 : bf16.enabled ? Dtype::kBf16 : Dtype::kFp32; }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <iosfwd>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -130,6 +131,13 @@ class Json {
   bool is_number_unsigned() const { return std::holds_alternative<uint64_t>(value_); }
   bool is_number_float() const { return std::holds_alternative<double>(value_); }
   bool is_number() const { return is_number_integer() || is_number_float(); }
+  // Whether it is an integer in the range of T.
+  template <std::integral T>
+  bool is_integer_of() const {
+    if (const auto* const number = std::get_if<int64_t>(&value_)) return std::in_range<T>(*number);
+    const auto* const number = std::get_if<uint64_t>(&value_);
+    return number != nullptr && std::in_range<T>(*number);
+  }
   bool is_string() const { return std::holds_alternative<std::string>(value_); }
   bool is_array() const { return std::holds_alternative<Array>(value_); }
   bool is_object() const;
@@ -137,7 +145,8 @@ class Json {
   const char* type_name() const;
 
   // The value as T: bool, a number, std::string, or a vector, set, tuple, pair or map of those.
-  // A number is converted to the type that is asked for, as static_cast does.
+  // A number is converted to the type that is asked for, as static_cast does; JsonError: it is an
+  // integer type, and the number, without what is behind its point, is not in its range.
   template <typename T>
   T get() const {
     if constexpr (std::same_as<T, Json>) {
@@ -155,10 +164,10 @@ class Json {
   requires(std::is_arithmetic_v<T>) void get_to(T& value) const {
     if constexpr (std::is_floating_point_v<T>) {
       value = static_cast<T>(get<double>());
-    } else if (const auto* const number = std::get_if<double>(&value_)) {
-      value = static_cast<T>(*number);
+    } else if constexpr (std::is_signed_v<T>) {
+      value = static_cast<T>(signed_integer(std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
     } else {
-      value = static_cast<T>(integer_bits());
+      value = static_cast<T>(unsigned_integer(std::numeric_limits<T>::max()));
     }
   }
   template <typename T>
@@ -258,6 +267,11 @@ class Json {
   [[noreturn]] void fail_type(const char* wanted) const;
   const Array& elements() const;
   int64_t integer_bits() const;  // of an integer or a bool; JsonError for others
+  // The number from `least` to `most`. JsonError: it is none, or beyond them.
+  int64_t signed_integer(int64_t least, int64_t most) const;
+  uint64_t unsigned_integer(uint64_t most) const;
+  template <typename T>
+  T integer_between(T least, T most) const;
   Object& make_object();
 
   // The object is owned by this value alone; a shared_ptr, because Object is incomplete here.

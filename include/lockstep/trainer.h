@@ -1,17 +1,23 @@
 #pragma once
 
+// The trainer: epochs, validation, checkpoints, trackers and restarts around a model, an optimizer and a
+// loss.
+//
+//   lockstep::Trainer trainer(world, model, optimizer, config, lockstep::mse);
+//   trainer.fit(train, validation);
+
 #include <ATen/core/Tensor.h>
-#include <lockstep/callback.h>
-#include <lockstep/data_source.h>
-#include <lockstep/loss.h>
+#include <lockstep/callbacks.h>
+#include <lockstep/config.h>
+#include <lockstep/data.h>
 #include <lockstep/model.h>
-#include <lockstep/train_config.h>
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace torch::optim {
@@ -19,6 +25,38 @@ class Optimizer;
 }
 
 namespace lockstep {
+
+struct Batch;
+class Model;
+
+// What a loss gives: the loss itself, a scalar that is the mean over the batch's samples,
+// with a graph that leads to the model's parameters; and metrics by name, scalars that
+// are means over the samples too.
+struct LossResult {
+  LossResult(at::Tensor loss_, std::map<std::string, at::Tensor> metrics_ = {})  // NOLINT: implicit
+      : loss(std::move(loss_)), metrics(std::move(metrics_)) {}
+
+  at::Tensor loss;
+  std::map<std::string, at::Tensor> metrics;
+};
+
+// A function of a batch and a model that returns a tensor or a LossResult.
+using Loss = std::function<LossResult(const Batch&, const Model&)>;
+
+// batch.data() through the model against batch.target().
+at::Tensor mse(const Batch& batch, const Model& model);
+// Targets are class indices, outputs unnormalised scores.
+at::Tensor cross_entropy(const Batch& batch, const Model& model);
+// Targets are class indices, outputs log-probabilities.
+at::Tensor nll(const Batch& batch, const Model& model);
+
+// One of these by its name: "mse", "cross_entropy", "nll". ConfigError names them.
+Loss loss_named(const std::string& name);
+
+// The same loss with the metric "accuracy": the share of samples whose highest output is
+// the target. The model runs once.
+LossResult cross_entropy_with_accuracy(const Batch& batch, const Model& model);
+LossResult nll_with_accuracy(const Batch& batch, const Model& model);
 
 class GradientFreeOptimizer;
 class TrackerSet;
@@ -97,7 +135,7 @@ class Trainer {
   // A checkpoint in the run folder is gone on from, where config.resume allows it.
   // Ctrl-C ends it after the step; where checkpoints are on, SIGTERM, SIGUSR1 and
   // SIGUSR2 to any rank, or the job's time limit coming near, save one and throw
-  // Preempted (see preemption.h).
+  // Preempted (see launch.h).
   FitResult fit(const DataSource& train = {}, const DataSource& validation = {});
 
   // Mean loss and metrics over the whole loader, each sample once whatever the number of

@@ -1,8 +1,16 @@
 #pragma once
 
+// Weights in files that Python reads and writes.
+//
+//   lockstep::save_weights(*model, "model.safetensors");
+//   lockstep::load_weights(*model, "model.pt");
+
+#include <ATen/core/Tensor.h>
+
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace torch::nn {
@@ -10,6 +18,15 @@ class Module;
 }
 
 namespace lockstep {
+
+// Tensors under names, in a fixed order: the parameters of a model in the order of
+// their registration, or a state on its way to and from a checkpoint.
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// The module's own tensors, not copies, each once: one that is registered under several
+// names has the first of them.
+NamedTensors named_parameters(const torch::nn::Module& module);
+NamedTensors named_buffers(const torch::nn::Module& module);
 
 struct LoadWeightsOptions {
   // False: names that only the file or only the model has are left as they are, and

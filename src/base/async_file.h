@@ -1,47 +1,64 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <filesystem>
+#include <map>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <string>
 #include <thread>
 
-#include "base/block_io.h"
+#include "base/mutex.h"
 #include "base/unique_fd.h"
 
 namespace lockstep::base {
 
-// A file of a fixed size without a name, for data that need not outlive the process: however
-// that ends, nothing is left. Reads and writes run beside the caller, one after the other
-// in the order in which they were started, each in several blocks at a time: io_uring, or
-// pread and pwrite where the kernel forbids it. Without the page cache (O_DIRECT) where the
-// file system can.
+struct BlockIoOptions {
+  int64_t block_bytes = 1 << 20;
+  int queue_depth = 8;
+};
+
+// Transfers long ranges of bytes between memory and an open file in blocks. One thread at a time.
+class BlockIo {
+ public:
+  enum class Direction { kRead, kWrite };
+
+  virtual ~BlockIo() = default;
+  // Blocks until all bytes are transferred. Returns 0 or an errno; ENODATA: the file ended.
+  virtual int move(Direction direction, void* memory, int64_t offset, int64_t bytes) = 0;
+};
+
+// Uses io_uring, with up to queue_depth blocks in flight. Null: the kernel does not allow io_uring
+// here; `error` is set to the errno.
+std::unique_ptr<BlockIo> make_uring_io(int fd, const BlockIoOptions& options, int& error);
+// Uses pread and pwrite, one block at a time.
+std::unique_ptr<BlockIo> make_plain_io(int fd, const BlockIoOptions& options);
+
+// An unnamed file of a fixed size for data that need not outlive the process: nothing is left on the
+// disk, however the process ends. Reads and writes run on a thread of this object, one after the other
+// in the order in which they were started, through io_uring if the kernel allows it, else through
+// pread and pwrite. They bypass the page cache (O_DIRECT) if the file system can.
 //
-// One thread at a time.
+// One thread at a time may call it.
 class AsyncFile {
  public:
-  // Memory, offsets and sizes are multiples of it.
+  // Memory addresses, offsets and sizes are multiples of this.
   static constexpr int64_t kAlignment = 4096;
 
-  // In this folder, with all blocks reserved. ConfigError: the folder is missing or cannot
-  // be written, or its file system has not that many bytes left.
+  // Creates the file in this folder and reserves all its blocks. ConfigError: the folder is missing or
+  // not writable, or its file system has too few free bytes.
   AsyncFile(const std::filesystem::path& folder, int64_t bytes, const BlockIoOptions& options = {});
-  // Waits for what is on its way.
+  // Waits for the transfers in flight.
   ~AsyncFile();
   AsyncFile(const AsyncFile&) = delete;
   AsyncFile& operator=(const AsyncFile&) = delete;
 
   using Ticket = int64_t;
-  // Return at once. The memory is the file's until wait().
+  // Return at once. The caller leaves the memory alone until wait().
   Ticket read(void* memory, int64_t offset, int64_t bytes);
   Ticket write(const void* memory, int64_t offset, int64_t bytes);
-  // InternalError: this transfer failed, and why. May be called again.
-  void wait(Ticket ticket);
+  // Blocks until the transfer has ended. InternalError: it failed, with the reason. May be called again.
+  void wait(Ticket ticket) LOCKSTEP_EXCLUDES(mutex_);
 
   int64_t bytes() const { return bytes_; }
   bool is_direct() const { return is_direct_; }
@@ -59,8 +76,8 @@ class AsyncFile {
   void open(int64_t bytes);
   void reserve(int64_t bytes);
   void make_io(const BlockIoOptions& options);
-  Ticket start(Request request);
-  void run();
+  Ticket start(Request request) LOCKSTEP_EXCLUDES(mutex_);
+  void run() LOCKSTEP_EXCLUDES(mutex_);
 
   const std::filesystem::path folder_;
   const int64_t bytes_;
@@ -69,13 +86,13 @@ class AsyncFile {
   bool uses_uring_ = false;
   std::unique_ptr<BlockIo> io_;
 
-  std::mutex mutex_;  // guards all below
-  std::condition_variable changed_;
-  std::deque<Request> queue_;
-  Ticket last_started_ = 0;
-  Ticket last_done_ = 0;
-  std::set<std::pair<Ticket, std::string>> failures_;
-  bool stops_ = false;
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<Request> queue_ LOCKSTEP_GUARDED_BY(mutex_);
+  Ticket last_started_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  Ticket last_done_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::map<Ticket, std::string> failures_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool is_stopping_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 
   std::thread worker_;
 };

@@ -7,8 +7,8 @@
 
 namespace lockstep::base {
 
-// Checks for conditions that only a bug in Lockstep can break; bad input is a
-// ConfigError instead. The place defaults to the caller's.
+// Checks of conditions that only a bug in Lockstep can break; wrong input is a ConfigError. They throw
+// InternalError with the file and line of the caller.
 
 inline void check(bool condition, std::string_view what, const char* file = __builtin_FILE(),
                   int line = __builtin_LINE()) {

@@ -56,7 +56,7 @@ EventLoop::Timer EventLoop::at(Clock::time_point time, std::function<void()> cal
 void EventLoop::cancel(const Timer& timer) { timers_.erase(timer); }
 
 void EventLoop::post(std::function<void()> callback) {
-  const std::lock_guard lock(posted_mutex_);
+  const MutexLock lock(posted_mutex_);
   posted_.push_back(std::move(callback));
   ::eventfd_write(posted_fd_.get(), 1);
 }
@@ -65,7 +65,7 @@ void EventLoop::serve_posted() {
   while (!stopped_) {
     std::function<void()> callback;
     {
-      const std::lock_guard lock(posted_mutex_);
+      const MutexLock lock(posted_mutex_);
       if (posted_.empty()) {
         eventfd_t count = 0;
         ::eventfd_read(posted_fd_.get(), &count);
@@ -74,7 +74,8 @@ void EventLoop::serve_posted() {
       callback = std::move(posted_.front());
       posted_.pop_front();
     }
-    // Outside the lock: it may post. The descriptor stays readable for what follows if this throws.
+    // Not under the lock, because the callback may post. If it throws, the descriptor stays readable for
+    // the callbacks that are left.
     callback();
   }
 }
@@ -89,7 +90,7 @@ void EventLoop::run_once(Clock::duration max_wait) {
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_ms(max_wait));
   for (int i = 0; i < count && !stopped_; ++i) {
-    // An earlier callback of this round may have forgotten this one.
+    // An earlier callback of this loop may have forgotten this descriptor.
     const auto found = callbacks_.find(events[i].data.fd);
     if (found == callbacks_.end()) continue;
     const std::shared_ptr<FdCallback> callback = found->second;
@@ -104,7 +105,7 @@ int EventLoop::wait_ms(Clock::duration max_wait) const {
   return static_cast<int>(std::max<int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(wait).count()));
 }
 
-// Only those due now: a timer that schedules itself for now does not starve the rest.
+// Takes the time once, so that a timer that schedules itself again for now does not starve the rest.
 void EventLoop::serve_timers() {
   const Clock::time_point now = Clock::now();
   while (!stopped_ && !timers_.empty() && timers_.begin()->first.first <= now) {

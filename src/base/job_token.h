@@ -2,27 +2,29 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "base/environment.h"
 
 namespace lockstep::base {
 
 using Nonce = std::array<uint8_t, 32>;
 using Proof = std::array<uint8_t, 32>;
 
-// Encrypts and authenticates the messages of one direction of a connection, each by its
-// number: what a stranger made, changed, repeated, left out or put in another order does
-// not open.
+// Encrypts and authenticates the messages of one direction of a connection. Each message is bound to its
+// number, so that one that is forged, changed, repeated, reordered or follows a lost one does not open.
 class MessageSeal {
  public:
-  // By how much a sealed message is longer.
+  // A sealed message is longer by this.
   static constexpr size_t kOverheadBytes = 16;
 
   explicit MessageSeal(const std::array<uint8_t, 32>& key) : key_(key) {}
 
   std::string seal(std::string_view message);
-  // nullopt: it is not the next message of the other side.
+  // nullopt: this is not the next message of the other side.
   std::optional<std::string> open(std::string_view sealed);
 
  private:
@@ -30,29 +32,29 @@ class MessageSeal {
   uint64_t count_ = 0;
 };
 
-// Proves knowledge of the job's token without sending it: an HMAC over one fresh
-// nonce of each side and the name of the side that proves. Both sides prove, so
-// that a member tells nothing to a stranger who sits on the host's port.
+// Proves knowledge of the job's token without sending it: an HMAC over one new nonce of each side and
+// the side that proves. Both sides prove, so that a member sends nothing to another program that took
+// the coordinator's port.
 class JobToken {
  public:
-  // Who goes to the port, and who listens on it.
+  // The member connects, the coordinator listens.
   enum class Side : uint8_t { kMember = 1, kCoordinator = 2 };
 
   explicit JobToken(std::string_view token);
 
-  // statement: what the side says besides; "": that it knows the token.
+  // statement: a text that the proof also covers.
   Proof prove(Side side, const Nonce& coordinator, const Nonce& member,
               std::string_view statement = "") const;
   // In constant time.
   bool verify(const Proof& proof, Side side, const Nonce& coordinator, const Nonce& member,
               std::string_view statement = "") const;
 
-  // For what `from` sends on the connection of these nonces, after both have proven.
+  // The seal of the messages that `from` sends on the connection with these nonces, after both proofs.
   MessageSeal seal(Side from, const Nonce& coordinator, const Nonce& member) const;
 
-  // A token for one use of this one: who knows the new one does not know this one.
+  // A token for one purpose. This token cannot be computed from it.
   std::string derive(std::string_view use) const;
-  // A proof that nobody need answer: of a text that is said once.
+  // A proof for a text that is sent once, without nonces.
   Proof sign(std::string_view text) const;
 
  private:
@@ -62,14 +64,40 @@ class JobToken {
 // In constant time.
 bool equal(const Proof& a, const Proof& b);
 
-// From the kernel's random numbers.
+// Random numbers of the kernel.
 Nonce make_nonce();
 
-// A new token, 64 hexadecimal digits.
+// A new random token of 64 hexadecimal digits.
 std::string make_token();
 
 std::string to_hex(const std::array<uint8_t, 32>& bytes);
-// False where the text is anything but 64 hexadecimal digits.
+// False: the text is not 64 hexadecimal digits.
 bool from_hex(std::string_view text, std::array<uint8_t, 32>& bytes);
+
+// Shares a secret between the processes of one user on several machines if the user did not set one: the
+// first process writes a new secret to a file that only this user can read, in a folder that all of them
+// see. The folder is LOCKSTEP_KEY_DIR, else .lockstep/keys in the user's home.
+class KeyFile {
+ public:
+  // name: the job's name, the same in all its processes; characters that are unusual in file names are
+  // replaced.
+  KeyFile(const std::string& name, const Environment& environment);
+
+  const std::filesystem::path& path() const { return path_; }
+
+  // Creates the folder if it is missing, and replaces the file of an earlier job of this name.
+  // ConfigError names the alternatives.
+  void publish(const std::string& secret) const;
+
+  // nullopt: the file does not exist yet. ConfigError: it exists, but other users could have read or
+  // written it.
+  std::optional<std::string> read() const;
+
+  // To be called once all processes have read it.
+  void remove() const noexcept;
+
+ private:
+  std::filesystem::path path_;
+};
 
 }  // namespace lockstep::base

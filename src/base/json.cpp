@@ -1,15 +1,19 @@
+#include "base/json.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
 #include <lockstep/json.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <ostream>
 
 namespace lockstep {
 namespace {
 
-// Makes a Json of what nlohmann's parser finds.
+// Builds a Json from the events of nlohmann's parser.
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
   Builder(Json& root, const Json::ParseRules& rules) : root_(root), rules_(rules) {}
@@ -26,7 +30,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& name) override {
     name_ = std::move(name);
     if (!rules_.unique_names || levels_dropped_ > 0 || !open_.back()->contains(name_)) return true;
-    error_ = "a name is there twice: " + name_;
+    error_ = "duplicate name: " + name_;
     return false;
   }
   bool end_object() override { return close(); }
@@ -76,13 +80,13 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 
   Json& root_;
   const Json::ParseRules& rules_;
-  std::vector<Json*> open_;    // from the root to where the next value goes
-  size_t levels_dropped_ = 0;  // open ones below those that are kept
+  std::vector<Json*> open_;    // the arrays and objects around the next value, from the root
+  size_t levels_dropped_ = 0;  // open levels below the deepest one that is kept
   std::string name_;
   std::string error_;
 };
 
-// What is wrong with the text; empty: nothing.
+// Returns the error; empty: the text is valid.
 std::string parse_into(Json& value, std::string_view text, const Json::ParseRules& rules) {
   Builder builder(value, rules);
   return nlohmann::json::sax_parse(text, &builder) ? "" : builder.error();
@@ -92,7 +96,7 @@ std::string parse_into(Json& value, std::string_view text, const Json::ParseRule
 
 struct Json::Object {
   Members members;
-  std::vector<Members::iterator> added;  // in the order of their coming
+  std::vector<Members::iterator> added;  // in the order in which they were added
 
   Object() = default;
   Object(const Object& other) {
@@ -113,13 +117,13 @@ struct Json::Object {
     members.erase(found);
   }
 
-  // What nlohmann's printer takes: it sorts nothing.
+  // As nlohmann's value, whose members keep this order.
   template <typename Convert>
   nlohmann::ordered_json printed(Order order, const Convert& convert) const {
     nlohmann::ordered_json result = nlohmann::ordered_json::object();
     auto& pairs = result.get_ref<nlohmann::ordered_json::object_t&>();
     pairs.reserve(members.size());
-    // Not by result[name], which looks for the name among all before.
+    // Not by result[name], which searches all earlier names.
     if (order == Order::kSorted) {
       for (const auto& [name, member] : members) pairs.emplace_back(name, convert(member));
     } else {
@@ -257,6 +261,33 @@ int64_t Json::integer_bits() const {
   fail_type("a number");
 }
 
+template <typename T>
+T Json::integer_between(T least, T most) const {
+  if (const auto* const number = std::get_if<double>(&value_)) {
+    // Beyond the largest T; a power of two, which a double holds exactly. NaN is within nothing.
+    const double end = std::ldexp(1.0, std::numeric_limits<T>::digits);
+    const double whole = std::trunc(*number);
+    if (whole >= (std::is_signed_v<T> ? -end : 0) && whole < end) {
+      const auto result = static_cast<T>(whole);
+      if (result >= least && result <= most) return result;
+    }
+  } else if (const auto* const large = std::get_if<uint64_t>(&value_)) {
+    if (std::cmp_less_equal(*large, most)) return static_cast<T>(*large);
+  } else {
+    const int64_t integer = integer_bits();
+    if (std::cmp_greater_equal(integer, least) && std::cmp_less_equal(integer, most)) {
+      return static_cast<T>(integer);
+    }
+  }
+  const bool is_finite = !is_number_float() || std::isfinite(get<double>());
+  throw JsonError("the number must be from " + std::to_string(least) + " to " + std::to_string(most) +
+                  ", not " + (is_finite ? dump() : exact_number(get<double>()).text()));
+}
+
+int64_t Json::signed_integer(int64_t least, int64_t most) const { return integer_between(least, most); }
+
+uint64_t Json::unsigned_integer(uint64_t most) const { return integer_between(uint64_t{0}, most); }
+
 const std::string& Json::text() const {
   const auto* const held = std::get_if<std::string>(&value_);
   if (held == nullptr) fail_type("a string");
@@ -368,7 +399,7 @@ size_t Json::size() const {
 bool Json::equal(const Json& a, const Json& b) {
   if (a.is_number() && b.is_number()) {
     if (a.is_number_float() || b.is_number_float()) return a.get<double>() == b.get<double>();
-    // A negative number is none of the unsigned ones.
+    // Compare as bits, but a large unsigned number has the bits of a negative one.
     const auto is_large = [](const Json& n) {
       return n.is_number_unsigned() && n.get<uint64_t>() > INT64_MAX;
     };
@@ -399,7 +430,7 @@ Json exact_number(double value) {
 
 double exact_number_of(const Json& value) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  // "-nan": as checkpoints had it that fmt wrote.
+  // Checkpoints written through fmt have "-nan".
   if (value == "nan" || value == "-nan") return std::numeric_limits<double>::quiet_NaN();
   if (value == "inf") return kInfinity;
   if (value == "-inf") return -kInfinity;
@@ -407,3 +438,98 @@ double exact_number_of(const Json& value) {
 }
 
 }  // namespace lockstep
+
+namespace lockstep::base {
+namespace {
+
+constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxQuotedBytes = 200;
+
+// Makes a name of a hostile file safe for a message: short, and without control characters.
+std::string quoted(std::string_view text) {
+  std::string result(text.substr(0, kMaxQuotedBytes));
+  for (char& c : result) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return result;
+}
+
+[[noreturn]] void fail_file(const FileFault& fault, const std::filesystem::path& path,
+                            std::string_view reason) {
+  fault(path, quoted(reason));
+  throw InternalError("internal", "a FileFault returned");
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::filesystem::path& path, const FileFault& fault) {
+  try {
+    return Json::parse(text, {.max_depth = kMaxDepth, .unique_names = true});
+  } catch (const JsonError& error) {
+    fail_file(fault, path, fmt::format("no JSON: {}", error.what()));
+  }
+}
+
+JsonObject::JsonObject(const Json& value, const std::filesystem::path& path, std::string place,
+                       FileFault fault)
+    : value_(value), path_(path), place_(std::move(place)), fault_(std::move(fault)) {
+  if (!value_.is_object()) fail_file(fault_, path_, fmt::format("{}: not an object", place_));
+}
+
+int64_t JsonObject::integer(const char* key, int64_t least) const {
+  const Json& value = member(key);
+  if (!value.is_number_integer()) fail(key, "not an integer");
+  if (!value.is_integer_of<int64_t>()) fail(key, "too large");
+  const auto result = value.get<int64_t>();
+  if (result < least) fail(key, fmt::format("{} is less than {}", result, least));
+  return result;
+}
+
+double JsonObject::number(const char* key) const {
+  if (!member(key).is_number()) fail(key, "not a number");
+  return member(key).get<double>();
+}
+
+std::string JsonObject::text(const char* key) const {
+  if (!member(key).is_string()) fail(key, "not a string");
+  return member(key).get<std::string>();
+}
+
+std::vector<int64_t> JsonObject::integers(const char* key, size_t most) const {
+  const Json& values = array(key);
+  if (values.size() > most)
+    fail(key, fmt::format("{} entries, but at most {} are allowed", values.size(), most));
+  std::vector<int64_t> result;
+  result.reserve(values.size());
+  for (const Json& value : values) {
+    if (!value.is_integer_of<int64_t>() || value.get<int64_t>() < 0) fail(key, "an entry is not a count");
+    result.push_back(value.get<int64_t>());
+  }
+  return result;
+}
+
+const Json& JsonObject::array(const char* key) const {
+  if (!member(key).is_array()) fail(key, "not an array");
+  return member(key);
+}
+
+const Json& JsonObject::object(const char* key) const {
+  if (!member(key).is_object()) fail(key, "not an object");
+  return member(key);
+}
+
+std::string JsonObject::place(std::string_view key) const {
+  return place_.empty() ? std::string(key) : fmt::format("{}.{}", place_, key);
+}
+
+void JsonObject::fail(std::string_view key, std::string_view reason) const {
+  fail_file(fault_, path_, fmt::format("{}: {}", place(key), reason));
+}
+
+const Json& JsonObject::member(const char* key) const {
+  const Json* const found = value_.find(key);
+  if (found == nullptr) fail(key, "missing");
+  return *found;
+}
+
+}  // namespace lockstep::base

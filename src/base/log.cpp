@@ -3,21 +3,22 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <mutex>
 #include <optional>
+
+#include "base/mutex.h"
 
 namespace lockstep::base {
 namespace {
 
 struct LogState {
-  std::mutex mutex;
-  LogIdentity identity;
-  std::optional<LogLevel> level;
+  Mutex mutex;
+  LogIdentity identity LOCKSTEP_GUARDED_BY(mutex);
+  std::optional<LogLevel> level LOCKSTEP_GUARDED_BY(mutex);
 };
 
-// Process-wide on purpose: see LogIdentity.
-LogState& state() {
-  static LogState* instance = new LogState;  // never destroyed: destructors log
+// Global on purpose: see LogIdentity. Never destroyed, because destructors log.
+LogState& log_state() {
+  static LogState* instance = new LogState;
   return *instance;
 }
 
@@ -50,25 +51,29 @@ std::string_view name_of(LogLevel level) {
 }  // namespace
 
 void set_log_identity(LogIdentity identity) {
-  std::lock_guard lock(state().mutex);
-  state().identity = std::move(identity);
+  LogState& state = log_state();
+  const MutexLock lock(state.mutex);
+  state.identity = std::move(identity);
 }
 
 std::string log_prefix() {
-  std::lock_guard lock(state().mutex);
-  return prefix_of(state().identity);
+  LogState& state = log_state();
+  const MutexLock lock(state.mutex);
+  return prefix_of(state.identity);
 }
 
 void set_log_level(LogLevel level) {
-  std::lock_guard lock(state().mutex);
-  state().level = level;
+  LogState& state = log_state();
+  const MutexLock lock(state.mutex);
+  state.level = level;
 }
 
 bool log_enabled(LogLevel level) {
   static const std::optional<LogLevel> from_environment = level_from_environment();
-  std::lock_guard lock(state().mutex);
-  const LogLevel by_rank = state().identity.rank == 0 ? LogLevel::kInfo : LogLevel::kWarning;
-  return level >= state().level.value_or(from_environment.value_or(by_rank));
+  LogState& state = log_state();
+  const MutexLock lock(state.mutex);
+  const LogLevel by_rank = state.identity.rank == 0 ? LogLevel::kInfo : LogLevel::kWarning;
+  return level >= state.level.value_or(from_environment.value_or(by_rank));
 }
 
 void log_line(LogLevel level, std::string_view component, std::string_view message) noexcept {
@@ -76,7 +81,7 @@ void log_line(LogLevel level, std::string_view component, std::string_view messa
     const std::string line = fmt::format("{}[{}] {}{}\n", log_prefix(), component, name_of(level), message);
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   } catch (...) {
-    // Nothing left to tell it to.
+    // There is no other place to report an error of the log itself.
   }
 }
 

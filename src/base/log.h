@@ -10,18 +10,17 @@ namespace lockstep::base {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// Who speaks. One per process: standard error is one per process too.
+// The source of log lines. One per process, as standard error is.
 struct LogIdentity {
   int rank = 0;
   int world_size = 1;
   std::string host;
 };
 
-// Sets the prefix "[rank 1 host] " that every later line of a job with more than
-// one rank carries. Thread-safe.
+// Sets the prefix "[rank 1 host] " of all later lines in a job with more than one rank. Thread-safe.
 void set_log_identity(LogIdentity identity);
 
-// "" for a world of one, else "[rank R HOST] ".
+// "" if the world has one rank, else "[rank R HOST] ".
 std::string log_prefix();
 
 // Lines below this level are dropped. The default is kInfo on rank 0 and kWarning
@@ -29,8 +28,8 @@ std::string log_prefix();
 void set_log_level(LogLevel level);
 bool log_enabled(LogLevel level);
 
-// Writes one whole line to standard error with one write(2), so that lines of
-// several ranks do not mix. Never throws: destructors call it.
+// Writes a line to standard error with one write(2), so that the lines of several ranks do not mix. Never
+// throws, because destructors call it.
 void log_line(LogLevel level, std::string_view component, std::string_view message) noexcept;
 
 template <typename... Args>

@@ -1,13 +1,14 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 namespace lockstep::base {
 
-// The bits of a float as a 16-bit one and back: rounded to the nearest, ties to even, like
-// the conversions of hardware and of LibTorch. Inlined always, so that loops over them are
-// compiled for the instructions of the loop's function.
+// Conversions between float32 and the bits of bfloat16 and float16 ("half"). They round to the nearest
+// value, ties to even, as hardware and LibTorch do. They are inline, so that a loop over them is compiled
+// for the instruction set of the function that has the loop.
 
 [[gnu::always_inline]] inline uint16_t narrow_to_bfloat16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
@@ -19,7 +20,6 @@ namespace lockstep::base {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// By adding a number that puts the last bit in place.
 inline uint16_t narrow_to_half(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000;
@@ -31,6 +31,7 @@ inline uint16_t narrow_to_half(float value) {
     return static_cast<uint16_t>(sign | 0x7c00);
   }
   if (magnitude < 0x38800000) {  // subnormal half
+    // The addition rounds: it shifts the last bit of the half to the last bit of the float.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000));
   }
@@ -50,5 +51,10 @@ inline float widen_half(uint16_t half) {
   }
   return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000));
 }
+
+// Convert rows of `numel` elements, with the CPU's conversion instructions if it has them. The results
+// are those of widen_half and narrow_to_half.
+void widen_halves(const uint16_t* from, float* to, size_t numel);
+void narrow_to_halves(const float* from, uint16_t* to, size_t numel);
 
 }  // namespace lockstep::base

@@ -6,7 +6,7 @@
 namespace lockstep::base {
 namespace {
 
-// Letters to insert, remove or replace.
+// The number of letters to insert, remove or replace.
 size_t edits_between(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});

@@ -7,8 +7,8 @@
 
 namespace lockstep::base {
 
-// The name that somebody who wrote `given` most likely meant, by the letters that would
-// have to change; nullopt where none is near. Of equally near ones the first.
+// The name that is closest to the misspelt `given`, by edit distance; nullopt: none is close. Of equally
+// close names the first one.
 std::optional<std::string> nearest_name(std::string_view given, const std::vector<std::string>& names);
 
 }  // namespace lockstep::base

@@ -1,24 +1,25 @@
 #include "base/process.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <lockstep/error.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 #include <thread>
 
-#include "base/pipe.h"
+#include "base/file.h"
 
 namespace lockstep::base {
 namespace {
@@ -36,8 +37,8 @@ std::vector<std::string> to_entries(const Environment& environment) {
   return entries;
 }
 
-// Between fork and exec only async-signal-safe calls are allowed, so everything
-// that allocates is prepared before.
+// Only async-signal-safe calls are allowed between fork and exec, so everything that allocates memory is
+// prepared here before.
 struct ExecPlan {
   const char* program;
   char** arguments;
@@ -47,11 +48,11 @@ struct ExecPlan {
   int stdout_fd;
   int stderr_fd;
   int error_fd;
-  int go_fd;  // the child reads one byte from it before it goes on; -1: it need not
+  int go_fd;  // the child waits for one byte from it; -1: it does not wait
   pid_t parent;
   const cpu_set_t* cpus;
   size_t cpus_bytes;
-  const rlimit* open_files;  // nullptr: those of the parent
+  const rlimit* open_files;  // nullptr: the limits of the parent
 };
 
 [[noreturn]] void report_and_exit(const ExecPlan& plan) {
@@ -60,7 +61,7 @@ struct ExecPlan {
   ::_exit(127);
 }
 
-[[noreturn]] void become(const ExecPlan& plan) {
+[[noreturn]] void run_child(const ExecPlan& plan) {
   ::setpgid(0, 0);
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) report_and_exit(plan);
   // The parent may have died before the request above took effect.
@@ -69,7 +70,7 @@ struct ExecPlan {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  // Ignored signals stay ignored over exec; a program expects to die of a closed pipe.
+  // Ignored signals stay ignored after exec; a program expects SIGPIPE to end it.
   ::signal(SIGPIPE, SIG_DFL);
   if (plan.cpus_bytes > 0 && ::sched_setaffinity(0, plan.cpus_bytes, plan.cpus) != 0) report_and_exit(plan);
   if (plan.open_files != nullptr) ::setrlimit(RLIMIT_NOFILE, plan.open_files);
@@ -80,7 +81,7 @@ struct ExecPlan {
   report_and_exit(plan);
 }
 
-// A mask of any size: the type cpu_set_t itself ends at 1024 CPUs.
+// Several cpu_set_t, because one holds 1024 CPUs at most.
 std::vector<cpu_set_t> mask_of(const std::vector<int>& cpus) {
   if (cpus.empty()) return {};
   const int highest = *std::max_element(cpus.begin(), cpus.end());
@@ -91,7 +92,7 @@ std::vector<cpu_set_t> mask_of(const std::vector<int>& cpus) {
   return mask;
 }
 
-// A process that was started with SIGCHLD ignored would never learn how a child ended.
+// With SIGCHLD ignored, which a process inherits, the kernel discards the exit states of children.
 void keep_exit_states() {
   struct sigaction current {};
   if (::sigaction(SIGCHLD, nullptr, &current) == 0 && current.sa_handler == SIG_IGN) {
@@ -99,7 +100,7 @@ void keep_exit_states() {
   }
 }
 
-// What a killed process is given to end in; the kernel itself has no limit.
+// How long a killed process may take to end; the kernel sets no limit.
 constexpr std::chrono::seconds kEndTimeout{10};
 constexpr std::chrono::milliseconds kReapPause{20};
 
@@ -108,14 +109,60 @@ bool wait_readable(int fd, std::chrono::steady_clock::duration limit) {
   return ::poll(&ready, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(limit).count())) > 0;
 }
 
-// 0 when the child became the program, else the errno of what failed in it.
+// 0 if the child executed the program, else the errno of the call that failed in the child.
 int read_exec_error(int fd) {
   int error = 0;
-  ssize_t got;
-  do {
-    got = ::read(fd, &error, sizeof error);
-  } while (got < 0 && errno == EINTR);
+  const ssize_t got = retry_interrupted([&] { return ::read(fd, &error, sizeof error); });
   return got == sizeof error ? error : 0;
+}
+
+using Clock = std::chrono::steady_clock;
+
+// Appends what is available; false at the end of the stream.
+bool read_some(int fd, std::string& text) {
+  char buffer[4096];
+  const ssize_t got = ::read(fd, buffer, sizeof buffer);
+  if (got < 0) return errno == EINTR;
+  text.append(buffer, static_cast<size_t>(got));
+  return got > 0;
+}
+
+// Polls even after the deadline, to see what has happened until then.
+void wait_for(pollfd* fds, nfds_t count, Clock::time_point deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  ::poll(fds, count, static_cast<int>(std::max<int64_t>(left, 0)));
+}
+
+// How often to check for the end of a child on kernels without pidfd.
+constexpr std::chrono::milliseconds kPollPeriod{10};
+
+bool read_until(Clock::time_point deadline, ChildProcess& child, std::array<Pipe, 2>& pipes,
+                std::array<std::string*, 2> texts) {
+  std::array<pollfd, 3> fds{{{pipes[0].read_end.get(), POLLIN, 0},
+                             {pipes[1].read_end.get(), POLLIN, 0},
+                             {child.exit_fd(), POLLIN, 0}}};
+  while (true) {
+    // Checked before the streams are read, so that the output of an ended process is complete.
+    bool has_ended = false;
+    if (child.exit_fd() < 0) {
+      has_ended = child.poll_exit();
+      const auto next_look = Clock::now() + (has_ended ? std::chrono::milliseconds(0) : kPollPeriod);
+      wait_for(fds.data(), fds.size(), std::min(deadline, next_look));
+    } else {
+      wait_for(fds.data(), fds.size(), deadline);
+      has_ended = fds[2].revents != 0;
+    }
+    bool read = false;
+    for (size_t i = 0; i < 2; ++i) {
+      if (fds[i].revents == 0) continue;
+      read = true;
+      if (!read_some(fds[i].fd, *texts[i])) fds[i].fd = -1;
+    }
+    // A grandchild may keep the streams open, so stop when the process itself has ended and nothing is
+    // left to read.
+    if (!read && has_ended) return true;
+    if (!read && Clock::now() >= deadline) return false;
+  }
 }
 
 }  // namespace
@@ -160,12 +207,12 @@ ChildProcess ChildProcess::begin(const ProcessOptions& options) {
   const pid_t pid = ::fork();
   if (pid < 0) throw ConfigError("process", fmt::format("cannot fork: {}", std::strerror(errno)));
   if (pid == 0) {
-    // Its own copy would keep it waiting for a parent that is gone.
+    // With this end open, the child would wait forever for a parent that died.
     go.write_end.reset();
-    become(plan);
+    run_child(plan);
   }
 
-  // Also here: whoever comes first, the group exists before anyone signals it.
+  // Both parent and child set the group, so that it exists before anyone signals it.
   ::setpgid(pid, pid);
   error.write_end.reset();
   if (options.before_exec) {
@@ -195,8 +242,8 @@ bool ChildProcess::end_by(std::chrono::steady_clock::time_point deadline) {
     if (poll_exit()) return true;
     const auto left = deadline - std::chrono::steady_clock::now();
     if (left <= left.zero()) break;
-    // One that somebody traces may have ended for the descriptor, and cannot be reaped yet: the
-    // pause is what keeps this from spinning.
+    // The descriptor of a traced child can be readable before the child can be reaped: sleep, so that
+    // this loop does not spin.
     const auto pause = std::min<std::chrono::steady_clock::duration>(left, kReapPause);
     if (wait_readable(pidfd_.get(), pause)) std::this_thread::sleep_for(pause / 10);
   }
@@ -216,14 +263,13 @@ bool ChildProcess::poll_exit() {
   if (reaped_) return true;
   siginfo_t info{};
   if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) < 0 && errno == ECHILD) {
-    // Reaped by somebody else, who knows how it ended and did not say.
+    // Other code has reaped the child, so its exit state is lost.
     reaped_ = true;
     exit_state_.code = 255;
     return true;
   }
   if (info.si_pid != pid_) return false;
-  // While the child is not reaped its group's number cannot belong to others: the
-  // moment to end what it has left behind.
+  // Until the child is reaped, its group number cannot be reused: kill the rest of its group now.
   ::kill(-pid_, SIGKILL);
   ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG);
   reaped_ = true;
@@ -239,16 +285,15 @@ std::string own_executable() {
     throw ConfigError("process", fmt::format("cannot read /proc/self/exe: {}", std::strerror(errno)));
   }
   std::string result(path, static_cast<size_t>(length));
-  // What the kernel appends when the file was replaced while it runs, by a build for
-  // example: the new one is what to start.
+  // The kernel appends this if the file was replaced while it runs, for example by a build. The new
+  // file is the one to start.
   constexpr std::string_view kDeleted = " (deleted)";
   if (result.ends_with(kDeleted)) result.resize(result.size() - kDeleted.size());
   return result;
 }
 
 std::vector<std::string> own_arguments() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string text = read_whole_file("/proc/self/cmdline").value_or("");
   std::vector<std::string> arguments;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\0', begin), text.size());
@@ -256,6 +301,40 @@ std::vector<std::string> own_arguments() {
     begin = end + 1;
   }
   return arguments;
+}
+
+Pipe make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw ConfigError("process", fmt::format("cannot create a pipe: {}", std::strerror(errno)));
+  }
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+std::optional<std::string> find_program(std::string_view name, const Environment& environment) {
+  const std::string path = environment.get("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find(':', begin), path.size());
+    const std::string folder = end > begin ? path.substr(begin, end - begin) : ".";
+    std::string candidate = fmt::format("{}/{}", folder, name);
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+    begin = end + 1;
+  }
+  return std::nullopt;
+}
+
+std::optional<ProgramResult> run_program(ProcessOptions options, std::chrono::milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  std::array<Pipe, 2> pipes{make_pipe(), make_pipe()};
+  options.stdout_fd = pipes[0].write_end.get();
+  options.stderr_fd = pipes[1].write_end.get();
+  ChildProcess child = ChildProcess::start(options);
+  for (Pipe& pipe : pipes) pipe.write_end.reset();
+  ProgramResult result;
+  if (!read_until(deadline, child, pipes, {&result.output, &result.errors})) return std::nullopt;
+  child.poll_exit();
+  result.state = child.exit_state();
+  return result;
 }
 
 }  // namespace lockstep::base

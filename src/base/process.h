@@ -4,9 +4,12 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <csignal>
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,15 +24,15 @@ struct ProcessOptions {
   Environment environment;             // the whole environment of the child
   // Descriptors that stay open in the child, under the same number.
   std::vector<int> inherited_fds;
-  // Standard output and error of the child; -1: the parent's own.
+  // Standard output and error of the child; -1: those of the parent.
   int stdout_fd = -1;
   int stderr_fd = -1;
   // The CPUs that the child may run on; empty: those of the parent.
   std::vector<int> cpus;
   // The child's limit of open files; nullopt: the parent's.
   std::optional<rlimit> open_files;
-  // Called in the parent when the child exists, with its pid, which is its group's too,
-  // and before it becomes the program.
+  // Called in the parent after fork and before the child executes the program, with the child's pid,
+  // which is also its process group.
   std::function<void(pid_t)> before_exec;
 };
 
@@ -45,15 +48,15 @@ struct ExitState {
   std::string to_string() const;
 };
 
-// A child in a process group of its own. When it ends, what is left of its group is
-// killed. The kernel kills the child itself when the thread that started it ends,
-// however that happens: start children from a thread that lives as long as they may.
+// A child process that leads its own process group. When it ends, the rest of its group is killed.
+// The kernel kills the child when the thread that started it ends, for whatever reason: start children
+// from a thread that outlives them.
 class ChildProcess {
  public:
-  // Forks and executes. Throws ConfigError when the program cannot be executed.
+  // Forks and executes. ConfigError: the program cannot be executed.
   static ChildProcess start(const ProcessOptions& options);
-  // The same without waiting for execve(2), which takes as long as the program's file system:
-  // confirm_exec() is to follow. Throws ConfigError when there can be no child.
+  // The same without waiting for execve(2), which can block on the program's file system; call
+  // confirm_exec() afterwards. ConfigError: fork failed.
   static ChildProcess begin(const ProcessOptions& options);
 
   ChildProcess(ChildProcess&& other) noexcept
@@ -64,25 +67,25 @@ class ChildProcess {
         reaped_(other.reaped_),
         exit_state_(other.exit_state_) {}
   ChildProcess& operator=(ChildProcess&&) = delete;
-  // A child that still runs is killed with its process group, and reaped, unless the kernel does
-  // not let it end within some seconds.
+  // Kills a running child with its process group and reaps it. Gives up after some seconds if the
+  // kernel does not end the child.
   ~ChildProcess();
 
   pid_t pid() const { return pid_; }
-  // Readable once it is known whether the program could be executed; -1 after confirm_exec().
+  // Becomes readable once execve(2) has succeeded or failed; -1 after confirm_exec().
   int exec_fd() const { return exec_fd_.get(); }
-  // Waits until that is known. Throws ConfigError when the program could not be executed.
+  // Blocks until then. ConfigError: the program could not be executed.
   void confirm_exec();
-  // Readable once the process has ended; for poll(2).
+  // Becomes readable once the process has ended; for poll(2). -1: the kernel has no pidfd.
   int exit_fd() const { return pidfd_.get(); }
-  // Sends a signal to the child's process group. No-op once it is reaped or left to itself.
+  // Sends a signal to the child's process group. No-op once the child is reaped or end_by() gave up.
   void send_signal(int signal) const;
-  // Sends a signal to the child alone, not to what it has started.
+  // Sends a signal to the child alone, not to its group.
   void notify(int signal) const;
   // Reaps without blocking; true once the child has ended.
   bool poll_exit();
-  // Kills the child with its group and reaps it. False: it has not ended by then, it waits for
-  // a disk as a rule, and is left to whoever reaps orphans.
+  // Kills the child with its group and reaps it. False: it has not ended by the deadline (it usually
+  // waits for a disk) and is no longer watched.
   bool end_by(std::chrono::steady_clock::time_point deadline);
   // Whether poll_exit() has returned true.
   bool ended() const { return reaped_; }
@@ -96,13 +99,45 @@ class ChildProcess {
   pid_t pid_ = -1;
   std::string program_;
   UniqueFd pidfd_;
-  UniqueFd exec_fd_;  // ends when the child becomes the program; before, what went wrong
+  UniqueFd exec_fd_;  // the errno of a failed start, or the end of the stream after execve(2)
   bool reaped_ = false;
   ExitState exit_state_;
 };
 
-// The path and the arguments of the running program, for starting it once more.
+// The path and the arguments of the running program, for starting it again.
 std::string own_executable();
 std::vector<std::string> own_arguments();
+
+struct Pipe {
+  UniqueFd read_end;
+  UniqueFd write_end;
+};
+
+// Both ends are closed on exec. ConfigError: no descriptors are left.
+Pipe make_pipe();
+
+// The executable that a shell with this environment's PATH would run; nullopt: none.
+std::optional<std::string> find_program(std::string_view name, const Environment& environment);
+
+struct ProgramResult {
+  ExitState state;
+  std::string output;  // standard output
+  std::string errors;  // standard error
+};
+
+// Runs a program to its end and returns its output. Blocks. nullopt: it did not end in time and was
+// killed. ConfigError: it cannot be executed. options.stdout_fd and stderr_fd are ignored.
+std::optional<ProgramResult> run_program(ProcessOptions options, std::chrono::milliseconds timeout);
+
+// Starts a thread that blocks all signals, so that the process's signals are delivered to the threads
+// that expect them.
+inline std::thread start_without_signals(std::function<void()> run) {
+  sigset_t all, previous;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &previous);
+  std::thread thread(std::move(run));
+  ::pthread_sigmask(SIG_SETMASK, &previous, nullptr);
+  return thread;
+}
 
 }  // namespace lockstep::base

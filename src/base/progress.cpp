@@ -34,8 +34,8 @@ ProgressPage* map_page(int fd) {
   return memory == MAP_FAILED ? nullptr : static_cast<ProgressPage*>(memory);
 }
 
-// A variable may outlive its descriptor: a program that a worker starts inherits the
-// one and not the other.
+// Checks the descriptor, because a program that a worker starts inherits the variable but not the
+// descriptor.
 bool is_page(int fd) {
   std::array<char, 64> target{};
   const std::string link = fmt::format("/proc/self/fd/{}", fd);
@@ -107,7 +107,8 @@ void Progress::collective_finished() {
 ProgressWatch::ProgressWatch() : fd_(::memfd_create(kName, MFD_CLOEXEC)) {
   if (fd_ && ::ftruncate(fd_.get(), sizeof(ProgressPage)) == 0) page_ = map_page(fd_.get());
   if (page_ == nullptr) {
-    throw ConfigError("base", fmt::format("cannot share a page with a worker: {}", std::strerror(errno)));
+    throw ConfigError("base", fmt::format("cannot create the page that a worker reports its progress in: {}",
+                                          std::strerror(errno)));
   }
   new (page_) ProgressPage;
 }
@@ -116,7 +117,7 @@ ProgressWatch::~ProgressWatch() { ::munmap(page_, sizeof(ProgressPage)); }
 
 ProgressWatch::Snapshot ProgressWatch::look() const {
   Snapshot snapshot;
-  snapshot.told = page_->magic == ProgressPage::kMagic;
+  snapshot.reports = page_->magic == ProgressPage::kMagic;
   snapshot.phase = static_cast<Phase>(page_->phase.load());
   snapshot.step = page_->step;
   snapshot.collectives_finished = page_->collectives_finished;

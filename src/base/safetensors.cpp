@@ -1,11 +1,13 @@
 #include "base/safetensors.h"
 
 #include <fmt/format.h>
-
 #include <lockstep/json.h>
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
+
+#include "base/json.h"
 
 namespace lockstep::base {
 namespace {
@@ -16,20 +18,20 @@ constexpr std::pair<std::string_view, int64_t> kDtypes[] = {
 };
 
 SafetensorsEntry parse_tensor(const std::string& name, const Json& value, const std::filesystem::path& path,
-                              FileFault fault) {
+                              const FileFault& fault) {
   const JsonObject object(value, path, name, fault);
   SafetensorsEntry tensor;
   tensor.name = name;
   tensor.dtype = object.text("dtype");
   const auto element_bytes = dtype_bytes(tensor.dtype);
-  if (!element_bytes) object.fail("dtype", fmt::format("no dtype that we can hold: {}", tensor.dtype));
+  if (!element_bytes) object.fail("dtype", fmt::format("unsupported dtype: {}", tensor.dtype));
   tensor.shape = object.integers("shape", kMaxTensorDimensions);
   const std::vector<int64_t> offsets = object.integers("data_offsets", 2);
   if (offsets.size() != 2 || offsets[0] > offsets[1]) object.fail("data_offsets", "not a begin and an end");
   tensor.begin = offsets[0];
   tensor.end = offsets[1];
   if (shape_bytes(tensor.shape, *element_bytes) != tensor.end - tensor.begin) {
-    object.fail("data_offsets", "not the bytes of dtype and shape");
+    object.fail("data_offsets", "does not match dtype and shape");
   }
   return tensor;
 }
@@ -58,21 +60,21 @@ std::optional<int64_t> shape_bytes(const std::vector<int64_t>& shape, int64_t by
 }
 
 int64_t safetensors_text_bytes(std::string_view first_bytes, int64_t file_bytes,
-                               const std::filesystem::path& path, FileFault fault) {
+                               const std::filesystem::path& path, const FileFault& fault) {
   uint64_t length = 0;
   for (size_t i = 0; i < first_bytes.size(); ++i) {
     length |= static_cast<uint64_t>(static_cast<unsigned char>(first_bytes[i])) << (8 * i);
   }
   const int64_t most = std::min(kMaxSafetensorsHeaderBytes, file_bytes - kSafetensorsLengthBytes);
   if (first_bytes.size() != kSafetensorsLengthBytes || most < 0 || length > static_cast<uint64_t>(most)) {
-    fault(path,
-          fmt::format("no safetensors file, or cut: a header of {} bytes in {} bytes", length, file_bytes));
+    fault(path, fmt::format("not a safetensors file, or truncated: a header of {} bytes in {} bytes", length,
+                            file_bytes));
   }
   return static_cast<int64_t>(length);
 }
 
 SafetensorsText parse_safetensors(std::string_view text, int64_t file_bytes,
-                                  const std::filesystem::path& path, FileFault fault) {
+                                  const std::filesystem::path& path, const FileFault& fault) {
   const Json root_json = parse_json(text, path, fault);
   const JsonObject root(root_json, path, "", fault);
   SafetensorsText header;
@@ -95,7 +97,7 @@ SafetensorsText parse_safetensors(std::string_view text, int64_t file_bytes,
     next = tensor.end;
   }
   if (next != file_bytes - header.bytes) {
-    fault(path, fmt::format("cut or too long: {} bytes of data where its header says {}",
+    fault(path, fmt::format("truncated or too long: {} bytes of data, but its header says {}",
                             file_bytes - header.bytes, next));
   }
   return header;

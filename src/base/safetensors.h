@@ -8,50 +8,49 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json_text.h"
+#include "base/file.h"
 
 namespace lockstep::base {
 
-// The header of a safetensors file: 8 bytes with the length of a JSON text, little
-// endian, then the text, then the data of the tensors without a gap between them.
+// Reads the header of a safetensors file. The format: 8 bytes with the length of a JSON text (little
+// endian), the text, then the data of the tensors without gaps.
 
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype;  // "F32"; one that dtype_bytes knows
+  std::string dtype;  // "F32"; a name that dtype_bytes knows
   std::vector<int64_t> shape;
-  int64_t begin = 0;  // of its bytes, counted from the end of the header
+  int64_t begin = 0;  // byte offsets from the end of the header
   int64_t end = 0;
 };
 
 struct SafetensorsText {
   std::vector<SafetensorsEntry> tensors;  // in the order of their bytes
   std::map<std::string, std::string> metadata;
-  int64_t bytes = 0;  // of the header, with its length: where the data begins
+  int64_t bytes = 0;  // of length field and text: the offset of the data
 };
 
-// What a tensor must not be called: the format's own entry.
+// Reserved by the format: no tensor may have this name.
 inline constexpr char kSafetensorsMetadata[] = "__metadata__";
 inline constexpr int64_t kSafetensorsLengthBytes = 8;
-// The format's own limit.
+// The limit of the format.
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
-// Dimensions that a tensor of ours may have.
+// The largest number of dimensions that is accepted.
 inline constexpr size_t kMaxTensorDimensions = 64;
 
-// Of an element; nullopt for a name that safetensors does not know.
+// The size of an element; nullopt: safetensors has no such dtype.
 std::optional<int64_t> dtype_bytes(std::string_view dtype);
 
-// The bytes of a tensor of this shape; nullopt where they do not fit into int64_t, with
-// dimensions of 0 left out of the product too, or where a size is negative.
+// The size of a tensor of this shape. nullopt: a dimension is negative, or the product of the dimensions
+// that are not 0 overflows int64_t.
 std::optional<int64_t> shape_bytes(const std::vector<int64_t>& shape, int64_t bytes_per_element);
 
-// The length that the first 8 bytes of a file say. A fault unless the header fits into the
-// file and the format's limit.
+// The length of the JSON text, from the first 8 bytes of the file. A fault unless the header fits into
+// the file and the limit of the format.
 int64_t safetensors_text_bytes(std::string_view first_bytes, int64_t file_bytes,
-                               const std::filesystem::path& path, FileFault fault);
+                               const std::filesystem::path& path, const FileFault& fault);
 
-// `text` is what follows the first 8 bytes. A fault unless the tensors are all of the data,
-// in one piece each, without overlap.
+// `text` is the JSON text. A fault unless the tensors cover all of the data, without gaps or overlaps.
 SafetensorsText parse_safetensors(std::string_view text, int64_t file_bytes,
-                                  const std::filesystem::path& path, FileFault fault);
+                                  const std::filesystem::path& path, const FileFault& fault);
 
 }  // namespace lockstep::base

@@ -4,10 +4,10 @@
 
 namespace lockstep::base {
 
-// What each step of Steele, Lea and Flood's SplitMix64 adds to its state.
+// The increment of the state in Steele, Lea and Flood's SplitMix64.
 inline constexpr uint64_t kSplitMixStep = 0x9e3779b97f4a7c15U;
 
-// The number that SplitMix64 draws at this state: neighbouring states give unrelated ones.
+// SplitMix64's output for a state. Neighbouring states give unrelated numbers.
 constexpr uint64_t split_mix(uint64_t state) {
   uint64_t x = state + kSplitMixStep;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 namespace lockstep::base {
@@ -29,5 +30,14 @@ class UniqueFd {
  private:
   int fd_ = -1;
 };
+
+// Repeats a system call on a descriptor while a signal interrupts it (EINTR). SA_RESTART is not
+// enough: open, fsync and ftruncate can be interrupted on network and FUSE file systems.
+template <typename Call>
+auto retry_interrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
 
 }  // namespace lockstep::base

@@ -10,10 +10,10 @@
 namespace lockstep::checkpoint {
 namespace {
 
-// The training needs the CPU more than the writer does.
+// Training has priority over the writer.
 constexpr int kNiceness = 10;
 
-// Linux counts priorities by thread.
+// On Linux each thread has its own priority.
 void lower_priority() { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness); }
 
 }  // namespace
@@ -24,11 +24,12 @@ AsyncWriter::AsyncWriter(Write write) : write_(std::move(write)), thread_([this]
 
 AsyncWriter::~AsyncWriter() {
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
   thread_.join();
+  const base::MutexLock lock(mutex_);
   if (!error_) return;
   try {
     std::rethrow_exception(error_);
@@ -46,13 +47,13 @@ void AsyncWriter::save(const Snapshot& snapshot) {
 
 void AsyncWriter::prepare(const Snapshot& snapshot) {
   wait();
-  // Nobody else touches copy_ and pending_ now: the thread waits for busy_.
+  // The thread does not use copy_ and pending_ now: it waits for busy_.
   pending_ = copy_.copy(snapshot);
 }
 
 void AsyncWriter::start() {
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     done_.reset();
     busy_ = true;
   }
@@ -65,18 +66,18 @@ Entry AsyncWriter::save_now(const Snapshot& snapshot) {
 }
 
 std::optional<Entry> AsyncWriter::poll() {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return busy_ ? std::nullopt : take_result();
 }
 
 std::optional<Entry> AsyncWriter::wait() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !busy_; });
+  base::MutexLock lock(mutex_);
+  while (busy_) changed_.wait(lock);
   return take_result();
 }
 
 bool AsyncWriter::busy() const {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return busy_;
 }
 
@@ -87,24 +88,23 @@ std::optional<Entry> AsyncWriter::take_result() {
 
 void AsyncWriter::run() {
   lower_priority();
-  std::unique_lock lock(mutex_);
+  base::MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return busy_ || stop_; });
+    while (!busy_ && !stop_) changed_.wait(lock);
     if (!busy_) return;
     lock.unlock();
-    write(pending_);
+    std::optional<Entry> done;
+    std::exception_ptr error;
+    try {
+      done = write_(pending_);
+    } catch (...) {
+      error = std::current_exception();
+    }
     lock.lock();
+    done_ = std::move(done);
+    error_ = std::move(error);
     busy_ = false;
     changed_.notify_all();
-  }
-}
-
-// Only the thread writes done_ and error_ while busy_; who reads them waits for that.
-void AsyncWriter::write(const Snapshot& snapshot) noexcept {
-  try {
-    done_ = write_(snapshot);
-  } catch (...) {
-    error_ = std::current_exception();
   }
 }
 

@@ -1,46 +1,44 @@
 #pragma once
 
-#include <condition_variable>
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <thread>
 
-#include "checkpoint/host_copy.h"
+#include "base/mutex.h"
+#include "checkpoint/snapshot.h"
 #include "checkpoint/store.h"
 
 namespace lockstep::checkpoint {
 
-// Saves in the background. The caller waits for the copy to host memory only; one save
-// is outstanding at most. Or in the foreground, where host memory is short. Used by one thread.
+// Saves in the background: the caller waits only for the copy to host memory, and at most one save is
+// outstanding. Or in the foreground, if host memory is short. Not thread-safe: one caller.
 class AsyncWriter {
  public:
   // Called in the writer's thread with a snapshot in host memory.
   using Write = std::function<Entry(const Snapshot&)>;
 
-  // Calls store.save. The store must outlive it, and is the thread's while busy().
+  // Calls store.save. The store must outlive the writer. While busy() only the writer may use it.
   explicit AsyncWriter(Store& store);
   explicit AsyncWriter(Write write);
-  // Waits for the outstanding save; an error that nobody has taken is logged.
+  // Waits for the outstanding save. Logs its error if poll() or wait() did not report it.
   ~AsyncWriter();
   AsyncWriter(const AsyncWriter&) = delete;
   AsyncWriter& operator=(const AsyncWriter&) = delete;
 
-  // Waits for the save before, copies the tensors, and returns while the thread writes.
-  // Throws the error of the save before, if nobody has taken it; this snapshot is then
-  // not saved. It is prepare() and start(), between which writers of several ranks can agree
-  // that all have their copy.
+  // Waits for the previous save, copies the tensors, and returns while the thread writes. Throws the
+  // error of the previous save if it was not reported yet; this snapshot is then not saved. The same
+  // as prepare() and start(), between which several ranks can agree that all have their copy.
   void save(const Snapshot& snapshot);
   void prepare(const Snapshot& snapshot);
   void start();
-  // Waits for the save before and writes this one in the caller's thread, without a copy of it in
-  // host memory. Throws as save() does, and the error of this one.
+  // Waits for the previous save and writes this one in the caller's thread, without a copy in host
+  // memory. Throws as save() does, and the error of this save.
   Entry save_now(const Snapshot& snapshot);
 
-  // What became of the last save: its entry when it is on disk; nullopt while it is
-  // being written, and when there is nothing that was not taken already. Throws its
-  // error. Each result is given once. poll() does not block.
+  // The result of the last save: its entry when it is on disk; nullopt while it is being written, or
+  // if the result was reported before. Throws its error. Each result is reported once. poll() does
+  // not block.
   std::optional<Entry> poll();
   std::optional<Entry> wait();
 
@@ -48,19 +46,17 @@ class AsyncWriter {
 
  private:
   void run();
-  void write(const Snapshot& snapshot) noexcept;
-  std::optional<Entry> take_result();
+  std::optional<Entry> take_result() LOCKSTEP_REQUIRES(mutex_);
 
   const Write write_;
   HostCopy copy_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Under mutex_. While busy_, pending_ is the thread's.
-  bool busy_ = false;
-  bool stop_ = false;
-  Snapshot pending_;
-  std::optional<Entry> done_;
-  std::exception_ptr error_;
+  Snapshot pending_;  // the thread uses it while busy_, the caller otherwise
+  mutable base::Mutex mutex_;
+  base::Condition changed_;
+  bool busy_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool stop_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::optional<Entry> done_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::exception_ptr error_ LOCKSTEP_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

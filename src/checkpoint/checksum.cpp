@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-// Compiled in, not linked: an installed Lockstep then needs no libxxhash.
+// Compiled in, not linked: an installed Lockstep does not need libxxhash.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -9,7 +9,7 @@ namespace lockstep::checkpoint {
 
 inline constexpr size_t kChecksumDigits = 32;
 
-// xxh3-128 of bytes that come in parts. Finds damage, not malice.
+// xxh3-128 of bytes that are added in parts. Finds damage, not deliberate changes.
 class Checksum {
  public:
   Checksum();
@@ -18,7 +18,7 @@ class Checksum {
   Checksum& operator=(const Checksum&) = delete;
 
   void update(const void* data, size_t bytes);
-  // 32 hex digits, as `xxh128sum` prints them, of everything until now.
+  // Of all bytes until now: 32 hex digits, as `xxh128sum` prints them.
   std::string hex() const;
 
  private:

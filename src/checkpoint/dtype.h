@@ -2,23 +2,24 @@
 
 #include <c10/core/ScalarType.h>
 
-#include <cstdint>
 #include <optional>
 #include <string_view>
 
-#include "base/safetensors.h"
-
 namespace lockstep::checkpoint {
 
-// "F32" for kFloat; nullopt for a dtype that safetensors does not know.
-std::optional<std::string_view> dtype_name(at::ScalarType dtype);
+// The names of dtypes in files: of safetensors ("F32", also in our manifests) and of Python's
+// torch.save ("torch.float32"). Messages use c10::toString ("Float").
 
-// The other way round.
-std::optional<at::ScalarType> dtype_of(std::string_view name);
+// nullopt: safetensors has no such dtype.
+std::optional<std::string_view> safetensors_dtype_name(at::ScalarType dtype);
+std::optional<at::ScalarType> safetensors_dtype(std::string_view name);
 
-using base::shape_bytes;
-
-// Dimensions that a tensor of ours may have.
-inline constexpr size_t kMaxDimensions = base::kMaxTensorDimensions;
+// ConfigError: torch.save has no such dtype.
+std::string_view python_dtype_name(at::ScalarType dtype);
+// The class of a storage with these elements: "torch.FloatStorage". nullopt: torch.save writes them
+// as untyped bytes.
+std::optional<std::string_view> python_storage_class(at::ScalarType dtype);
+// The dtype of either name; "torch.cuda.FloatStorage" too. nullopt: neither.
+std::optional<at::ScalarType> python_dtype(std::string_view name);
 
 }  // namespace lockstep::checkpoint

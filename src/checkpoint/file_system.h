@@ -11,45 +11,58 @@
 
 namespace lockstep::checkpoint {
 
-// Every call by which a checkpoint changes the disk, one changing system call each, so that
-// a test can fail or stop any of them. All throw CheckpointError with the path and the
-// reason. Called from several threads.
+// Everything by which a checkpoint changes the disk: one system call per function, so that a test can
+// make each of them fail. All throw CheckpointError with the path and the reason. Several threads may
+// call them.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
   virtual base::UniqueFd create(const std::filesystem::path& path);
-  // Reserves disk space; false where the file system cannot. No space is an error.
+  // Reserves disk space. False: the file system cannot reserve. No space is an error.
   virtual bool allocate(int fd, int64_t bytes, const std::filesystem::path& path);
   // May write less than asked, as pwrite(2) does; never 0.
   virtual size_t write(int fd, const void* data, size_t bytes, int64_t offset,
                        const std::filesystem::path& path);
-  // Lets the disk begin with these bytes, so that a later sync has less to wait for. Only a
-  // hint: never fails.
+  // Starts to write these bytes to the disk, so that a later sync takes less time. A hint: never
+  // fails.
   virtual void start_writing_back(int fd, int64_t offset, int64_t bytes);
   virtual void sync(int fd, const std::filesystem::path& path);
   virtual void sync_folder(const std::filesystem::path& path);
   virtual void make_folder(const std::filesystem::path& path);
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to);
   virtual void remove_file(const std::filesystem::path& path);
-  virtual void remove_folder(const std::filesystem::path& path);  // an empty one
-  // What an unprivileged writer may still use there.
+  virtual void remove_folder(const std::filesystem::path& path);  // must be empty
+  // The free space for an unprivileged writer.
   virtual int64_t free_bytes(const std::filesystem::path& folder);
 };
 
-// The machine's own. Has no state.
+// The file system of the machine. Has no state.
 FileSystem& real_files();
 
-// Writes all of it, through as many calls as that takes.
+// Repeats files.write() until all bytes are written.
 void write_all(FileSystem& files, int fd, const void* data, size_t bytes, int64_t offset,
                const std::filesystem::path& path);
 
-// Publishes a small file so that a reader sees the old content or all of the new one: what
-// base::publish_file does, by calls that a test can stop one by one. When one of them fails
-// the old file stays, and what was written beside it is removed.
+// base::publish_file by calls of a FileSystem: a reader sees the old content or all of the new
+// content. If a call fails, the old file stays and the temporary file is removed.
 void publish_file(FileSystem& files, const std::filesystem::path& path, std::string_view content);
 
-// Removes a folder and what is in it.
+// Removes a folder with its content.
 void remove_tree(FileSystem& files, const std::filesystem::path& folder);
+
+// Locks the file `lock` of a folder by flock(2), so that two runs never write into one folder. The
+// kernel releases the lock when the process ends for any reason; the file stays.
+class FolderLock {
+ public:
+  // ConfigError: another process holds the lock; the text has its host and number.
+  explicit FolderLock(const std::filesystem::path& folder);
+
+  // False: the file system has no locks, and a warning was logged. Other writers are then not noticed.
+  bool held() const { return static_cast<bool>(fd_); }
+
+ private:
+  base::UniqueFd fd_;
+};
 
 }  // namespace lockstep::checkpoint

@@ -10,21 +10,22 @@
 #include <set>
 #include <tuple>
 
+#include "base/json.h"
+#include "base/safetensors.h"
 #include "checkpoint/checksum.h"
 #include "checkpoint/dtype.h"
 #include "checkpoint/error.h"
-#include "checkpoint/json_text.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
 constexpr char kFormat[] = "lockstep-checkpoint";
-// The text begins with the checksum of what follows it: `{"checksum":"<32 digits>",`.
+// The text begins with the checksum of the rest: `{"checksum":"<32 digits>",`.
 constexpr std::string_view kOpening = "{\"checksum\":\"";
 constexpr std::string_view kClosing = "\",";
 constexpr size_t kPrefixBytes = kOpening.size() + kChecksumDigits + kClosing.size();
 
-// JSON has no infinity and no NaN; written as null they would come back as something else.
+// JSON has no infinity and no NaN; they would be written as null and read as something else.
 void check_finite(const Json& value, const std::string& place) {
   if (value.is_number_float() && !std::isfinite(value.get<double>())) {
     throw ConfigError("checkpoint", fmt::format("{} is {}, which JSON cannot hold: leave it out, or save it "
@@ -39,37 +40,110 @@ void check_finite(const Json& value, const std::string& place) {
   }
 }
 
-Json files_to_json(const std::vector<FileEntry>& files) {
-  Json result = Json::array();
-  for (const FileEntry& file : files) result.push_back(to_json(file));
-  return result;
-}
-
 void check_text(std::string_view text, const std::filesystem::path& path) {
   const bool shaped = text.size() > kPrefixBytes && text.substr(0, kOpening.size()) == kOpening &&
                       text.substr(kPrefixBytes - kClosing.size(), kClosing.size()) == kClosing;
   if (!shaped) {
-    throw CheckpointError(fmt::format("'{}' is broken: it does not begin with a checksum: {} bytes",
-                                      path.string(), text.size()));
+    fail_broken(path, fmt::format("it does not begin with a checksum: {} bytes", text.size()));
   }
   if (text.substr(kOpening.size(), kChecksumDigits) != checksum_of(text.substr(kPrefixBytes))) {
-    throw CheckpointError(
-        fmt::format("'{}' is broken: it was cut or changed after it was written (checksum)", path.string()));
+    fail_broken(path, "it was cut or changed after it was written (checksum)");
   }
 }
 
-// A hostile manifest must not lead out of its folder.
+// The files of a hostile manifest must not be outside its folder.
 bool is_file_name(std::string_view name) {
   return !name.empty() && name.front() != '.' && std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return std::isalnum(c) || c == '.' || c == '-' || c == '_';
   });
 }
 
-// Of shards and index files: no name is there twice.
+// A JSON object of a checkpoint's file; an error is a CheckpointError.
+class JsonObject : public base::JsonObject {
+ public:
+  JsonObject(const Json& value, const std::filesystem::path& path, std::string place)
+      : base::JsonObject(value, path, std::move(place), fail_broken) {}
+
+  std::string checksum(const char* key) const {
+    std::string result = text(key);
+    if (!is_checksum(result)) fail(key, fmt::format("not {} hex digits", kChecksumDigits));
+    return result;
+  }
+};
+
+Json to_json(const FileEntry& file) {
+  return {{"name", file.name}, {"bytes", file.bytes}, {"header_checksum", file.header_checksum}};
+}
+
+Json to_json(const TensorEntry& tensor) {
+  Json result = {{"dtype", safetensors_dtype_name(tensor.dtype).value()}, {"shape", tensor.shape}};
+  if (tensor.index >= 0) {
+    result["index"] = tensor.index;
+    return result;
+  }
+  Json pieces = Json::array();
+  for (const Piece& piece : tensor.pieces) {
+    pieces.push_back({{"file", piece.file},
+                      {"offset", piece.offset},
+                      {"first", piece.first},
+                      {"count", piece.count},
+                      {"checksum", piece.checksum}});
+  }
+  result["pieces"] = std::move(pieces);
+  return result;
+}
+
+FileEntry file_from_json(const Json& value, const std::filesystem::path& path, const std::string& place) {
+  const JsonObject object(value, path, place);
+  FileEntry file{.name = object.text("name"),
+                 .bytes = object.integer("bytes"),
+                 .header_checksum = object.checksum("header_checksum")};
+  if (!is_file_name(file.name)) object.fail("name", "not the name of a file in this folder");
+  return file;
+}
+
+TensorEntry tensor_from_json(const Json& value, const std::filesystem::path& path, const std::string& place) {
+  const JsonObject object(value, path, place);
+  TensorEntry tensor;
+  const std::string dtype = object.text("dtype");
+  const auto known = safetensors_dtype(dtype);
+  if (!known) object.fail("dtype", fmt::format("unknown: {}", dtype));
+  tensor.dtype = *known;
+  tensor.shape = object.integers("shape", base::kMaxTensorDimensions);
+  if (!base::shape_bytes(tensor.shape, static_cast<int64_t>(c10::elementSize(tensor.dtype))))
+    object.fail("shape", "too large");
+  if (object.has("index")) {
+    const int64_t index = object.integer("index");
+    if (index > std::numeric_limits<int>::max()) object.fail("index", "no such file");
+    tensor.index = static_cast<int>(index);
+    return tensor;
+  }
+  for (const Json& member : object.array("pieces")) {
+    const JsonObject piece(member, path, fmt::format("{}.pieces[{}]", place, tensor.pieces.size()));
+    const int64_t count = piece.integer("count");
+    if (count > tensor.numel()) piece.fail("count", "more elements than the tensor has");
+    const int64_t file = piece.integer("file");
+    if (file > std::numeric_limits<int>::max()) piece.fail("file", "no such file");
+    tensor.pieces.push_back({.file = static_cast<int>(file),
+                             .offset = piece.integer("offset"),
+                             .first = piece.integer("first"),
+                             .count = count,
+                             .checksum = piece.checksum("checksum")});
+  }
+  return tensor;
+}
+
+Json tensors_to_json(const std::map<std::string, TensorEntry>& tensors) {
+  Json result = Json::object();
+  for (const auto& [name, tensor] : tensors) result[name] = to_json(tensor);
+  return result;
+}
+
+// No two shards or index files have the same name.
 void check_unique(const Manifest& manifest, const JsonObject& root) {
   std::set<std::string_view> names;
   const auto add = [&](const char* list, const std::string& name) {
-    if (!names.insert(name).second) root.fail(list, fmt::format("a name is there twice: {}", name));
+    if (!names.insert(name).second) root.fail(list, fmt::format("the name {} is used twice", name));
   };
   for (const FileEntry& file : manifest.files) add("files", file.name);
   for (const IndexEntry& index : manifest.indices) add("indices", index.name);
@@ -83,13 +157,13 @@ IndexEntry index_from_json(const Json& value, const std::filesystem::path& path,
   return index;
 }
 
-// Names come from a hostile file: JsonObject makes them fit for a message.
+// The names may come from a hostile file: JsonObject escapes them.
 void fail_tensor(const std::filesystem::path& path, const std::string& name, const std::string& reason) {
   const Json nothing = Json::object();
   JsonObject(nothing, path, "tensors").fail(name, reason);
 }
 
-// Each tensor by itself: its pieces are all of it, once, in order, and inside their files.
+// One tensor: its pieces cover it once, in order, and lie inside their files.
 void check_tensor(const Manifest& manifest, const std::string& name, const TensorEntry& tensor,
                   const std::filesystem::path& path) {
   const auto fail = [&](const std::string& reason) { fail_tensor(path, name, reason); };
@@ -97,8 +171,8 @@ void check_tensor(const Manifest& manifest, const std::string& name, const Tenso
   int64_t next = 0;
   for (const Piece& piece : tensor.pieces) {
     if (piece.first != next) {
-      fail(
-          fmt::format("pieces: elements from {} on are missing or there twice", std::min(piece.first, next)));
+      fail(fmt::format("pieces: elements from {} on are missing or in two pieces",
+                       std::min(piece.first, next)));
     }
     if (piece.count > tensor.numel() - next) fail("pieces: more elements than the tensor has");
     next += piece.count;
@@ -119,7 +193,7 @@ struct Extent {
   const std::string* tensor;
 };
 
-// All tensors together: no byte is of two.
+// All tensors: no byte belongs to two of them.
 void check_overlaps(const Manifest& manifest, const std::filesystem::path& path) {
   std::vector<Extent> extents;
   for (const auto& [name, tensor] : manifest.tensors) {
@@ -139,14 +213,14 @@ void check_overlaps(const Manifest& manifest, const std::filesystem::path& path)
   }
 }
 
-// A piece of an index file: [file, offset, first, count, checksum]. There are millions.
+// A piece of an index file: [file, offset, first, count, checksum]. Arrays, because there may be
+// millions.
 Piece piece_from_row(const Json& row, const JsonObject& place, const char* name) {
   const auto fail = [&] { place.fail(name, "a piece is not [file, offset, first, count, checksum]"); };
   if (!row.is_array() || row.size() != 5 || !row[4].is_string() || !is_checksum(row[4].text())) fail();
   std::array<int64_t, 4> numbers{};
   for (size_t i = 0; i < numbers.size(); ++i) {
-    // A number beyond int64_t comes out negative.
-    if (!row[i].is_number_integer() || row[i].get<int64_t>() < 0) fail();
+    if (!row[i].is_integer_of<int64_t>() || row[i].get<int64_t>() < 0) fail();
     numbers[i] = row[i].get<int64_t>();
   }
   if (numbers[0] > std::numeric_limits<int>::max()) place.fail(name, "no such file");
@@ -190,67 +264,6 @@ int64_t TensorEntry::numel() const {
   return result;
 }
 
-Json to_json(const FileEntry& file) {
-  return {{"name", file.name}, {"bytes", file.bytes}, {"header_checksum", file.header_checksum}};
-}
-
-Json to_json(const TensorEntry& tensor) {
-  Json result = {{"dtype", dtype_name(tensor.dtype).value()}, {"shape", tensor.shape}};
-  if (tensor.index >= 0) {
-    result["index"] = tensor.index;
-    return result;
-  }
-  Json pieces = Json::array();
-  for (const Piece& piece : tensor.pieces) {
-    pieces.push_back({{"file", piece.file},
-                      {"offset", piece.offset},
-                      {"first", piece.first},
-                      {"count", piece.count},
-                      {"checksum", piece.checksum}});
-  }
-  result["pieces"] = std::move(pieces);
-  return result;
-}
-
-FileEntry file_from_json(const Json& value, const std::filesystem::path& path, const std::string& place) {
-  const JsonObject object(value, path, place);
-  FileEntry file{.name = object.text("name"),
-                 .bytes = object.integer("bytes"),
-                 .header_checksum = object.checksum("header_checksum")};
-  if (!is_file_name(file.name)) object.fail("name", "not the name of a file in this folder");
-  return file;
-}
-
-TensorEntry tensor_from_json(const Json& value, const std::filesystem::path& path, const std::string& place) {
-  const JsonObject object(value, path, place);
-  TensorEntry tensor;
-  const std::string dtype = object.text("dtype");
-  if (!dtype_of(dtype)) object.fail("dtype", fmt::format("unknown: {}", dtype));
-  tensor.dtype = *dtype_of(dtype);
-  tensor.shape = object.integers("shape", kMaxDimensions);
-  if (!shape_bytes(tensor.shape, static_cast<int64_t>(c10::elementSize(tensor.dtype))))
-    object.fail("shape", "too large");
-  if (object.has("index")) {
-    const int64_t index = object.integer("index");
-    if (index > std::numeric_limits<int>::max()) object.fail("index", "no such file");
-    tensor.index = static_cast<int>(index);
-    return tensor;
-  }
-  for (const Json& member : object.array("pieces")) {
-    const JsonObject piece(member, path, fmt::format("{}.pieces[{}]", place, tensor.pieces.size()));
-    const int64_t count = piece.integer("count");
-    if (count > tensor.numel()) piece.fail("count", "more elements than the tensor has");
-    const int64_t file = piece.integer("file");
-    if (file > std::numeric_limits<int>::max()) piece.fail("file", "no such file");
-    tensor.pieces.push_back({.file = static_cast<int>(file),
-                             .offset = piece.integer("offset"),
-                             .first = piece.integer("first"),
-                             .count = count,
-                             .checksum = piece.checksum("checksum")});
-  }
-  return tensor;
-}
-
 int64_t Manifest::total_bytes() const {
   int64_t bytes = 0;
   for (const FileEntry& file : files) bytes += file.bytes;
@@ -263,9 +276,9 @@ int64_t Manifest::piece_count() const {
   return count;
 }
 
-std::vector<std::string> Manifest::divide(int64_t pieces_each) {
+std::vector<std::string> Manifest::split_off_pieces(int64_t pieces_each) {
   std::vector<std::string> texts;
-  int64_t pieces = pieces_each;  // of the last index; the first tensor begins one
+  int64_t pieces = pieces_each;  // in the last index file; the first tensor begins a file
   for (auto& [name, tensor] : tensors) {
     const auto own = static_cast<int64_t>(tensor.pieces.size());
     if (pieces + own > pieces_each || texts.empty()) {
@@ -290,8 +303,8 @@ std::vector<std::string> Manifest::divide(int64_t pieces_each) {
 
 std::string Manifest::to_text() const {
   check_finite(metadata, "metadata");
-  Json tensors_json = Json::object();
-  for (const auto& [name, tensor] : tensors) tensors_json[name] = to_json(tensor);
+  Json files_json = Json::array();
+  for (const FileEntry& file : files) files_json.push_back(to_json(file));
   Json root = {{"format", kFormat},
                {"version", indices.empty() ? 1 : 2},
                {"sequence", sequence},
@@ -302,8 +315,8 @@ std::string Manifest::to_text() const {
                {"lockstep", lockstep},
                {"libtorch", libtorch},
                {"metadata", metadata},
-               {"files", files_to_json(files)},
-               {"tensors", std::move(tensors_json)}};
+               {"files", std::move(files_json)},
+               {"tensors", tensors_to_json(tensors)}};
   if (metric && std::isfinite(*metric)) root["metric"] = *metric;
   if (best) root["best"] = true;
   for (const IndexEntry& index : indices) {
@@ -319,7 +332,7 @@ std::string Manifest::to_text() const {
 
 Manifest Manifest::parse(std::string_view text, const std::filesystem::path& path) {
   check_text(text, path);
-  const Json root_json = parse_json(text, path);
+  const Json root_json = base::parse_json(text, path, fail_broken);
   const JsonObject root(root_json, path, "");
   if (root.text("format") != kFormat) root.fail("format", "not a checkpoint of Lockstep");
   const int64_t version = root.integer("version");
@@ -363,14 +376,14 @@ Manifest Manifest::parse(std::string_view text, const std::filesystem::path& pat
   return manifest;
 }
 
-void Manifest::take_index(size_t index, std::string_view text, const std::filesystem::path& path) {
+void Manifest::read_index(size_t index, std::string_view text, const std::filesystem::path& path) {
   if (checksum_of(text) != indices.at(index).checksum) {
     fail_broken(path, "it is not the file that was saved with its manifest (checksum)");
   }
-  const Json root_json = parse_json(text, path);
+  const Json root_json = base::parse_json(text, path, fail_broken);
   const Json& rows_of = JsonObject(root_json, path, "").object("tensors");
   const JsonObject place(rows_of, path, "tensors");
-  size_t taken = 0;
+  size_t read = 0;
   for (const auto& [name, rows] : rows_of.items()) {
     const auto found = tensors.find(name);
     if (found == tensors.end() || found->second.index != static_cast<int>(index)) {
@@ -382,14 +395,13 @@ void Manifest::take_index(size_t index, std::string_view text, const std::filesy
     tensor.pieces.reserve(rows.size());
     for (const Json& row : rows) tensor.pieces.push_back(piece_from_row(row, place, name.c_str()));
     check_tensor(*this, name, tensor, path);
-    ++taken;
+    ++read;
   }
   const auto expected = std::count_if(tensors.begin(), tensors.end(), [&](const auto& entry) {
     return entry.second.index == static_cast<int>(index);
   });
-  if (taken != static_cast<size_t>(expected)) {
-    fail_broken(path,
-                fmt::format("it has {} of the {} tensors that its manifest has there", taken, expected));
+  if (read != static_cast<size_t>(expected)) {
+    fail_broken(path, fmt::format("it has {} of the {} tensors that its manifest has there", read, expected));
   }
 }
 
@@ -399,6 +411,21 @@ void Manifest::check_pieces(const std::filesystem::path& path) const {
     if (!elsewhere) check_tensor(*this, name, tensor, path);
   }
   check_overlaps(*this, path);
+}
+
+Json ShardIndex::to_json() const {
+  return {{"file", checkpoint::to_json(file)}, {"tensors", tensors_to_json(tensors)}};
+}
+
+ShardIndex ShardIndex::from_json(const Json& json) {
+  const std::filesystem::path path = "shard index";
+  const JsonObject object(json, path, "");
+  ShardIndex index;
+  index.file = file_from_json(object.object("file"), path, "file");
+  for (const auto& [name, value] : object.object("tensors").items()) {
+    index.tensors.emplace(name, tensor_from_json(value, path, "tensors." + name));
+  }
+  return index;
 }
 
 }  // namespace lockstep::checkpoint

@@ -4,35 +4,72 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <tuple>
 
 #include "checkpoint/checksum.h"
 #include "checkpoint/error.h"
-#include "checkpoint/input_file.h"
-#include "checkpoint/parallel.h"
-#include "checkpoint/safetensors_file.h"
+#include "checkpoint/for_each_index.h"
+#include "checkpoint/safetensors.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
-// Of a target that has no memory to read into directly.
+// Chunks are hashed while they are in the cache.
+constexpr int64_t kReadBytes = 1 << 20;
+
+base::InputFile open_input(std::filesystem::path path) { return {std::move(path), fail_unreadable}; }
+
+// New memory has no pages yet. One call for all of them costs a quarter less than a page fault for
+// each; a kernel that does not know this call leaves the page faults.
+void touch_pages(char* memory, int64_t bytes) {
+  static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(memory) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + static_cast<uintptr_t>(bytes)) / page * page;
+  if (end > begin) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
+}
+
+// Reads bytes and computes their checksum in one pass.
+std::string read_and_sum(const base::InputFile& file, char* to, int64_t bytes, int64_t offset) {
+  Checksum checksum;
+  for (int64_t done = 0; done < bytes; done += kReadBytes) {
+    const int64_t chunk = std::min(bytes - done, kReadBytes);
+    touch_pages(to + done, chunk);
+    file.read(to + done, chunk, offset + done);
+    checksum.update(to + done, static_cast<size_t>(chunk));
+  }
+  return checksum.hex();
+}
+
+std::string checksum_of_bytes(const base::InputFile& file, int64_t bytes, int64_t offset) {
+  Checksum checksum;
+  std::vector<char> buffer(static_cast<size_t>(std::min(bytes, kReadBytes)));
+  for (int64_t done = 0; done < bytes; done += kReadBytes) {
+    const int64_t chunk = std::min(bytes - done, kReadBytes);
+    file.read(buffer.data(), chunk, offset + done);
+    checksum.update(buffer.data(), static_cast<size_t>(chunk));
+  }
+  return checksum.hex();
+}
+
 bool is_direct(const at::Tensor& out) {
   return out.is_cpu() && out.is_contiguous() && !out.is_conj() && !out.is_neg();
 }
 
-std::string text_of(const InputFile& file) {
+std::string content_of(const base::InputFile& file) {
   if (file.bytes() > ManifestLimits().max_bytes) {
-    throw CheckpointError(fmt::format("'{}' is broken: {} bytes", file.path().string(), file.bytes()));
+    fail_broken(file.path(), fmt::format("{} bytes", file.bytes()));
   }
   std::string text(static_cast<size_t>(file.bytes()), '\0');
   file.read(text.data(), file.bytes(), 0);
   return text;
 }
 
-// What a file of a checkpoint has now, and what its manifest says.
-void check_bytes(const InputFile& file, int64_t expected) {
+// Compares the size of a file with its manifest.
+void check_bytes(const base::InputFile& file, int64_t expected) {
   if (file.bytes() == expected) return;
   throw CheckpointError(fmt::format("'{}' is cut or changed: {} bytes where its manifest says {}",
                                     file.path().string(), file.bytes(), expected));
@@ -54,33 +91,34 @@ void check_target(const Target& target, const TensorEntry& entry) {
 
 }  // namespace
 
-// A run of bytes of one file, and where it goes.
+// Bytes of one file, and where they go.
 struct Reader::PieceRead {
   int file = 0;
   int64_t offset = 0;
-  char* to = nullptr;  // nullptr: only compared with its checksum
+  char* to = nullptr;  // nullptr: only compare the checksum
   int64_t bytes = 0;
-  const std::string* checksum = nullptr;  // nullptr: not a whole piece, so there is none
+  const std::string* checksum = nullptr;  // nullptr: a part of a piece, which has no checksum
   const std::string* name = nullptr;
 };
 
 Reader::Reader(std::filesystem::path folder) : folder_(std::move(folder)) {
   const std::filesystem::path path = folder_ / kManifestName;
-  const std::string text = text_of(InputFile(path));
+  const std::string text = content_of(open_input(path));
   bytes_read_ += static_cast<int64_t>(text.size());
   manifest_ = Manifest::parse(text, path);
   for (size_t i = 0; i < manifest_.files.size(); ++i) open_file(i);
-  for (const IndexEntry& index : manifest_.indices) check_bytes(InputFile(folder_ / index.name), index.bytes);
+  for (const IndexEntry& index : manifest_.indices)
+    check_bytes(open_input(folder_ / index.name), index.bytes);
   has_index_.resize(manifest_.indices.size());
 }
 
 void Reader::load_index(size_t index) const {
-  const std::lock_guard lock(index_mutex_);
+  const base::MutexLock lock(index_mutex_);
   if (has_index_[index]) return;
   const std::filesystem::path path = folder_ / manifest_.indices[index].name;
-  const std::string text = text_of(InputFile(path));
+  const std::string text = content_of(open_input(path));
   bytes_read_ += static_cast<int64_t>(text.size());
-  manifest_.take_index(index, text, path);
+  manifest_.read_index(index, text, path);
   has_index_[index] = true;
 }
 
@@ -120,7 +158,7 @@ void Reader::read_range(const std::string& name, int64_t first, int64_t count, c
 
 void Reader::read(const std::vector<Target>& targets, int threads) const {
   std::vector<PieceRead> reads;
-  std::vector<at::Tensor> direct;  // what is read into: a target's own memory, or a copy of its form
+  std::vector<at::Tensor> direct;  // the memory of a target, or a buffer of its shape
   for (const Target& target : targets) {
     const TensorEntry& saved = entry(target.name);
     check_target(target, saved);
@@ -153,9 +191,9 @@ void Reader::add_reads(const Target& target, const TensorEntry& saved, char* to,
   }
 }
 
-InputFile Reader::open_file(size_t index) const {
+base::InputFile Reader::open_file(size_t index) const {
   const FileEntry& entry = manifest_.files[index];
-  InputFile file(folder_ / entry.name);
+  base::InputFile file = open_input(folder_ / entry.name);
   check_bytes(file, entry.bytes);
   return file;
 }
@@ -167,12 +205,12 @@ void Reader::sort_by_place(std::vector<PieceRead>& reads) {
 }
 
 void Reader::read_piece(const PieceRead& read) const {
-  const InputFile file = open_file(static_cast<size_t>(read.file));
+  const base::InputFile file = open_file(static_cast<size_t>(read.file));
   if (read.checksum == nullptr) {
     file.read(read.to, read.bytes, read.offset);
   } else {
-    const std::string checksum = read.to == nullptr ? file.sum(read.bytes, read.offset)
-                                                    : file.read_and_sum(read.to, read.bytes, read.offset);
+    const std::string checksum = read.to == nullptr ? checksum_of_bytes(file, read.bytes, read.offset)
+                                                    : read_and_sum(file, read.to, read.bytes, read.offset);
     if (checksum != *read.checksum) {
       throw CheckpointError(
           fmt::format("'{}' is damaged: the bytes of '{}' are not those that were saved (checksum)",
@@ -199,32 +237,31 @@ void Reader::verify(int threads) const {
                         .name = &name});
     }
   }
-  // The headers first: they say that the pieces are all of the files.
+  // The headers first: they show that the pieces cover the files.
   for_each_index(manifest_.files.size(), threads, [&](size_t i) { check_header(i, std::move(extents[i])); });
   sort_by_place(pieces);
   for_each_index(pieces.size(), threads, [&](size_t i) { read_piece(pieces[i]); });
 }
 
-// What opens in Python is what we read: each piece is a tensor of the file, and the other
-// way round.
+// Python reads the header, we read the manifest: both must have the same tensors.
 void Reader::check_header(size_t index, std::vector<Extent> expected) const {
   const SafetensorsFile file(folder_ / manifest_.files[index].name);
   const SafetensorsHeader& header = file.header();
-  const InputFile input = open_file(index);
+  const base::InputFile input = open_file(index);
   bytes_read_.fetch_add(header.bytes, std::memory_order_relaxed);
-  if (input.sum(header.bytes, 0) != manifest_.files[index].header_checksum) {
+  if (checksum_of_bytes(input, header.bytes, 0) != manifest_.files[index].header_checksum) {
     throw CheckpointError(
         fmt::format("'{}' is damaged: its header is not what was saved (checksum)", file.path().string()));
   }
   std::vector<Extent> stored;
-  for (const StoredTensor& tensor : header.tensors) {
+  for (const SafetensorsTensor& tensor : header.tensors) {
     stored.emplace_back(header.bytes + tensor.begin, header.bytes + tensor.end, tensor.dtype);
   }
   std::sort(stored.begin(), stored.end());
   std::sort(expected.begin(), expected.end());
   if (stored != expected) {
     throw CheckpointError(
-        fmt::format("'{}' does not hold the tensors that its manifest says", file.path().string()));
+        fmt::format("'{}' does not hold the tensors of its manifest", file.path().string()));
   }
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-
 #include <lockstep/json.h>
+
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -11,10 +11,10 @@
 
 namespace lockstep::checkpoint {
 
-// A named tensor, or a run of its elements: what one rank holds of it. A generator's
-// state and other small bytes are uint8 tensors.
+// A named tensor, or consecutive elements of one: what one rank has of it. The state of a generator
+// and other bytes are uint8 tensors.
 struct TensorPiece {
-  // The whole of `tensor`, which may lie anywhere, with any strides.
+  // All of `tensor`, which may be on any device and have any strides.
   static TensorPiece whole(std::string name, const at::Tensor& tensor);
   // Elements [first_element, first_element + data.numel()), in row-major order, of a
   // tensor of this shape.
@@ -24,33 +24,48 @@ struct TensorPiece {
   bool is_whole() const;
 
   std::string name;
-  at::Tensor data;             // shares memory with the caller's; not changed
-  std::vector<int64_t> shape;  // of the whole tensor
+  at::Tensor data;             // shares memory with the caller's tensor; not changed
+  std::vector<int64_t> shape;  // of the full tensor
   int64_t first_element = 0;
-  // Where it is set it gives the content, in host memory, and `data` tells shape and dtype alone:
-  // so a state in a file needs no memory for all of it. Called by several threads.
+  // If set: returns the content in host memory, and `data` has only shape and dtype. A state in a file
+  // is then not in memory as a whole. Several threads may call it.
   std::function<at::Tensor()> read = nullptr;
 
   at::Tensor content() const { return read ? read() : data; }
 };
 
-// Waits for what the GPU still does for these tensors, on the current streams.
+// Blocks until the work of the current streams on these tensors is done.
 void wait_for_devices(const std::vector<TensorPiece>& pieces);
 
-// All that one save holds. Two names that share memory are saved under each name, so
-// that a file opens in Python with every name in it.
+// The content of one save. A tensor under two names is saved under both, so that Python finds every
+// name in the file.
 struct Snapshot {
   int64_t step = 0;
   int64_t epoch = 0;
   int world_size = 1;
-  // The number by which the best checkpoints are kept, where there is one.
+  // Ranks the checkpoints to keep, if there is one.
   std::optional<double> metric;
-  // The trainer takes it for the best of those that it has saved: its criterion counts, not the
-  // metric.
+  // The best of the trainer's saves so far, by the trainer's criterion, not by the metric.
   bool best = false;
-  // The trainer's own: configuration, scheduler, scaler, sampler position, callbacks.
+  // State of the trainer: configuration, scheduler, scaler, sampler position, callbacks.
   Json metadata = Json::object();
   std::vector<TensorPiece> pieces = {};
+};
+
+// Host memory for copies of snapshots, reused for the next one. Pinned for tensors of a GPU, so that
+// the copies overlap.
+class HostCopy {
+ public:
+  // The same snapshot with contiguous tensors in the memory of this object. Blocks until they are
+  // copied. Valid until the next call.
+  Snapshot copy(const Snapshot& snapshot);
+
+  int64_t bytes() const;
+
+ private:
+  at::Tensor& buffer_for(size_t index, const at::Tensor& data);
+
+  std::vector<at::Tensor> buffers_;
 };
 
 }  // namespace lockstep::checkpoint

@@ -10,6 +10,7 @@
 #include <functional>
 #include <random>
 
+#include "base/folder.h"
 #include "base/log.h"
 #include "checkpoint/error.h"
 
@@ -18,12 +19,8 @@ namespace {
 
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
 constexpr char kLatestName[] = "latest";
-// Room for the manifest, folders and a file system that rounds up.
+// For the manifest, folders, and a file system that rounds sizes up.
 constexpr int64_t kSpareBytes = 1 << 20;
-
-bool starts_with(std::string_view text, std::string_view prefix) {
-  return text.substr(0, prefix.size()) == prefix;
-}
 
 std::string temporary_name(std::string_view what) {
   std::random_device random;
@@ -55,8 +52,12 @@ StoreOptions checked(StoreOptions options) {
 
 std::vector<std::string> names_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+  std::error_code error;
+  for (const base::FolderEntry& entry : base::list_folder(folder, error)) {
     names.push_back(entry.path().filename().string());
+  }
+  if (error) {
+    throw CheckpointError(fmt::format("cannot read the folder '{}': {}", folder.string(), error.message()));
   }
   return names;
 }
@@ -108,13 +109,13 @@ Draft::~Draft() {
     remove_tree(*files_, folder_);
   } catch (const std::exception& error) {
     base::log_warning("checkpoint", "a temporary folder stays until the next run: {}", error.what());
-  } catch (...) {  // a test's file system that stopped dead
+  } catch (...) {  // the file system of a test that simulates a crash
   }
 }
 
 Store::Store(std::filesystem::path folder, StoreOptions options)
     : folder_(made_folder(std::move(folder))), options_(checked(options)), lock_(folder_) {
-  // Without a lock a temporary folder may be that of a living writer.
+  // Without the lock a temporary folder may belong to a running writer.
   if (lock_.held()) remove_leftovers();
 }
 
@@ -122,12 +123,12 @@ void Store::remove_leftovers() {
   for (const std::string& name : names_in(folder_)) {
     const std::filesystem::path path = folder_ / name;
     const std::string hidden = replaced_name("");
-    if (starts_with(name, kTemporaryPrefix)) {
+    if (name.starts_with(kTemporaryPrefix)) {
       remove_tree(files(), path);
-    } else if (starts_with(name, hidden)) {
+    } else if (name.starts_with(hidden)) {
       const std::filesystem::path place = folder_ / name.substr(hidden.size());
       std::filesystem::exists(place) ? remove_tree(files(), path) : files().rename(path, place);
-    } else if (starts_with(name, std::string(kLatestName) + ".") && path.extension() == ".tmp") {
+    } else if (name.starts_with(std::string(kLatestName) + ".") && path.extension() == ".tmp") {
       files().remove_file(path);
     }
   }
@@ -180,12 +181,12 @@ Entry Store::publish(Draft draft, std::vector<ShardIndex> shards, const Snapshot
 void Store::write_manifest(const std::filesystem::path& folder, Manifest& manifest) {
   const std::filesystem::path path = folder / kManifestName;
   if (manifest.piece_count() > options_.manifest.whole_pieces) {
-    manifest.check_pieces(path);  // ranks that together saved too little or too much
-    const std::vector<std::string> texts = manifest.divide(options_.manifest.index_pieces);
+    manifest.check_pieces(path);  // the ranks may have saved too few or too many elements
+    const std::vector<std::string> texts = manifest.split_off_pieces(options_.manifest.index_pieces);
     for (size_t i = 0; i < texts.size(); ++i) write_text(folder / manifest.indices[i].name, texts[i]);
   }
   const std::string text = manifest.to_text();
-  Manifest::parse(text, path);  // the same where it is not divided, and that it can be read
+  Manifest::parse(text, path);  // checks the pieces if there are no index files, and that it is readable
   write_text(path, text);
   if (options_.sync) files().sync_folder(folder);
 }
@@ -204,7 +205,7 @@ void Store::write_text(const std::filesystem::path& path, const std::string& tex
 void Store::move_into_place(const std::filesystem::path& from, const std::string& name) {
   const std::filesystem::path place = folder_ / name;
   if (!std::filesystem::exists(place)) return files().rename(from, place);
-  // Two renames: list() finds the old one also between them.
+  // Two renames: between them list() finds the old checkpoint.
   const std::filesystem::path old = folder_ / replaced_name(name);
   if (std::filesystem::exists(old)) remove_tree(files(), old);
   files().rename(place, old);
@@ -216,7 +217,7 @@ void Store::move_into_place(const std::filesystem::path& from, const std::string
   }
 }
 
-// The new checkpoint is saved: what fails now is not worth the training.
+// The new checkpoint is saved: an error here is logged and does not end the training.
 void Store::tidy_up(const std::string& name) {
   const auto attempt = [&](const std::function<void()>& work) {
     try {
@@ -232,7 +233,7 @@ void Store::tidy_up(const std::string& name) {
     const std::filesystem::path old = folder_ / replaced_name(name);
     if (std::filesystem::exists(old)) remove_tree(files(), old);
   });
-  // What `latest` still names stays until the next save.
+  // `latest` still names an old checkpoint, which stays until the next save.
   if (!moved) return;
   attempt([&] {
     std::vector<std::filesystem::path> paths;
@@ -258,8 +259,8 @@ void Store::remove(int64_t step) {
   remove_checkpoints({path});
 }
 
-// Renamed first, and that synced: whoever looks, and when the power comes back, sees all of
-// a checkpoint or nothing.
+// Renames and syncs first: a reader, also one after a power loss, sees a complete checkpoint or
+// none.
 void Store::remove_checkpoints(const std::vector<std::filesystem::path>& paths) {
   std::vector<std::filesystem::path> hidden;
   for (const std::filesystem::path& path : paths) {

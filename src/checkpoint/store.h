@@ -8,8 +8,6 @@
 
 #include "checkpoint/catalog.h"
 #include "checkpoint/file_system.h"
-#include "checkpoint/folder_lock.h"
-#include "checkpoint/rotation.h"
 #include "checkpoint/shard.h"
 #include "checkpoint/snapshot.h"
 
@@ -17,13 +15,13 @@ namespace lockstep::checkpoint {
 
 struct StoreOptions {
   RotationRule rotation;
-  bool sync = true;  // fsync before publishing; without it a power loss may take what is new
+  bool sync = true;  // fsync before publishing; without it a power loss may lose the new checkpoint
   ManifestLimits manifest = {};
-  // Must outlive the store. nullptr: the machine's own.
+  // Must outlive the store. nullptr: real_files().
   FileSystem* files = nullptr;
 };
 
-// A save that is not published yet: a temporary folder, removed with it unless it was
+// A save that is not published yet: a temporary folder, which the destructor removes unless it was
 // published. Other ranks write their shards into folder().
 class Draft {
  public:
@@ -39,33 +37,32 @@ class Draft {
  private:
   friend class Store;
   FileSystem* files_;
-  std::filesystem::path folder_;  // empty: published or given away
+  std::filesystem::path folder_;  // empty: published or moved from
   int64_t step_;
 };
 
-// The one writer of a folder of checkpoints, on rank 0 of a job. Not thread-safe: one
-// thread at a time. Reading needs no store: see catalog.h and reader.h.
+// The only writer of a folder of checkpoints, on rank 0 of a job. Not thread-safe: one thread at a
+// time. Reading needs no store: see catalog.h and reader.h.
 //
-// At every moment, also when the process or the machine dies, the folder holds the
-// checkpoints that were published; a save that fails throws CheckpointError, leaves them
-// as they were and removes what it had written.
+// The folder always has all published checkpoints, even after a crash of the process or the machine.
+// A save that fails throws CheckpointError, does not change them and removes its own files.
 class Store {
  public:
-  // Makes the folder, locks it for the life of the store and removes what dead writers
-  // left. ConfigError names the process that holds the lock.
+  // Creates the folder, locks it while the store exists and removes files of writers that died.
+  // ConfigError: another process holds the lock, and the text names it.
   explicit Store(std::filesystem::path folder, StoreOptions options = {});
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
   const std::filesystem::path& folder() const { return folder_; }
 
-  // Everything by one rank: begin, write_shard, publish. Blocks until it is on disk.
-  // Free space is checked first. A step that is there already is replaced.
+  // A save by one rank: begin, write_shard, publish. Blocks until it is on disk. Checks the free space
+  // first. Replaces a checkpoint of the same step.
   Entry save(const Snapshot& snapshot);
 
-  // The same in parts, for several ranks: begin on rank 0, write_shard of each rank into
-  // draft.folder(), publish on rank 0 with the indices of all. `bytes_needed` of all
-  // ranks is compared with the free space. `snapshot.pieces` is not used by publish.
+  // A save by several ranks: rank 0 calls begin, each rank write_shard into draft.folder(), rank 0
+  // publish with the indices of all. `bytes_needed`: of all ranks, compared with the free space.
+  // publish does not use `snapshot.pieces`.
   Draft begin(int64_t step, int64_t bytes_needed);
   Entry publish(Draft draft, std::vector<ShardIndex> shards, const Snapshot& snapshot);
 
@@ -73,7 +70,7 @@ class Store {
   std::optional<Entry> newest_valid(Check check = Check::kChecksums) const {
     return checkpoint::newest_valid(folder_, check);
   }
-  // Refuses, with ConfigError, to remove the only valid one.
+  // ConfigError: no such step, or it is the only valid checkpoint.
   void remove(int64_t step);
 
  private:

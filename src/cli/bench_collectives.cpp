@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <lockstep/launch.h>
-#include <lockstep/world.h>
 #include <torch/torch.h>
 
 #include <lockstep/json.h>
@@ -13,9 +12,9 @@
 #include <optional>
 
 #include "base/environment.h"
+#include "cluster/node_resources.h"
 #include "cluster/placement.h"
-#include "cluster/topology.h"
-#include "comm/call_observer.h"
+#include "comm/communicator_internal.h"
 
 namespace lockstep::cli {
 namespace {

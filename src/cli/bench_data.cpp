@@ -1,10 +1,10 @@
 #include "cli/bench_data.h"
 
 #include <fmt/format.h>
+#include <lockstep/data.h>
 #include <lockstep/error.h>
-#include <lockstep/image_dataset.h>
 #include <lockstep/image_files.h>
-#include <lockstep/loader.h>
+#include <lockstep/images.h>
 
 #include <lockstep/json.h>
 #include <algorithm>
@@ -13,8 +13,8 @@
 #include <optional>
 #include <random>
 
-#include "cluster/topology.h"
-#include "train/allocator.h"
+#include "cluster/node_resources.h"
+#include "train/device.h"
 
 namespace lockstep::cli {
 namespace {

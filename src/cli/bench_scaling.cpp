@@ -3,7 +3,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <lockstep/exit_status.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -11,10 +10,11 @@
 #include <cstdio>
 #include <ctime>
 
-#include "base/atomic_file.h"
+#include "base/file.h"
 #include "base/process.h"
 #include "cli/scaling/study.h"
-#include "cluster/topology.h"
+#include "cluster/node_resources.h"
+#include "config/flag_words.h"
 #include "report/scaling.h"
 #include "report/svg_plot.h"
 
@@ -58,10 +58,8 @@ scaling::Study parse_study(int argc, const char* const* argv) {
   app.add_flag("--oversubscribe", study.oversubscribe, "also runs that want more CPUs than there are");
   std::vector<std::string> words(argv + 1, argv + argc);
   const auto dashes = std::find(words.begin(), words.end(), "--");
-  std::vector<std::string> flags(words.begin(), dashes);
-  std::reverse(flags.begin(), flags.end());  // CLI11 wants the last word first
   try {
-    app.parse(std::move(flags));
+    config::parse_words(app, {words.begin(), dashes});
   } catch (const CLI::CallForHelp&) {
     throw HelpRequested(app.help());
   } catch (const CLI::ParseError& error) {
@@ -83,7 +81,7 @@ scaling::Study parse_study(int argc, const char* const* argv) {
 
 void say(const report::ScalingRow& row) {
   fmt::print("{}: {}\n", row.label(),
-             row.went_well() ? fmt::format("{:.0f} samples/s, {:.1f} s", row.samples_per_s, row.seconds)
+             row.succeeded() ? fmt::format("{:.0f} samples/s, {:.1f} s", row.samples_per_s, row.seconds)
                              : row.failure);
   std::fflush(stdout);
 }
@@ -111,7 +109,7 @@ int run_bench_scaling(int argc, const char* const* argv) {
   fmt::print("Report: {}\n", (study.output / "report.html").string());
   if (stopped_by) return kShellSignalStatus + *stopped_by;
   const bool failed = std::any_of(result.rows.begin(), result.rows.end(), [](const report::ScalingRow& row) {
-    return row.was_run && !row.went_well();
+    return row.was_run && !row.succeeded();
   });
   return failed ? kExitFailure : kExitSuccess;
 }

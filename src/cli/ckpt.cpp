@@ -1,6 +1,6 @@
 #include "cli/ckpt.h"
 
-#include <lockstep/exit_status.h>
+#include <lockstep/error.h>
 
 #include <memory>
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <lockstep/launch.h>
-#include <lockstep/world.h>
 #include <torch/torch.h>
 
 #include <lockstep/json.h>
@@ -12,8 +11,8 @@
 #include "cli/machine_facts.h"
 #include "cluster/allocation_check.h"
 #include "cluster/devices.h"
+#include "cluster/node_resources.h"
 #include "cluster/placement.h"
-#include "cluster/topology.h"
 
 namespace lockstep::cli {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <lockstep/exit_status.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -10,9 +9,11 @@
 #include <filesystem>
 #include <string>
 
-#include "base/atomic_file.h"
+#include "base/file.h"
+#include "base/folder.h"
 #include "base/process.h"
 #include "cli/init/project_files.h"
+#include "config/flag_words.h"
 
 namespace lockstep::cli {
 namespace {
@@ -30,7 +31,7 @@ InitOptions parse_init(int argc, const char* const* argv) {
   app.add_option("folder", options.folder, "a folder that is new or empty")->required();
   app.add_option("--name", options.name, "of project and program; left out: the folder's name");
   try {
-    app.parse(argc, argv);
+    config::parse_words(app, {argv + 1, argv + argc});
   } catch (const CLI::CallForHelp&) {
     throw HelpRequested(app.help());
   } catch (const CLI::ParseError& error) {
@@ -70,10 +71,15 @@ void check_folder(const fs::path& folder) {
   if (!fs::is_directory(folder)) {
     throw ConfigError("init", fmt::format("this is a file, not a folder: '{}'", folder.string()));
   }
-  const fs::directory_iterator first(folder);
-  if (first == fs::directory_iterator()) return;
+  std::error_code error;
+  const std::vector<base::FolderEntry> entries = base::list_folder(folder, error);
+  if (error) {
+    throw ConfigError("init",
+                      fmt::format("cannot read the folder '{}': {}", folder.string(), error.message()));
+  }
+  if (entries.empty()) return;
   throw ConfigError("init", fmt::format("the folder is not empty, it holds '{}'; name a new one: '{}'",
-                                        first->path().filename().string(), folder.string()));
+                                        entries[0].path().filename().string(), folder.string()));
 }
 
 // Where this program is installed, for the project's README.

@@ -11,7 +11,7 @@
 #include <exception>
 #include <thread>
 
-#include "cluster/topology.h"
+#include "cluster/node_resources.h"
 #include "comm/plugin.h"
 
 namespace lockstep::cli {

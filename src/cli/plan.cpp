@@ -1,10 +1,8 @@
 #include "cli/plan.h"
 
 #include <fmt/format.h>
-#include <lockstep/activation_checkpoint.h>
 #include <lockstep/error.h>
-#include <lockstep/exit_status.h>
-#include <lockstep/zero_plan.h>
+#include <lockstep/sharded.h>
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
@@ -13,7 +11,7 @@
 
 #include "cli/plan/planned_model.h"
 #include "cli/plan/text.h"
-#include "train/activation_memory.h"
+#include "train/measured_memory.h"
 
 namespace lockstep::cli {
 namespace {
@@ -23,8 +21,8 @@ struct PlanOptions {
   std::vector<int> stages = {0, 1, 2, 3};
   std::string memory;
   std::string autocast;
-  int64_t persistence_threshold = ShardedOptions().persistence_threshold;
-  int64_t bucket_bytes = ShardedOptions().bucket_cap_bytes;
+  int64_t persistence_threshold = ShardedOptions().zero.persistence_threshold;
+  int64_t bucket_bytes = ShardedOptions().zero.bucket_cap_bytes;
   bool activations = true;
   bool activation_checkpointing = false;
   bool json = false;
@@ -60,9 +58,9 @@ int print_plan(const PlanOptions& options) {
   answer.activation_checkpointing = options.activation_checkpointing;
   for (const int stage : options.stages) {
     ShardedOptions sharded;
-    sharded.stage = stage;
-    sharded.persistence_threshold = options.persistence_threshold;
-    sharded.bucket_cap_bytes = options.bucket_bytes;
+    sharded.zero.stage = stage;
+    sharded.zero.persistence_threshold = options.persistence_threshold;
+    sharded.zero.bucket_cap_bytes = options.bucket_bytes;
     if (!options.autocast.empty()) {
       sharded.autocast_dtype = options.autocast == "bf16" ? at::kBFloat16 : at::kHalf;
     }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <lockstep/exit_status.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "config/flag_words.h"
 #include "report/report.h"
 
 namespace lockstep::cli {
@@ -30,7 +30,7 @@ ReportOptions parse_report(int argc, const char* const* argv) {
                  "the page; left out: report.html in the folder of a single run, else here");
   app.add_option("--svg", options.svg, "also write each chart as NAME.svg into this folder");
   try {
-    app.parse(argc, argv);
+    config::parse_words(app, {argv + 1, argv + argc});
   } catch (const CLI::CallForHelp&) {
     throw HelpRequested(app.help());
   } catch (const CLI::ParseError& error) {

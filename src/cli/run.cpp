@@ -6,10 +6,10 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "cluster/devices.h"
-#include "cluster/topology.h"
-#include "launch/agent/run_job.h"
-#include "launch/agent/run_options.h"
-#include "launch/agent/slurm_step.h"
+#include "cluster/node_resources.h"
+#include "launcher/agent/run_job.h"
+#include "launcher/agent/run_options.h"
+#include "launcher/agent/slurm_step.h"
 
 namespace lockstep::cli {
 
@@ -25,7 +25,7 @@ int run_run(int argc, const char* const* argv) {
   if (!options.quiet) {
     for (const std::string& hint : options.hints) base::log_warning("run", "{}", hint);
   }
-  if (!options.quiet && options.meeting.node_rank.value_or(0) == 0) {
+  if (!options.quiet && options.join.node_rank.value_or(0) == 0) {
     for (const std::string& problem : launcher::check_slurm_share(environment, options.local_world_size)) {
       base::log_warning("run", "{}", problem);
     }

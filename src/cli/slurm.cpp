@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <lockstep/exit_status.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -13,9 +12,9 @@
 
 #include "base/environment.h"
 #include "base/process.h"
-#include "launch/slurm/sbatch_script.h"
-#include "launch/slurm/sbatch_values.h"
-#include "launch/slurm/submission.h"
+#include "config/flag_words.h"
+#include "launcher/slurm/sbatch_script.h"
+#include "launcher/slurm/submission.h"
 
 namespace lockstep::cli {
 namespace {
@@ -112,11 +111,10 @@ void choose_version(SlurmOptions& options, const base::Environment& environment)
 }
 
 // Reads the flags and returns what follows them.
-std::vector<std::string> parse_flags(CLI::App& app, std::vector<std::string> words) {
+std::vector<std::string> parse_flags(CLI::App& app, const std::vector<std::string>& words) {
   app.prefix_command();
-  std::reverse(words.begin(), words.end());  // CLI11 wants the last word first
   try {
-    app.parse(std::move(words));
+    config::parse_words(app, words);
   } catch (const CLI::CallForHelp&) {
     throw HelpRequested(app.help());
   } catch (const CLI::ParseError& error) {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "cluster/topology.h"
+#include "cluster/node_resources.h"
 #include "cluster/variables.h"
 
 namespace lockstep::cluster {
@@ -60,7 +60,7 @@ void check_gpus(Check& check) {
   }
 }
 
-// CPUs that a rank can count on.
+// CPUs that a rank is certain to have.
 int cpus_per_rank(const Check& check) {
   return check.facts.own_cpus ? check.facts.affinity_cpus : check.facts.affinity_cpus / check.ranks();
 }
@@ -72,7 +72,7 @@ constexpr char kInheritance[] =
 void check_cpus(Check& check) {
   const int cpus = cpus_per_rank(check);
   const std::optional<int> asked = check.variables.count("SLURM_CPUS_PER_TASK");
-  // One launcher a node holds the CPUs of all its ranks in one task.
+  // With one launcher per node, its task has the CPUs of all its ranks.
   const bool task_is_rank = check.map.launcher == Launcher::kSlurm;
   const int wanted = asked && !task_is_rank ? *asked / check.ranks() : asked.value_or(1);
   if (asked && cpus < wanted) {
@@ -95,7 +95,7 @@ void check_cpus(Check& check) {
   }
 }
 
-// Bytes that Slurm gives all ranks of this node; nullopt: as much as there is.
+// Bytes that Slurm gives all ranks of this node; nullopt: all memory of the node.
 std::optional<int64_t> slurm_memory(const Check& check) {
   constexpr int kMax = 1 << 30;
   // 0: the whole node.

@@ -4,12 +4,11 @@
 #include <lockstep/error.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <iterator>
 #include <map>
 #include <string_view>
 #include <utility>
 
+#include "base/folder.h"
 #include "base/number.h"
 #include "cluster/variables.h"
 
@@ -57,8 +56,7 @@ VisibleDevices parse_visible_devices(const std::optional<std::string>& value) {
 int count_visible_gpus(const base::Environment& environment, const std::string& driver_folder) {
   const VisibleDevices visible = parse_visible_devices(environment.get("CUDA_VISIBLE_DEVICES"));
   std::error_code error;
-  const auto entries = std::filesystem::directory_iterator(driver_folder, error);
-  const auto present = static_cast<size_t>(error ? 0 : std::distance(begin(entries), end(entries)));
+  const size_t present = base::list_folder(driver_folder, error).size();
   return static_cast<int>(visible.restricted ? std::min(present, visible.devices.size()) : present);
 }
 

@@ -19,20 +19,20 @@ struct VisibleDevices {
   std::vector<std::string> devices;
 };
 
-// Reads the variable as CUDA does: empty, "-1" and Slurm's "NoDevFiles" hide every
-// GPU, and a negative index ends the list. ConfigError, where CUDA silently sees
-// none: an entry that is neither index nor UUID, or one named twice.
+// Reads the variable as CUDA does: empty, "-1" and Slurm's "NoDevFiles" hide every GPU, and
+// a negative index ends the list. ConfigError: an entry that is neither index nor UUID, or
+// one named twice; CUDA silently shows no GPU then.
 VisibleDevices parse_visible_devices(const std::optional<std::string>& value);
 
-// How many GPUs CUDA would show this process, without asking CUDA: those that
-// NVIDIA's driver has in `driver_folder` and CUDA_VISIBLE_DEVICES does not hide.
+// How many GPUs CUDA would show this process, without calling CUDA: those that NVIDIA's
+// driver lists in `driver_folder` and CUDA_VISIBLE_DEVICES does not hide.
 int count_visible_gpus(const base::Environment& environment,
                        const std::string& driver_folder = "/proc/driver/nvidia/gpus");
 
-// The CUDA index of this rank among `visible_count` GPUs. The local rank; or 0
-// where one GPU is visible, because then the launcher gave each task its own, which
-// check_distinct_devices proves. ConfigError: no GPU, or fewer GPUs than local
-// ranks; it shows CUDA_VISIBLE_DEVICES.
+// The CUDA index of this rank among `visible_count` GPUs: the local rank; or 0 if one GPU is
+// visible, because then the launcher gave each task its own, which check_distinct_devices
+// verifies. ConfigError, which shows CUDA_VISIBLE_DEVICES: no GPU, or fewer GPUs than local
+// ranks.
 int choose_device(const RankMap& map, int visible_count, const base::Environment& environment);
 
 struct DeviceOfRank {
@@ -41,8 +41,8 @@ struct DeviceOfRank {
   std::string device_uuid;  // "" on the CPU
 };
 
-// `table` holds every rank of the job, gathered. ConfigError names the first two
-// ranks that share a device of a host.
+// `table` holds every rank of the job. ConfigError names the first two ranks that share a
+// device of a host.
 void check_distinct_devices(const std::vector<DeviceOfRank>& table);
 
 }  // namespace lockstep::cluster

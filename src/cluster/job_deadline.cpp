@@ -4,7 +4,7 @@
 #include <lockstep/error.h>
 
 #include "base/number.h"
-#include "base/program.h"
+#include "base/process.h"
 
 namespace lockstep::cluster {
 namespace {
@@ -13,7 +13,7 @@ constexpr char kEndTime[] = "SLURM_JOB_END_TIME";
 
 WallTime since_epoch(int64_t seconds) { return WallTime(std::chrono::seconds(seconds)); }
 
-// Year 2000 to 2200: a number outside is no time of a job, and 0 is Slurm's "not set".
+// Year 2000 to 2200: a number outside is not the time of a job, and 0 means "not set".
 bool is_plausible(int64_t seconds) { return seconds >= 946684800 && seconds <= 7258118400; }
 
 std::string_view trimmed(std::string_view text) {
@@ -42,7 +42,7 @@ std::optional<WallTime> parse_end_time(std::string_view text) {
 std::optional<JobDeadline> job_deadline(const base::Environment& environment,
                                         std::optional<std::chrono::seconds> given, WallTime started,
                                         const std::function<std::optional<std::string>()>& ask) {
-  // A job without limit has a variable that says nothing.
+  // Slurm sets the variable to 0 for a job without limit.
   if (const auto text = environment.get(kEndTime); text && *text != "0") {
     return JobDeadline{read_variable(*text), kEndTime};
   }
@@ -63,7 +63,7 @@ std::optional<std::string> ask_squeue_for_end(const base::Environment& environme
   options.program = *squeue;
   options.arguments = {"squeue", "--noheader", "--jobs=" + *job, "--format=%e"};
   options.environment = environment;
-  // Else the answer is local time, in a format that the user may have chosen.
+  // By default the answer is local time, in a format that the user may have changed.
   options.environment.set("SLURM_TIME_FORMAT", "%s");
   const auto result = base::run_program(options, std::chrono::seconds(10));
   if (!result || !result->state.success()) return std::nullopt;

@@ -2,15 +2,125 @@
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
+#include <lockstep/rank_map.h>
 
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
-#include "cluster/evidence.h"
-#include "cluster/init_method.h"
-#include "cluster/meeting.h"
+#include "base/number.h"
+#include "cluster/placement_rules.h"
+#include "cluster/variables.h"
 
 namespace lockstep::cluster {
 namespace {
+
+// --- torch's init_method URL ---
+
+struct InitMethod {
+  // Empty for env://: the rendezvous is found as if no URL had been given.
+  std::optional<Rendezvous> rendezvous;
+  // From "?rank=R&world_size=W".
+  std::optional<int> rank;
+  std::optional<int> world_size;
+};
+
+class Url {
+ public:
+  explicit Url(const std::string& text) : text_(text) {
+    const size_t colon = text.find("://");
+    if (colon == std::string::npos) fail("it must be env://, tcp://host:port or file:///path");
+    scheme = text.substr(0, colon);
+    const size_t begin = colon + 3;
+    const size_t mark = text.find('?', begin);
+    location = text.substr(begin, mark == std::string::npos ? mark : mark - begin);
+    if (mark != std::string::npos) query = text.substr(mark + 1);
+  }
+
+  [[noreturn]] void fail(std::string_view why) const {
+    throw ConfigError("cluster", fmt::format("init_method cannot be used, {}: init_method='{}'", why, text_));
+  }
+
+  std::string scheme;
+  std::string location;  // between "://" and "?"
+  std::string query;
+
+ private:
+  const std::string& text_;
+};
+
+Rendezvous tcp_rendezvous(const Url& url) {
+  Rendezvous result;
+  result.kind = Rendezvous::Kind::kTcp;
+  std::string_view rest = url.location;
+  size_t colon = rest.rfind(':');
+  if (!rest.empty() && rest.front() == '[') {
+    const size_t close = rest.find(']');
+    if (close == std::string_view::npos) url.fail("the '[' of its address is not closed");
+    result.address = rest.substr(1, close - 1);
+    colon = close + 1;
+    if (colon < rest.size() && rest[colon] != ':') url.fail("only a port may follow ']'");
+  } else {
+    result.address = rest.substr(0, colon);
+    if (result.address.find(':') != std::string::npos) url.fail("an IPv6 address must stand in brackets");
+  }
+  if (result.address.empty()) url.fail("its host is missing");
+  if (colon >= rest.size()) url.fail("its port is missing");
+  const std::optional<int64_t> port = base::parse_integer(rest.substr(colon + 1));
+  if (!port || *port < 1 || *port > 65535) url.fail("its port must be a whole number from 1 to 65535");
+  result.port = static_cast<uint16_t>(*port);
+  return result;
+}
+
+Rendezvous file_rendezvous(const Url& url) {
+  // torch takes "file://a/b" for the file /b of a host a and drops the host.
+  if (url.location.empty() || url.location.front() != '/')
+    url.fail("its path must be absolute, as in file:///path");
+  Rendezvous result;
+  result.kind = Rendezvous::Kind::kFile;
+  result.path = url.location;
+  return result;
+}
+
+void read_query(const Url& url, InitMethod& method) {
+  std::string_view rest = url.query;
+  while (!rest.empty()) {
+    const std::string_view pair = rest.substr(0, rest.find('&'));
+    rest.remove_prefix(std::min(rest.size(), pair.size() + 1));
+    const size_t equals = pair.find('=');
+    const std::string_view key = pair.substr(0, equals);
+    if (key != "rank" && key != "world_size") url.fail("its query may hold only rank and world_size");
+    const int lowest = key == "rank" ? 0 : 1;
+    const int highest = key == "rank" ? kMaxRanks - 1 : kMaxRanks;
+    const std::string_view text = equals == std::string_view::npos ? "" : pair.substr(equals + 1);
+    const std::optional<int64_t> number = base::parse_integer(text);
+    if (!number || *number < lowest || *number > highest) {
+      url.fail(fmt::format("its {} must be a whole number from {} to {}", key, lowest, highest));
+    }
+    (key == "rank" ? method.rank : method.world_size) = static_cast<int>(*number);
+  }
+}
+
+// Reads env://, tcp://host:port, tcp://[ipv6]:port and file:///path, each with an
+// optional query. ConfigError shows the URL and the mistake in it.
+InitMethod parse_init_method(const std::string& text) {
+  const Url url(text);
+  InitMethod method;
+  if (url.scheme == "tcp") {
+    method.rendezvous = tcp_rendezvous(url);
+  } else if (url.scheme == "file") {
+    method.rendezvous = file_rendezvous(url);
+  } else if (url.scheme != "env") {
+    url.fail("it must be env://, tcp://host:port or file:///path");
+  } else if (!url.location.empty()) {
+    url.fail("nothing but a query may follow env://");
+  }
+  read_query(url, method);
+  return method;
+}
+
+// --- the decision ---
 
 std::string shown(const std::optional<int>& value) { return value ? std::to_string(*value) : "unset"; }
 
@@ -39,8 +149,8 @@ void set_arguments(const PlacementRequest& request, const InitMethod& method, Ev
   }
 }
 
-Evidence gather(const PlacementRequest& request, const base::Environment& environment,
-                const std::string& host) {
+Evidence gather_evidence(const PlacementRequest& request, const base::Environment& environment,
+                         const std::string& host) {
   if (request.nprocs && (*request.nprocs < 1 || *request.nprocs > kMaxRanks)) {
     throw ConfigError("cluster",
                       fmt::format("nprocs must be from 1 to {}: nprocs={}", kMaxRanks, *request.nprocs));
@@ -78,17 +188,16 @@ Placement place_single(const Evidence& evidence) {
     variables.fail("RANK is missing beside other variables of a launcher, set it or unset them", broken);
   }
   if (evidence.init_method && !evidence.nprocs) {
-    throw ConfigError("cluster",
-                      fmt::format("init_method names a place to meet but nothing tells this process's rank, "
-                                  "give rank and world_size: init_method='{}'",
-                                  evidence.init_method->to_string()));
+    throw ConfigError("cluster", fmt::format("init_method names a rendezvous but this process has no rank, "
+                                             "give rank and world_size: init_method='{}'",
+                                             evidence.init_method->to_string()));
   }
   Placement placement;
   if (evidence.nprocs.value_or(1) > 1) {
     placement.spawn = spawn_here(evidence);
     placement.map.host = evidence.host;
   } else {
-    complete(placement.map, evidence.host);
+    fill_derived_fields(placement.map, evidence.host);
   }
   std::string warning = slurm_warning(evidence);
   if (!warning.empty()) placement.warnings.push_back(std::move(warning));
@@ -99,12 +208,12 @@ Placement place_single(const Evidence& evidence) {
 
 Placement decide_placement(const PlacementRequest& request, const base::Environment& environment,
                            const std::string& host) {
-  const Evidence evidence = gather(request, environment, host);
+  const Evidence evidence = gather_evidence(request, environment, host);
   const Variables& variables = evidence.variables;
   const bool has_rank = variables.has("RANK");
-  // Complete rank variables come from the innermost launcher. Without
-  // LOCAL_WORLD_SIZE a script may only have repeated what srun or mpirun said, as in
-  // RANK=$SLURM_PROCID, and those know more.
+  // Complete rank variables come from the innermost launcher. Without LOCAL_WORLD_SIZE a
+  // script may only have copied srun's or mpirun's values, as in RANK=$SLURM_PROCID; then
+  // their own variables are the better source.
   if (has_rank && variables.has("LOCAL_WORLD_SIZE")) return place_by_rank_variables(evidence);
   if (!started_by_mpirun(variables)) {
     std::optional<RankMap> step = read_slurm_step(variables);

@@ -10,8 +10,8 @@
 
 namespace lockstep::cluster {
 
-// What the user asked for, by flags or in code. Each field left out is found in
-// the environment.
+// What the user asked for, by flags or in code. The environment provides each field that is
+// left out.
 struct PlacementRequest {
   std::optional<int> nprocs;  // ranks over all nodes
   std::optional<int> rank;    // needs world_size too, and the reverse
@@ -21,11 +21,11 @@ struct PlacementRequest {
   std::optional<std::string> init_method;  // env://, tcp://host:port, file:///path
 };
 
-// The ranks that this process has to start, because the launcher started one
-// process a node (or none at all) and more ranks are wanted.
+// The ranks that this process has to start, because the launcher started one process per
+// node (or none) and the user wants more ranks.
 struct SpawnPlan {
   int world_size = 1;
-  int first_rank = 0;  // ranks first_rank .. first_rank + local_world_size - 1 are ours
+  int first_rank = 0;  // this process starts ranks first_rank .. first_rank + local_world_size - 1
   int local_world_size = 1;
   int node_rank = 0;
   int num_nodes = 1;
@@ -36,20 +36,19 @@ struct SpawnPlan {
   Rendezvous rendezvous;
 };
 
-// Exactly one of: this process is a rank (spawn is empty), or starts ranks. In the
-// second case the map holds only the launcher, the host and the job's identity.
+// Either this process is a rank (spawn is empty), or it starts ranks (spawn is set). In the
+// second case the map holds only the launcher, the host and the job id.
 struct Placement {
   RankMap map;
   std::optional<SpawnPlan> spawn;
-  // Sentences for the log: what had to be assumed, what the user may have forgotten.
+  // Sentences for the log: what was assumed, what the user may have forgotten.
   std::vector<std::string> warnings;
 };
 
-// Decides by, in this order: explicit arguments, torchrun-style variables, a Slurm
-// step, MPI (OpenMPI, PMIx, PMI), else a single process; docs/cluster.md has the
-// rules. Pure: reads nothing but its arguments. ConfigError names the variables and
-// their values whenever they are broken or contradict each other; there is no
-// fallback to a world of one.
+// Decides by the first of these that applies: explicit arguments, torchrun's variables, a
+// Slurm step, MPI (OpenMPI, PMIx, PMI), a single process; docs/cluster.md has the rules.
+// Pure: reads nothing but its arguments. ConfigError names the variables and their values
+// if they are broken or contradict each other; there is no fallback to a world of one.
 Placement decide_placement(const PlacementRequest& request, const base::Environment& environment,
                            const std::string& host);
 

@@ -38,7 +38,7 @@ std::string Rendezvous::to_string() const {
   switch (kind) {
     case Kind::kNone: return "none";
     case Kind::kTcp:
-      // An IPv6 address stands in brackets.
+      // An IPv6 address needs brackets.
       return address.find(':') == std::string::npos ? fmt::format("tcp://{}:{}", address, port)
                                                     : fmt::format("tcp://[{}]:{}", address, port);
     case Kind::kFile: return "file://" + path;
@@ -53,7 +53,7 @@ std::string RankMap::to_string() const {
   result += fmt::format("\nrank        {} of {} on {}", rank, world_size, host);
   result += fmt::format("\nlocal rank  {} of {}", local_rank, local_world_size);
   result +=
-      num_nodes > 0 ? fmt::format("\nnode        {} of {}", node_rank, num_nodes) : "\nnode        not told";
+      num_nodes > 0 ? fmt::format("\nnode        {} of {}", node_rank, num_nodes) : "\nnode        unknown";
   if (!nodes.empty()) result += fmt::format("\nnodes       {}", nodes_text(*this));
   result += fmt::format("\nrendezvous  {}{}\n", rendezvous.to_string(),
                         rendezvous.agent_hosts_store ? ", hosted by the launcher" : "");

@@ -71,8 +71,8 @@ void check_ranks(const RankMap& map, const Variables& variables, const Names& na
   check_rank_in_world(map, variables, names);
   require(map.local_rank < map.local_world_size, "the local rank must be below the local world size");
   require(map.local_world_size <= map.world_size, "the local world size must not exceed the world size");
-  // Local ranks follow the order of ranks, so below and above this rank there
-  // must be room for the others of the node.
+  // Local ranks follow the order of ranks, so there must be enough ranks below and above
+  // this one for the node's other ranks.
   require(map.local_rank <= map.rank && map.local_world_size - map.local_rank <= map.world_size - map.rank,
           "the rank and the local rank contradict each other");
   if (map.num_nodes == 0) return;

@@ -17,14 +17,14 @@ inline constexpr int kMaxRanks = 1 << 20;
 
 using Names = std::vector<std::string_view>;
 
-// The variables of a launcher, read with their types. A variable that is set but
-// empty or out of range is a ConfigError that shows NAME='value': nothing that is
-// present is passed over as if it were absent.
+// The variables of a launcher, read with their types. A variable that is set but empty or
+// out of range is a ConfigError that shows NAME='value': a broken variable is never treated
+// as unset.
 class Variables {
  public:
   explicit Variables(const base::Environment& environment) : environment_(environment) {}
 
-  // An argument of the user stands above the variable and is shown as `label`.
+  // An argument of the user overrides the variable; errors show it as `label`.
   void set_argument(const std::string& name, const std::string& label, int value);
 
   bool has(std::string_view name) const { return environment_.has(name); }
@@ -36,7 +36,7 @@ class Variables {
   std::optional<int> count(std::string_view name) const { return number(name, 1, kMaxRanks); }
   std::optional<uint16_t> port(std::string_view name) const;
 
-  // The name that the user knows it by.
+  // The name to show to the user: the variable's, or the label of the argument.
   std::string label(std::string_view name) const;
   // "RANK='0', WORLD_SIZE unset"
   std::string show(const Names& names) const;
@@ -54,7 +54,7 @@ class Variables {
   std::map<std::string, std::string, std::less<>> labels_;
 };
 
-// The checks that hold in every job; ConfigError shows `names`.
+// Checks for every job; ConfigError shows `names`.
 
 // The rank is below the world size.
 void check_rank_in_world(const RankMap& map, const Variables& variables, const Names& names);
@@ -63,8 +63,8 @@ void check_rank_in_world(const RankMap& map, const Variables& variables, const N
 // the world.
 void check_ranks(const RankMap& map, const Variables& variables, const Names& names);
 
-// The torchrun-style variables that a script may have set beside another launcher
-// say what the map says.
+// torchrun's variables, which a script may set beside another launcher, must agree with the
+// map.
 void check_repeated_variables(const RankMap& map, const Variables& variables, const Names& names);
 
 }  // namespace lockstep::cluster

@@ -8,7 +8,7 @@
 namespace lockstep::comm {
 namespace {
 
-// The dtypes that Gloo knows; all other backends know them too.
+// The dtypes that Gloo supports; all other backends support them too.
 bool is_native(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat:
@@ -23,7 +23,7 @@ bool is_native(at::ScalarType dtype) {
   }
 }
 
-bool serves(Transport::Devices devices, const at::Device& device) {
+bool supports(Transport::Devices devices, const at::Device& device) {
   switch (devices) {
     case Transport::Devices::kCpu: return device.is_cpu();
     case Transport::Devices::kCuda: return device.is_cuda();
@@ -53,7 +53,7 @@ void ArgumentCheck::tensor(std::string_view name, const at::Tensor& tensor) cons
     fail(fmt::format("{} is not contiguous, pass {}.contiguous(): sizes [{}], strides [{}]", name, name,
                      fmt::join(tensor.sizes(), ", "), fmt::join(tensor.strides(), ", ")));
   }
-  if (!serves(transport_.devices, tensor.device())) {
+  if (!supports(transport_.devices, tensor.device())) {
     fail(fmt::format("backend {} needs tensors on {}: {} is on {}", transport_.name,
                      device_name(transport_.devices), name, tensor.device().str()));
   }
@@ -61,8 +61,8 @@ void ArgumentCheck::tensor(std::string_view name, const at::Tensor& tensor) cons
 
 void ArgumentCheck::message(std::string_view name, const at::Tensor& tensor) const {
   this->tensor(name, tensor);
-  // It copies collectives of a GPU to the host, but gives the address of a message to the
-  // network as it is.
+  // Gloo copies the tensors of collectives from a GPU to the host, but passes the address of a
+  // message to the network unchanged.
   if (transport_.name == "gloo" && !tensor.is_cpu()) {
     fail(fmt::format("backend gloo passes messages on the CPU only, pass {}.cpu(): {} is on {}", name, name,
                      tensor.device().str()));

@@ -9,16 +9,16 @@
 
 namespace lockstep::comm {
 
-// Checks the arguments of one operation on one rank; each failure is a ConfigError
-// that names the operation, the rank, the argument and its values.
+// Checks the arguments of one operation on one rank. Each failure is a ConfigError that names the
+// operation, the rank, the argument and its values.
 class ArgumentCheck {
  public:
   ArgumentCheck(std::string_view operation, int rank, int size, const Transport& transport)
       : operation_(operation), rank_(rank), size_(size), transport_(transport) {}
 
-  // Defined, strided, contiguous, on a device that the backend serves.
+  // Defined, strided, contiguous, on a device that the backend supports.
   void tensor(std::string_view name, const at::Tensor& tensor) const;
-  // The same, of a message: Gloo passes these from the CPU only.
+  // tensor(), for send and recv: Gloo sends from the CPU only.
   void message(std::string_view name, const at::Tensor& tensor) const;
   // Of a dtype that can be reduced with this operation.
   void reducible(std::string_view name, const at::Tensor& tensor, ReduceOp op) const;
@@ -43,8 +43,8 @@ class ArgumentCheck {
   const Transport& transport_;
 };
 
-// A flat view of a contiguous tensor in a dtype that every backend moves: the
-// tensor's own, or bytes where c10d's backends do not know it (bool, int16, complex).
+// A flat view of a contiguous tensor in a dtype that every backend can move: the tensor's own
+// dtype, or bytes if c10d's backends do not support it (bool, int16, complex).
 at::Tensor wire_view(const at::Tensor& tensor);
 
 }  // namespace lockstep::comm

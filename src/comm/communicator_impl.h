@@ -12,35 +12,20 @@
 
 #include "base/progress.h"
 #include "comm/argument_check.h"
-#include "comm/call_observer.h"
+#include "comm/communicator_internal.h"
 #include "comm/failure.h"
 #include "comm/lifeline.h"
 #include "comm/transport.h"
 
+// The inside of Communicator and Work, for the sources of comm and its tests. Other layers use
+// communicator_internal.h.
 namespace lockstep {
 
 namespace comm {
 
-// Makes a group; the entry of make_communicator, connect and subgroup. Collective.
-// `lifeline` is null where the group is not a whole job's: others may be no ranks of
-// Lockstep.
+// Makes a group; make_communicator, connect and subgroup end here. Collective. `lifeline` is null
+// for a group that is not a whole job's: its other ranks may not be Lockstep's.
 Communicator make_group(TransportRequest request, std::shared_ptr<Lifeline> lifeline);
-
-// A new group of the same ranks that exchanges what is in host memory, whatever this one's
-// backend is: for threads beside the training, whose exchange must not stand in line with
-// the GPU's work. Collective.
-Communicator make_host_group(const Communicator& group);
-
-// CommError where a collective of the group has failed on its device although its wait()
-// returned: call it after reading a result on the host. Costs nothing on the CPU.
-void throw_if_failed(const Communicator& group, std::string_view operation);
-// A graph that holds collectives of the group was started on this thread's stream: they have the
-// group's timeout from now on. Every rank calls it. `operation` is a literal.
-void watch_graph(const Communicator& group, const char* operation);
-
-// all_gather_bytes for the root alone: what all ranks have is in the memory of one. Empty
-// elsewhere. Collective.
-std::vector<std::string> gather_bytes(const Communicator& group, const std::string& bytes, int root);
 
 // Communicator::connect, with TransportRequest's host_identity.
 Communicator connect_job(const RankMap& map, const CommunicatorOptions& options,
@@ -54,45 +39,40 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   using Milliseconds = std::chrono::milliseconds;
 
   Impl(comm::TransportRequest request, comm::Transport transport, std::shared_ptr<comm::Lifeline> lifeline);
+  // Closes the group; logs what fails.
   ~Impl();
 
   int rank() const { return request_.rank; }
   int size() const { return request_.size; }
   const comm::Transport& transport() const { return transport_; }
   const CommunicatorOptions& options() const { return request_.options; }
-  // Where tensors that carry bytes and sizes have to be.
+  // comm::device_of()
   at::Device device() const;
 
   comm::ArgumentCheck check(std::string_view operation) const {
     return comm::ArgumentCheck(operation, rank(), size(), transport_);
   }
-  // What went wrong, with the name of the rank that caused it where that is known.
+  // The Lockstep error for a failure, with the rank that caused it if that is known.
   std::exception_ptr explain(std::exception_ptr failure, std::string_view operation, Timeout timeout) const;
-  comm::OperationContext context(std::string_view operation, Timeout timeout) const {
-    return {operation, transport_.name, rank(), size(), timeout.value_or(request_.options.timeout)};
-  }
 
-  // Throws what explain() makes of a failure that the device has reported, if there is one.
+  // Throws what explain() makes of a failure that the device has reported, if any.
   void throw_if_failed(std::string_view operation, Timeout timeout) const {
     if (device_group_) device_group_->throw_if_failed(operation, timeout);
     if (transport_.failure && has_failed()) throw_failure(operation, timeout);
   }
-  // A host group fails with the device group whose data it describes: a checkpoint of weights
-  // that a broken collective left behind must not be agreed on.
+  // Makes a host group fail with the device group whose data it describes: ranks must not agree
+  // on a checkpoint of weights that a broken collective left behind.
   void follow(std::shared_ptr<const Impl> device_group) { device_group_ = std::move(device_group); }
 
-  // Starts `body(backend, timeout)`, which returns a c10d::Work. `operation` must
-  // outlive the Work: a literal. `bytes` as in comm::Call.
+  // Starts `body(backend, timeout)`, which returns a c10d::Work. `operation` is a literal: the
+  // Work refers to it. `bytes` as in comm::Call.
   template <typename Body>
   Work start(std::string_view operation, int64_t bytes, Timeout timeout, Body&& body);
   // The same for `body(backend)` of send and recv, whose c10d calls take no timeout.
   template <typename Body>
-  Work start_with_peer(std::string_view operation, Timeout timeout, Body&& body);
+  Work start_message(std::string_view operation, Timeout timeout, Body&& body);
 
-  // While there is an observer every collective is waited for, on its device too, before it
-  // returns: one that goes on beside others has no time of its own. Send and recv are not
-  // observed: two ranks that first send would wait for each other. There is one observer: the
-  // last.
+  // comm::observe(), comm::stop_observing()
   void observe(std::shared_ptr<comm::CallObserver> observer) { observer_ = std::move(observer); }
   void stop_observing(const comm::CallObserver& observer) {
     if (observer_.get() == &observer) observer_ = nullptr;
@@ -109,7 +89,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
   void abort_for(int dead_rank) const;
   bool has_failed() const;
   [[noreturn]] void throw_failure(std::string_view operation, Timeout timeout) const;
-  std::exception_ptr name_the_departed(const CommError& error, std::string_view operation) const;
+  std::exception_ptr name_departed_rank(const CommError& error, std::string_view operation) const;
   void wait_for_all(const std::string& purpose, const std::string& meeting, Milliseconds patience) const;
   std::shared_ptr<Work::Impl> new_work(std::string_view operation, Timeout timeout);
   void finish_observed(Work& work, comm::Call call, std::chrono::steady_clock::time_point began) const;
@@ -126,14 +106,14 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
 
 namespace comm {
 
-// Tells the launcher of this process that it is inside a collective, from start to
-// success, or to the moment nobody can wait for it any more.
-class ToldCollective {
+// Reports to the launcher of this process that the process is inside a collective: from start()
+// until the collective has succeeded, or until its last handle is gone.
+class ReportedCollective {
  public:
-  ToldCollective() = default;
-  ToldCollective(const ToldCollective&) = delete;
-  ToldCollective& operator=(const ToldCollective&) = delete;
-  ~ToldCollective() { finish(); }
+  ReportedCollective() = default;
+  ReportedCollective(const ReportedCollective&) = delete;
+  ReportedCollective& operator=(const ReportedCollective&) = delete;
+  ~ReportedCollective() { finish(); }
 
   void start(std::string_view operation) {
     running_ = true;
@@ -143,7 +123,7 @@ class ToldCollective {
     if (running_) base::Progress::of_process().collective_finished();
     running_ = false;
   }
-  // Meanwhile it counts as finished, and from resume() on as another one.
+  // Reports the collective as finished; resume() reports it as a new one.
   void pause() {
     paused_ = running_;
     finish();
@@ -161,13 +141,13 @@ class ToldCollective {
 }  // namespace comm
 
 struct Work::Impl {
-  comm::ToldCollective told;
+  comm::ReportedCollective reported;
   std::shared_ptr<Communicator::Impl> group;
   std::string_view operation;
   std::chrono::milliseconds timeout;
-  // Handed to c10d's wait(): kNoTimeout where the started operation knows its own.
+  // For c10d's wait(): kNoTimeout if the operation was started with its timeout.
   std::chrono::milliseconds wait_timeout = kNoTimeout;
-  c10::intrusive_ptr<c10d::Work> work;  // null once it has succeeded
+  c10::intrusive_ptr<c10d::Work> work;  // null after success
   std::exception_ptr failure;
 };
 
@@ -187,10 +167,10 @@ Work Communicator::Impl::start(std::string_view operation, int64_t bytes, Timeou
 }
 
 template <typename Body>
-Work Communicator::Impl::start_with_peer(std::string_view operation, Timeout timeout, Body&& body) {
+Work Communicator::Impl::start_message(std::string_view operation, Timeout timeout, Body&& body) {
   throw_if_failed(operation, timeout);
   auto work = new_work(operation, timeout);
-  // NCCL would block the thread, where CUDA operations shall only order streams.
+  // With a timeout NCCL would block the thread; CUDA operations must only order streams.
   work->wait_timeout = transport_.devices == comm::Transport::Devices::kCuda ? kNoTimeout : work->timeout;
   try {
     work->work = body(*transport_.backend);

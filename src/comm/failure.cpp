@@ -1,6 +1,5 @@
 #include "comm/failure.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
@@ -9,23 +8,18 @@
 namespace lockstep::comm {
 namespace {
 
-std::string first_line(std::string text) {
-  text.resize(std::min(text.find('\n'), text.size()));
-  return text;
-}
-
 bool is_timeout(std::string_view text) {
   return text.find("imed out") != text.npos || text.find("imeout") != text.npos;
 }
 
-std::exception_ptr refused(const std::string& what, const OperationContext& context) {
+std::exception_ptr refused(const std::exception& error, const OperationContext& context) {
   return std::make_exception_ptr(
       ConfigError("comm", fmt::format("{} on rank {} of {}: backend {} refuses it: {}", context.operation,
-                                      context.rank, context.size, context.backend, first_line(what))));
+                                      context.rank, context.size, context.backend, first_line_of(error))));
 }
 
-std::exception_ptr failed(const std::string& what, const OperationContext& context) {
-  const std::string line = first_line(what);
+std::exception_ptr failed(const std::exception& error, const OperationContext& context) {
+  const std::string line = first_line_of(error);
   if (is_timeout(line)) {
     return std::make_exception_ptr(TimeoutError(
         "comm",
@@ -48,18 +42,14 @@ std::exception_ptr translate_failure(std::exception_ptr failure, const Operation
     std::rethrow_exception(failure);
   } catch (const Error&) {
     return failure;
-  } catch (const c10::DistError& error) {
-    return failed(error.what_without_backtrace(), context);
   } catch (const c10::ValueError& error) {
-    return refused(error.what_without_backtrace(), context);
+    return refused(error, context);
   } catch (const c10::TypeError& error) {
-    return refused(error.what_without_backtrace(), context);
+    return refused(error, context);
   } catch (const c10::NotImplementedError& error) {
-    return refused(error.what_without_backtrace(), context);
-  } catch (const c10::Error& error) {
-    return failed(error.what_without_backtrace(), context);
+    return refused(error, context);
   } catch (const std::exception& error) {
-    return failed(error.what(), context);
+    return failed(error, context);
   }
 }
 

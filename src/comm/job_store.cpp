@@ -8,20 +8,19 @@
 #include <lockstep/error.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <functional>
-#include <mutex>
 #include <thread>
 
 #include "base/environment.h"
-#include "base/key_file.h"
-#include "base/listen_socket.h"
+#include "base/job_token.h"
 #include "base/log.h"
+#include "base/mutex.h"
+#include "base/network.h"
 #include "comm/job_store_server.h"
-#include "comm/job_store_wire.h"
 #include "comm/secure_connection.h"
-#include "comm/store_host.h"
 #include "comm/transport.h"
 
 namespace lockstep::comm {
@@ -30,9 +29,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-// --- the job's secret
+// --- the job's secret ---
 
-// nullopt: the descriptor is closed, or by now another file's.
+// nullopt: the descriptor is closed, or is another file's by now.
 std::optional<std::string> read_key(int fd) {
   std::error_code ignored;
   const auto name = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), ignored).string();
@@ -42,15 +41,15 @@ std::optional<std::string> read_key(int fd) {
   return std::string(text.data(), text.size());
 }
 
-std::string read_inherited_key(const Rendezvous& meeting) {
-  if (const std::optional<std::string> key = read_key(meeting.key_fd)) {
-    // What this rank starts is not of the job.
-    ::fcntl(meeting.key_fd, F_SETFD, FD_CLOEXEC);
+std::string read_inherited_key(const Rendezvous& rendezvous) {
+  if (const std::optional<std::string> key = read_key(rendezvous.key_fd)) {
+    // Processes that this rank starts are not ranks of the job.
+    ::fcntl(rendezvous.key_fd, F_SETFD, FD_CLOEXEC);
     return *key;
   }
-  // A program between the launcher and this one has closed what it inherited, as Python's
-  // subprocess does. The launcher has it still.
-  const std::string path = fmt::format("/proc/{}/fd/{}", meeting.key_pid, meeting.key_fd);
+  // A program between the launcher and this one has closed the descriptors that it inherited, as
+  // Python's subprocess does. The launcher still has this one open.
+  const std::string path = fmt::format("/proc/{}/fd/{}", rendezvous.key_pid, rendezvous.key_fd);
   const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (const std::optional<std::string> key = fd ? read_key(fd.get()) : std::nullopt) return *key;
   throw ConfigError(
@@ -58,10 +57,10 @@ std::string read_inherited_key(const Rendezvous& meeting) {
       fmt::format(
           "the ranks' secret cannot be read: descriptor {} (LOCKSTEP_KEY_FD) is not the launcher's, and "
           "'{}' cannot be read; whatever started this program has to pass the descriptor on",
-          meeting.key_fd, path));
+          rendezvous.key_fd, path));
 }
 
-// How this rank gets the secret. Rank 0 may have to make it.
+// How this rank gets the secret. Rank 0 may have to create it.
 class SecretSource {
  public:
   explicit SecretSource(const RankMap& map) : map_(map) {
@@ -70,16 +69,16 @@ class SecretSource {
     }
   }
 
-  // Rank 0's, once.
+  // For rank 0, once.
   std::string make() const {
     if (!file_) return known();
     std::string secret = base::make_token();
     file_->publish(secret);
     return secret;
   }
-  // nullopt: rank 0 has not made it yet.
-  std::optional<std::string> look() const { return file_ ? file_->read() : known(); }
-  // All ranks have it.
+  // nullopt: rank 0 has not created it yet.
+  std::optional<std::string> read() const { return file_ ? file_->read() : known(); }
+  // Call it when all ranks have read the secret.
   void clean_up() const {
     if (file_) file_->remove();
   }
@@ -89,7 +88,7 @@ class SecretSource {
   std::string known() const {
     if (map_.rendezvous.secret == Rendezvous::Secret::kInherited) return read_inherited_key(map_.rendezvous);
     const std::string token = base::Environment::of_process().get("LOCKSTEP_JOB_TOKEN").value_or("");
-    // Restarts of a job have the same token and other ranks.
+    // All attempts of a job have the same token, and their ranks must not mix.
     return base::JobToken(token).derive(fmt::format("ranks of {} {}", map_.job_id, map_.generation));
   }
 
@@ -97,9 +96,9 @@ class SecretSource {
   std::optional<base::KeyFile> file_;
 };
 
-// --- a rank's connections
+// --- a rank's connections ---
 
-// Shared by the store and its clones. Thread-safe: a call has a connection for itself.
+// The connections of a store and its clones. Thread-safe: each call uses a connection alone.
 class StoreConnections {
  public:
   using Connect = std::function<SecureClient()>;
@@ -109,10 +108,10 @@ class StoreConnections {
     idle_.push_back(connect_());
   }
 
-  // The answer, without its first byte. Throws c10's DistStoreError where the store says that
-  // the time is over, DistNetworkError where it is gone.
+  // Returns the answer without its first byte. Throws c10's DistStoreError if the store reports a
+  // timeout, DistNetworkError if it is gone.
   std::string call(const MessageWriter& request, Milliseconds timeout, const std::string& what) {
-    // The store counts the time itself, and can be trusted to answer soon after.
+    // The store measures the timeout itself and answers soon after it.
     constexpr std::chrono::seconds kGrace{20};
     try {
       const Clock::time_point deadline = Clock::now() + bounded(timeout) + kGrace;
@@ -132,14 +131,15 @@ class StoreConnections {
     } catch (const ConnectionError& error) {
       C10_THROW_ERROR(DistNetworkError, fmt::format("the job's store on rank 0 is gone: {}", error.what()));
     } catch (const MalformedMessage& error) {
-      C10_THROW_ERROR(DistNetworkError, fmt::format("the job's store answered nonsense: {}", error.what()));
+      C10_THROW_ERROR(DistNetworkError,
+                      fmt::format("the job's store sent an invalid answer: {}", error.what()));
     }
   }
 
  private:
   SecureClient take() {
     {
-      const std::lock_guard lock(mutex_);
+      const base::MutexLock lock(mutex_);
       if (!idle_.empty()) {
         SecureClient connection = std::move(idle_.back());
         idle_.pop_back();
@@ -150,15 +150,15 @@ class StoreConnections {
   }
 
   void put_back(SecureClient connection) {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     idle_.push_back(std::move(connection));
   }
 
-  // Last to go: connections end before what they lead to.
+  // Destroyed last: connections end before the server that they lead to.
   const std::shared_ptr<JobStoreServer> server_;  // on rank 0
   const Connect connect_;
-  std::mutex mutex_;
-  std::vector<SecureClient> idle_;  // protected by mutex_
+  base::Mutex mutex_;
+  std::vector<SecureClient> idle_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 MessageWriter request_of(StoreCall call) { return MessageWriter(static_cast<uint8_t>(call)); }
@@ -252,13 +252,7 @@ class JobStore final : public c10d::Store {
   const std::shared_ptr<StoreConnections> connections_;
 };
 
-// --- opening it
-
-bool is_listening(int fd) {
-  int listens = 0;
-  socklen_t length = sizeof listens;
-  return ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0;
-}
+// --- opening the store ---
 
 bool is_numeric(const std::string& address) {
   in6_addr ignored;
@@ -266,33 +260,47 @@ bool is_numeric(const std::string& address) {
          ::inet_pton(AF_INET6, address.c_str(), &ignored) == 1;
 }
 
-// A name may be another address here than on other machines (Debian's 127.0.1.1), so that all
-// addresses of this machine are listened on; an address is meant as it is.
-base::UniqueFd listen_for_ranks(const Rendezvous& meeting) {
-  if (meeting.listen_fd >= 0) {
-    if (!is_listening(meeting.listen_fd)) {
+// A name may resolve to another address here than on other machines (Debian's 127.0.1.1), so the
+// store listens on all addresses of this machine; a numeric address is used as it is.
+base::UniqueFd listen_for_ranks(const Rendezvous& rendezvous) {
+  if (rendezvous.listen_fd >= 0) {
+    if (!base::is_listening(rendezvous.listen_fd)) {
       throw ConfigError("store",
                         fmt::format("LOCKSTEP_STORE_FD is not a socket that listens: {}; unset it where no "
                                     "launcher of Lockstep has started this process",
-                                    meeting.listen_fd));
+                                    rendezvous.listen_fd));
     }
-    ::fcntl(meeting.listen_fd, F_SETFD, FD_CLOEXEC);
-    return base::UniqueFd(meeting.listen_fd);
+    ::fcntl(rendezvous.listen_fd, F_SETFD, FD_CLOEXEC);
+    return base::UniqueFd(rendezvous.listen_fd);
   }
-  if (meeting.address == "localhost") return base::listen_on("127.0.0.1", meeting.port).fd;
-  if (is_numeric(meeting.address)) {
+  if (rendezvous.address == "localhost") return base::listen_on("127.0.0.1", rendezvous.port).fd;
+  if (is_numeric(rendezvous.address)) {
     try {
-      return base::listen_on(meeting.address, meeting.port).fd;
+      return base::listen_on(rendezvous.address, rendezvous.port).fd;
     } catch (const ConfigError& error) {
-      // Behind a translation of addresses it is not one of this machine's.
+      // Behind NAT the address is not one of this machine's.
       base::log_debug("store", "listening on all addresses: {}", error.what());
     }
   }
   try {
-    return base::listen_on("::", meeting.port).fd;
+    return base::listen_on("::", rendezvous.port).fd;
   } catch (const ConfigError&) {
-    return base::listen_on("0.0.0.0", meeting.port).fd;  // a kernel without IPv6
+    return base::listen_on("0.0.0.0", rendezvous.port).fd;  // a kernel without IPv6
   }
+}
+
+// What the user has to change, by what started the ranks.
+const char* host_remedy(Launcher launcher) {
+  switch (launcher) {
+    case Launcher::kLockstep: return "set --local-addr of lockstep run on node 0, or --master-addr,";
+    case Launcher::kTorchrun:
+      return "set MASTER_ADDR, torchrun's --master-addr or its --local-addr on node 0,";
+    case Launcher::kExplicit: return "set MASTER_ADDR, or the host of init_method,";
+    case Launcher::kSlurm:
+    case Launcher::kMpi:
+    case Launcher::kSingle: break;
+  }
+  return "set MASTER_ADDR";
 }
 
 [[noreturn]] void fail_to_meet(const RankMap& map, Milliseconds timeout, const std::string& why) {
@@ -304,8 +312,9 @@ base::UniqueFd listen_for_ranks(const Rendezvous& meeting) {
       CommError::Recovery::kFatal);
 }
 
-// Connects as a rank other than 0. A secret of an earlier job of the same name may lie where
-// rank 0 is about to put this one's, and a stranger may sit on the port before rank 0 does.
+// Connects as a rank other than 0 and retries until the deadline: the file may still have the
+// secret of an earlier job with the same name, and another program may listen on the port before
+// rank 0 does.
 std::pair<SecureClient, base::JobToken> connect_first(const RankMap& map, const SecretSource& source,
                                                       Clock::time_point deadline) {
   constexpr std::chrono::seconds kAnswerTime{10};
@@ -313,7 +322,7 @@ std::pair<SecureClient, base::JobToken> connect_first(const RankMap& map, const 
   Milliseconds pause{20};
   do {
     try {
-      if (const std::optional<std::string> secret = source.look()) {
+      if (const std::optional<std::string> secret = source.read()) {
         const base::JobToken token(*secret);
         base::UniqueFd fd = connect_to(map.rendezvous.address, map.rendezvous.port, deadline);
         const Clock::time_point limit = std::min(deadline, Clock::now() + kAnswerTime);
@@ -388,6 +397,19 @@ c10::intrusive_ptr<c10d::Store> join_store(const RankMap& map, const SecretSourc
 }
 
 }  // namespace
+
+void check_store_host(const RankMap& map, std::chrono::milliseconds timeout) {
+  const Rendezvous& rendezvous = map.rendezvous;
+  const std::optional<std::string> unknown =
+      base::find_unknown_host(rendezvous.address, std::min(timeout, base::kHostPatience));
+  if (!unknown) return;
+  throw ConfigError(
+      "store",
+      fmt::format("rank {} of {} is to meet the others at host '{}' port {}, which {} does not "
+                  "know ({}): {} to a name or an address of rank 0's node that every node knows",
+                  map.rank, map.world_size, rendezvous.address, rendezvous.port,
+                  map.host.empty() ? "this machine" : map.host, *unknown, host_remedy(map.launcher)));
+}
 
 c10::intrusive_ptr<c10d::Store> open_job_store(const RankMap& map, Milliseconds timeout) {
   const SecretSource source(map);

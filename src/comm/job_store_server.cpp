@@ -14,9 +14,9 @@
 namespace lockstep::comm {
 namespace {
 
-// Connections that have not proven themselves: more than this many lose the oldest, and each
-// has this much time.
-constexpr size_t kMaxUnproven = 256;
+// Limits for connections that have not authenticated: their number, beyond which the oldest are
+// closed, and the time that each has.
+constexpr size_t kMaxUnauthenticated = 256;
 constexpr std::chrono::seconds kProofTime{10};
 constexpr int kAcceptsAtOnce = 64;
 
@@ -45,7 +45,7 @@ JobStoreServer::JobStoreServer(base::UniqueFd listener, const base::JobToken& to
 
 JobStoreServer::~JobStoreServer() {
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     ending_ = true;
   }
   ::eventfd_write(wake_.get(), 1);
@@ -56,16 +56,18 @@ base::UniqueFd JobStoreServer::connect_here() {
   int ends[2];
   base::check(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "socketpair");
   {
-    const std::lock_guard lock(mutex_);
-    arrivals_.emplace_back(ends[0]);
+    const base::MutexLock lock(mutex_);
+    own_connections_.emplace_back(ends[0]);
   }
   ::eventfd_write(wake_.get(), 1);
   return base::UniqueFd(ends[1]);
 }
 
 std::vector<int> JobStoreServer::wait_for_ranks(Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  came_.wait_until(lock, deadline, [this] { return ranks_.size() == static_cast<size_t>(world_size_); });
+  base::MutexLock lock(mutex_);
+  while (ranks_.size() < static_cast<size_t>(world_size_)) {
+    if (!rank_came_.wait_until(lock, deadline)) break;
+  }
   std::vector<int> missing;
   for (int rank = 0; rank < world_size_; ++rank) {
     if (!ranks_.contains(rank)) missing.push_back(rank);
@@ -73,7 +75,7 @@ std::vector<int> JobStoreServer::wait_for_ranks(Clock::time_point deadline) {
   return missing;
 }
 
-// --- connections
+// --- connections ---
 
 void JobStoreServer::serve() {
   for (;;) {
@@ -95,13 +97,13 @@ void JobStoreServer::serve() {
     if (events[0].revents != 0) {
       eventfd_t count = 0;
       ::eventfd_read(wake_.get(), &count);
-      const std::lock_guard lock(mutex_);
+      const base::MutexLock lock(mutex_);
       if (ending_) return;
-      for (base::UniqueFd& fd : arrivals_) adopt(std::move(fd));
-      arrivals_.clear();
+      for (base::UniqueFd& fd : own_connections_) add_connection(std::move(fd));
+      own_connections_.clear();
     }
     if (events[1].revents != 0) accept_some();
-    drop_late_strangers();
+    drop_late_unauthenticated();
     expire_waiters();
   }
 }
@@ -118,47 +120,47 @@ void JobStoreServer::accept_some() {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     base::UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) {
-      // Without descriptors the rest waits in the kernel's queue for a second.
+      // Out of descriptors: the others wait in the kernel's queue for a second.
       accepts_ = errno == EAGAIN || errno == ECONNABORTED || errno == EINTR;
       return;
     }
-    adopt(std::move(fd));
+    add_connection(std::move(fd));
   }
 }
 
-void JobStoreServer::adopt(base::UniqueFd fd) {
+void JobStoreServer::add_connection(base::UniqueFd fd) {
   connections_.push_back(std::make_shared<SecurePeer>(std::move(fd), token_, Purpose::kStore, world_size_));
 }
 
-// An honest rank proves itself in milliseconds.
-void JobStoreServer::drop_late_strangers() {
-  const auto unproven = [](const Connection& connection) { return connection->rank() < 0; };
-  auto count = static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), unproven));
+// A rank of the job authenticates within milliseconds.
+void JobStoreServer::drop_late_unauthenticated() {
+  const auto unauthenticated = [](const Connection& connection) { return connection->rank() < 0; };
+  auto count = static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), unauthenticated));
   const Clock::time_point now = Clock::now();
   connections_.remove_if([&](const Connection& connection) {
-    if (!unproven(connection)) return false;
+    if (!unauthenticated(connection)) return false;
     // The oldest come first.
-    const bool is_late = now - connection->since() > kProofTime || count > kMaxUnproven;
+    const bool is_late = now - connection->since() > kProofTime || count > kMaxUnauthenticated;
     if (is_late) --count;
     return is_late;
   });
 }
 
 bool JobStoreServer::serve_connection(const Connection& connection) {
-  const bool was_proven = connection->rank() >= 0;
+  const bool was_authenticated = connection->rank() >= 0;
   const bool stays = connection->read();
-  if (!was_proven && connection->rank() >= 0) note_rank(connection->rank());
+  if (!was_authenticated && connection->rank() >= 0) record_rank(connection->rank());
   while (const std::optional<std::string> request = connection->next()) answer(connection, *request);
   return stays;
 }
 
-void JobStoreServer::note_rank(int rank) {
-  const std::lock_guard lock(mutex_);
+void JobStoreServer::record_rank(int rank) {
+  const base::MutexLock lock(mutex_);
   ranks_.insert(rank);
-  came_.notify_all();
+  rank_came_.notify_all();
 }
 
-// --- requests
+// --- requests ---
 
 void JobStoreServer::answer(const Connection& connection, const std::string& request) {
   std::string answer;
@@ -188,7 +190,7 @@ std::string JobStoreServer::answer_of(const Connection& connection, const std::s
       const std::string key = reader.text(), expected = reader.text();
       std::string desired = reader.text();
       const auto found = values_.find(key);
-      // A key that is not there counts as an empty value, and is not made by another one.
+      // A missing key counts as an empty value; it is not created if `expected` is another value.
       const bool matches = found == values_.end() ? expected.empty() : found->second == expected;
       if (matches) store(key, std::move(desired));
       const auto now = values_.find(key);
@@ -236,18 +238,18 @@ void JobStoreServer::wait_for(const Connection& connection, MessageReader& reade
   for (const std::string& key : waiter.keys) {
     if (!values_.contains(key)) waiter.missing.insert(key);
   }
-  if (waiter.missing.empty()) return settle(waiter, StoreAnswer::kDone);
+  if (waiter.missing.empty()) return answer_waiter(waiter, StoreAnswer::kDone);
   waiters_.push_back(std::move(waiter));
 }
 
-void JobStoreServer::settle(Waiter& waiter, StoreAnswer answer) {
+void JobStoreServer::answer_waiter(Waiter& waiter, StoreAnswer answer) {
   const Connection connection = waiter.connection.lock();
   if (!connection) return;
   MessageWriter writer(static_cast<uint8_t>(answer));
   if (answer == StoreAnswer::kDone && waiter.wants_values) {
     std::vector<std::string> values;
     for (const std::string& key : waiter.keys) {
-      const auto found = values_.find(key);  // somebody may have deleted it since
+      const auto found = values_.find(key);  // another rank may have deleted it
       values.push_back(found == values_.end() ? "" : found->second);
     }
     writer.texts(values);
@@ -260,7 +262,7 @@ void JobStoreServer::expire_waiters() {
   waiters_.remove_if([&](Waiter& waiter) {
     if (waiter.connection.expired()) return true;
     if (now < waiter.deadline) return false;
-    settle(waiter, StoreAnswer::kTimeout);
+    answer_waiter(waiter, StoreAnswer::kTimeout);
     return true;
   });
 }
@@ -270,7 +272,7 @@ void JobStoreServer::store(const std::string& key, std::string value) {
   if (!is_new) return;
   waiters_.remove_if([&](Waiter& waiter) {
     if (waiter.missing.erase(key) == 0 || !waiter.missing.empty()) return false;
-    settle(waiter, StoreAnswer::kDone);
+    answer_waiter(waiter, StoreAnswer::kDone);
     return true;
   });
 }

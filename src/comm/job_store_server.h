@@ -1,24 +1,43 @@
 #pragma once
 
-#include <condition_variable>
+#include <chrono>
+#include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/job_token.h"
+#include "base/mutex.h"
 #include "base/unique_fd.h"
-#include "comm/job_store_wire.h"
 #include "comm/secure_connection.h"
 
 namespace lockstep::comm {
 
-// Rank 0's side of the job's store: keys and values, and who waits for them. One thread of
-// its own. A rank may have several connections.
+// What a rank asks the job's store -> the answer. Each is one message on an authenticated
+// connection.
+enum class StoreCall : uint8_t {
+  kSet = 1,     // key, value ->
+  kCompareSet,  // key, expected, desired -> value
+  kGet,         // timeout, keys -> values: waits until all keys exist
+  kAdd,         // key, number -> number
+  kDelete,      // key -> number: 1 if it existed
+  kCheck,       // keys -> number: 1 if all exist
+  kCount,       // -> number
+  kWait,        // timeout, keys ->
+  kAppend,      // key, value ->
+  kMultiSet,    // key, value, key, value... ->
+  kList,        // -> keys
+};
+
+// First byte of an answer.
+enum class StoreAnswer : uint8_t { kDone = 0, kTimeout = 1, kRefused = 2 };
+
+// Rank 0's side of the job's store: keys and values, and the ranks that wait for them. It has a
+// thread. A rank may have several connections.
 class JobStoreServer {
  public:
   using Clock = std::chrono::steady_clock;
@@ -28,10 +47,10 @@ class JobStoreServer {
   JobStoreServer(const JobStoreServer&) = delete;
   JobStoreServer& operator=(const JobStoreServer&) = delete;
 
-  // For this process: the other end of a connection. Thread-safe.
+  // A new connection from this process. Thread-safe.
   base::UniqueFd connect_here();
 
-  // Waits until every rank has proven itself once, and returns those that did not come
+  // Blocks until every rank has connected and authenticated once. Returns the ranks that did not
   // before the deadline. Thread-safe.
   std::vector<int> wait_for_ranks(Clock::time_point deadline);
 
@@ -50,34 +69,34 @@ class JobStoreServer {
   void serve();
   int wait_ms() const;
   void accept_some();
-  void adopt(base::UniqueFd fd);
+  void add_connection(base::UniqueFd fd);
   // False: the connection is over.
   bool serve_connection(const Connection& connection);
-  void note_rank(int rank);
-  void drop_late_strangers();
+  void record_rank(int rank);
+  void drop_late_unauthenticated();
   void answer(const Connection& connection, const std::string& request);
   std::string answer_of(const Connection& connection, const std::string& request);
   void wait_for(const Connection& connection, MessageReader& reader, bool wants_values);
-  void settle(Waiter& waiter, StoreAnswer answer);
+  void answer_waiter(Waiter& waiter, StoreAnswer answer);
   void expire_waiters();
   void store(const std::string& key, std::string value);
 
   const base::JobToken token_;
   const int world_size_;
   const base::UniqueFd listener_;
-  const base::UniqueFd wake_;  // readable: look at what is below mutex_
+  const base::UniqueFd wake_;  // readable: the thread has to look at the members below mutex_
 
-  // Of the thread alone.
+  // Used by the thread alone.
   std::list<Connection> connections_;
   std::map<std::string, std::string> values_;
   std::list<Waiter> waiters_;
   bool accepts_ = true;
 
-  std::mutex mutex_;
-  std::condition_variable came_;
-  bool ending_ = false;                   // protected by mutex_, as all below
-  std::vector<base::UniqueFd> arrivals_;  // ends of connections from this process
-  std::set<int> ranks_;
+  base::Mutex mutex_;
+  base::Condition rank_came_;
+  bool ending_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::vector<base::UniqueFd> own_connections_ LOCKSTEP_GUARDED_BY(mutex_);  // new ones of this process
+  std::set<int> ranks_ LOCKSTEP_GUARDED_BY(mutex_);                          // that have come
 
   std::thread thread_;
 };

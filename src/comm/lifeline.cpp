@@ -4,13 +4,16 @@
 #include <lockstep/error.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <algorithm>
+#include <memory>
+#include <vector>
+
 #include "base/check.h"
-#include "base/listen_socket.h"
+#include "base/network.h"
 #include "base/number.h"
-#include "comm/lifeline_server.h"
-#include "comm/lifeline_wire.h"
 
 namespace lockstep::comm {
 namespace {
@@ -18,15 +21,47 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr char kStoreKey[] = "lifeline";
+// Connections that have not authenticated; beyond this number the oldest is closed.
+constexpr size_t kMaxUnauthenticatedLifelines = 64;
+
+// --- what is sent on a lifeline ---
+
+// Reports of rank 0, and the goodbye of a rank. Each is one message on an authenticated connection.
+enum class NoticeKind : uint8_t { kDied = 1, kLeft = 2 };
+
+struct Notice {
+  NoticeKind kind = NoticeKind::kDied;
+  int rank = 0;
+};
+
+std::string encode_notice(Notice notice) {
+  return MessageWriter(static_cast<uint8_t>(notice.kind)).number(notice.rank).bytes();
+}
+
+// nullopt: the message is no notice.
+std::optional<Notice> decode_notice(std::string_view message) {
+  try {
+    MessageReader reader(message);
+    const auto kind = static_cast<NoticeKind>(reader.byte());
+    if (kind != NoticeKind::kDied && kind != NoticeKind::kLeft) return std::nullopt;
+    return Notice{kind, static_cast<int>(reader.number())};
+  } catch (const MalformedMessage&) {
+    return std::nullopt;
+  }
+}
+
+// --- where rank 0 listens ---
 
 struct Address {
   std::string host;
   uint16_t port = 0;
 };
 
-std::string encode(const Address& address) { return fmt::format("{} {}", address.port, address.host); }
+std::string encode_address(const Address& address) {
+  return fmt::format("{} {}", address.port, address.host);
+}
 
-Address decode(const std::string& text) {
+Address decode_address(const std::string& text) {
   const size_t space = text.find(' ');
   const std::optional<int64_t> port = base::parse_integer(text.substr(0, space));
   if (space == text.npos || !port || *port < 1 || *port > 65535) {
@@ -37,6 +72,152 @@ Address decode(const std::string& text) {
 }
 
 }  // namespace
+
+// --- rank 0's server ---
+
+// Rank 0's end of all lifelines. Used by the lifeline's thread alone.
+class Lifeline::Server {
+ public:
+  using Report = std::function<void(Departure)>;
+
+  // `report` is called for every departure, after the other ranks were informed.
+  Server(base::UniqueFd listener, int size, const base::JobToken& token, Report report);
+
+  // Serves until `wake_fd` becomes readable, then sends rank 0's goodbye.
+  void serve(int wake_fd);
+
+ private:
+  using Connection = std::unique_ptr<SecurePeer>;
+
+  void accept_one();
+  // False: the connection is over, or has to be closed.
+  bool read_from(SecurePeer& connection);
+  void welcome(SecurePeer& connection);
+  int num_connections(int rank) const;
+  void send_to_all(Notice notice);
+  void drop(size_t index);
+
+  const base::JobToken token_;
+  base::UniqueFd listener_;  // closed once all ranks have come
+  const int size_;
+  const Report report_;
+  std::vector<Connection> connections_;
+  std::vector<Notice> departures_;  // for ranks that come later
+  std::vector<bool> came_;
+  std::vector<bool> said_goodbye_;
+};
+
+Lifeline::Server::Server(base::UniqueFd listener, int size, const base::JobToken& token, Report report)
+    : token_(token),
+      listener_(std::move(listener)),
+      size_(size),
+      report_(std::move(report)),
+      came_(static_cast<size_t>(size)),
+      said_goodbye_(static_cast<size_t>(size)) {
+  came_[0] = true;
+}
+
+void Lifeline::Server::serve(int wake_fd) {
+  for (;;) {
+    std::vector<pollfd> events{{wake_fd, POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    for (const Connection& connection : connections_) {
+      events.push_back(
+          {connection->fd(), static_cast<short>(connection->has_unsent() ? POLLIN | POLLOUT : POLLIN), 0});
+    }
+    if (poll(events.data(), events.size(), -1) < 0) {
+      continue;  // a signal
+    }
+    // From the last to the first: dropping one moves only those that were already served.
+    for (size_t i = connections_.size(); i-- > 0;) {
+      const short happened = events[i + 2].revents;
+      if ((happened & POLLOUT) != 0) {
+        connections_[i]->flush();
+      }
+      if ((happened & ~POLLOUT) != 0 && !read_from(*connections_[i])) {
+        drop(i);
+      }
+    }
+    if (events[1].revents != 0) {
+      accept_one();
+    }
+    if (listener_ && std::all_of(came_.begin(), came_.end(), [](bool came) { return came; })) {
+      listener_.reset();
+    }
+    if (events[0].revents != 0) {
+      send_to_all({NoticeKind::kLeft, 0});
+      return;
+    }
+  }
+}
+
+void Lifeline::Server::accept_one() {
+  base::UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!fd) return;
+  const auto is_unauthenticated = [](const Connection& connection) { return connection->rank() < 0; };
+  if (static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), is_unauthenticated)) >=
+      kMaxUnauthenticatedLifelines) {
+    connections_.erase(std::find_if(connections_.begin(), connections_.end(), is_unauthenticated));
+  }
+  connections_.push_back(std::make_unique<SecurePeer>(std::move(fd), token_, Purpose::kLifeline, size_));
+}
+
+bool Lifeline::Server::read_from(SecurePeer& connection) {
+  const bool was_unauthenticated = connection.rank() < 0;
+  const bool stays = connection.read();
+  if (was_unauthenticated && connection.rank() >= 0) {
+    // A rank has one lifeline, and rank 0 needs none.
+    if (connection.rank() == 0 || num_connections(connection.rank()) > 1) {
+      return false;
+    }
+    welcome(connection);
+  }
+  // A rank sends nothing but its goodbye.
+  while (const std::optional<std::string> message = connection.next()) {
+    const auto notice = decode_notice(*message);
+    if (notice && notice->kind == NoticeKind::kLeft) {
+      said_goodbye_[static_cast<size_t>(connection.rank())] = true;
+      return false;
+    }
+  }
+  return stays;
+}
+
+void Lifeline::Server::welcome(SecurePeer& connection) {
+  came_[static_cast<size_t>(connection.rank())] = true;
+  for (const Notice& departure : departures_) {
+    connection.send(encode_notice(departure));
+  }
+}
+
+int Lifeline::Server::num_connections(int rank) const {
+  return static_cast<int>(
+      std::count_if(connections_.begin(), connections_.end(),
+                    [rank](const Connection& connection) { return connection->rank() == rank; }));
+}
+
+void Lifeline::Server::drop(size_t index) {
+  const Connection gone = std::move(connections_[index]);
+  connections_.erase(connections_.begin() + static_cast<ptrdiff_t>(index));
+  const int rank = gone->rank();
+  if (rank <= 0 || num_connections(rank) > 0) {
+    return;  // not a rank, or the second connection of one
+  }
+  const bool died = !said_goodbye_[static_cast<size_t>(rank)];
+  const Notice departure{died ? NoticeKind::kDied : NoticeKind::kLeft, rank};
+  departures_.push_back(departure);
+  send_to_all(departure);
+  report_({rank, died});
+}
+
+void Lifeline::Server::send_to_all(Notice notice) {
+  const std::string message = encode_notice(notice);
+  for (const Connection& connection : connections_) {
+    // If it fails, read() reports the end of that connection.
+    connection->send(message);
+  }
+}
+
+// --- a rank ---
 
 Lifeline::Lifeline(int rank, int size) : rank_(rank), size_(size) {}
 
@@ -59,13 +240,13 @@ void Lifeline::start_server(c10d::Store& store, const base::JobToken& token, con
   server_ = std::make_unique<Server>(std::move(listener.fd), size_, token,
                                      [this](Departure departure) { record(departure); });
   thread_ = std::thread([this] { server_->serve(wake_.get()); });
-  store.set(kStoreKey, encode(published));
+  store.set(kStoreKey, encode_address(published));
 }
 
 void Lifeline::connect_to_server(c10d::Store& store, const base::JobToken& token, Milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   store.wait({kStoreKey}, timeout);
-  const Address address = decode(store.get_to_str(kStoreKey));
+  const Address address = decode_address(store.get_to_str(kStoreKey));
   try {
     connection_.emplace(connect_to(address.host, address.port, deadline), token, Purpose::kLifeline, rank_,
                         deadline);
@@ -89,7 +270,7 @@ Lifeline::~Lifeline() {
     try {
       connection_->send(encode_notice({NoticeKind::kLeft, rank_}), Clock::now());
     } catch (const ConnectionError&) {
-      // Rank 0 is gone already.
+      // Rank 0 is gone.
     }
   }
 }
@@ -97,7 +278,7 @@ Lifeline::~Lifeline() {
 void Lifeline::listen_to_server() {
   try {
     for (;;) {
-      // Before poll(): a notice may have come with rank 0's proof.
+      // Before poll(): a notice may have arrived together with rank 0's proof.
       while (const std::optional<std::string> message = connection_->receive(Clock::now())) {
         const auto notice = decode_notice(*message);
         if (!notice) {
@@ -105,7 +286,7 @@ void Lifeline::listen_to_server() {
         }
         record({notice->rank, notice->kind == NoticeKind::kDied});
         if (notice->rank == 0) {
-          return;  // the connection's end that follows is no death
+          return;  // the end of the connection that follows is no death
         }
       }
       pollfd events[] = {{wake_.get(), POLLIN, 0}, {connection_->fd(), POLLIN, 0}};
@@ -119,37 +300,34 @@ void Lifeline::listen_to_server() {
 }
 
 void Lifeline::record(Departure departure) {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   if (!departure.died) {
     left_ = left_.value_or(departure.rank);
     changed_.notify_all();
     return;
   }
-  if (dead_) {
-    return;
-  }
+  if (dead_) return;
   dead_ = departure.rank;
   changed_.notify_all();
-  // Under the lock: forget() thereby waits for a callback that runs.
+  // Under the lock, so that forget() waits for a running callback.
   for (const auto& [subscription, callback] : callbacks_) {
     callback(departure.rank);
   }
 }
 
 std::optional<Lifeline::Departure> Lifeline::first_departure(Milliseconds patience) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, patience, [&] { return dead_ || left_; });
-  if (dead_) {
-    return Departure{*dead_, true};
+  const Clock::time_point deadline = Clock::now() + patience;
+  base::MutexLock lock(mutex_);
+  while (!dead_ && !left_) {
+    if (!changed_.wait_until(lock, deadline)) break;
   }
-  if (left_) {
-    return Departure{*left_, false};
-  }
+  if (dead_) return Departure{*dead_, true};
+  if (left_) return Departure{*left_, false};
   return std::nullopt;
 }
 
 Lifeline::Subscription Lifeline::on_death(std::function<void(int)> callback) {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   if (dead_) {
     callback(*dead_);
   }
@@ -159,7 +337,7 @@ Lifeline::Subscription Lifeline::on_death(std::function<void(int)> callback) {
 }
 
 void Lifeline::forget(Subscription subscription) {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   callbacks_.erase(subscription);
 }
 

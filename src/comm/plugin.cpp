@@ -46,7 +46,7 @@ void* load(const std::string& name) {
   }
   candidates.emplace_back(file);
   for (const fs::path& path : candidates) {
-    // Not unloaded, ever: its objects may live until the process ends.
+    // Never unloaded: its objects may live until the process ends.
     if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
       return library;
     }
@@ -105,7 +105,7 @@ void use_own_cuda_stream(int device_index) {
 }
 
 void watch_cuda_stream(c10d::Backend& backend, const char* operation) {
-  // Every step asks.
+  // Looked up once: every step calls this.
   static auto* const watch = entry<PluginWatchStream>("cuda", kPluginWatchStream);
   watch(backend, operation);
 }

@@ -1,18 +1,21 @@
 #include "comm/secure_connection.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <thread>
+
+#include "base/network.h"
 
 namespace lockstep::comm {
 namespace {
@@ -25,11 +28,13 @@ constexpr size_t kNonceAt = kSecureMagic.size() + 1;
 constexpr size_t kGreetingBytes = kNonceAt + sizeof(base::Nonce);
 // magic, version, purpose, rank, nonce, proof
 constexpr size_t kAnswerBytes = kNonceAt + 1 + 4 + sizeof(base::Nonce) + sizeof(base::Proof);
-// Whoever has proven to be of the job may send this much at once.
+// Limit of one message of an authenticated rank.
 constexpr size_t kMaxMessageBytes = 1 << 30;
-// A rank that lets more than this pile up does not read.
+// A rank for which more than this is queued does not read.
 constexpr size_t kMaxUnsentBytes = size_t{2} << 30;
 constexpr size_t kReadBytes = 64 << 10;
+// A number in a message.
+constexpr size_t kNumberBytes = 8;
 
 std::string header() {
   std::string bytes(kSecureMagic.begin(), kSecureMagic.end());
@@ -39,10 +44,10 @@ std::string header() {
 
 void check_header(std::string_view bytes) {
   if (!std::equal(kSecureMagic.begin(), kSecureMagic.end(), bytes.begin())) {
-    throw NotOfThisJob("what listens there is not a rank 0 of Lockstep");
+    throw NotOfThisJob("the listener is not rank 0 of a Lockstep job");
   }
   if (const auto version = static_cast<uint8_t>(bytes[kSecureMagic.size()]); version != kSecureWireVersion) {
-    throw NotOfThisJob(fmt::format("rank 0 speaks version {} of the ranks' protocol, this is version {}",
+    throw NotOfThisJob(fmt::format("rank 0 has version {} of the ranks' protocol, this rank has version {}",
                                    version, kSecureWireVersion));
   }
 }
@@ -81,7 +86,7 @@ std::string frame_of(base::MessageSeal& seal, std::string_view message) {
   return frame;
 }
 
-// The first whole message of the bytes, which it takes from them.
+// Removes the first complete message from the bytes and returns it; nullopt: there is none.
 std::optional<std::string> take_message(std::string& bytes, base::MessageSeal& seal) {
   if (bytes.size() < 4) return std::nullopt;
   const size_t length = take_u32(bytes);
@@ -95,7 +100,7 @@ std::optional<std::string> take_message(std::string& bytes, base::MessageSeal& s
   return message;
 }
 
-// Looks at least once.
+// Polls at least once. False: the deadline has passed.
 bool wait_until(int fd, short events, Clock::time_point deadline) {
   pollfd entry{fd, events, 0};
   for (;;) {
@@ -119,7 +124,7 @@ void send_all(int fd, std::string_view bytes, Clock::time_point deadline) {
   }
 }
 
-// Appends what comes. False: nothing came before the deadline.
+// Appends the bytes that arrive. False: none arrived before the deadline.
 bool read_some(int fd, std::string& bytes, Clock::time_point deadline) {
   if (!wait_until(fd, POLLIN, deadline)) return false;
   std::array<char, kReadBytes> part;
@@ -137,7 +142,7 @@ bool read_some(int fd, std::string& bytes, Clock::time_point deadline) {
 void read_whole(int fd, std::string& bytes, size_t size, Clock::time_point deadline) {
   while (bytes.size() < size) {
     if (!read_some(fd, bytes, deadline))
-      throw NotOfThisJob("something listens there, but does not answer as rank 0 does");
+      throw NotOfThisJob("something listens there, but it does not answer as rank 0 does");
   }
 }
 
@@ -145,8 +150,8 @@ void set_option(int fd, int level, int option, int value) {
   ::setsockopt(fd, level, option, &value, sizeof value);
 }
 
-// Small messages leave at once, and the kernel notices a peer's host that vanished, in about
-// 25 s.
+// Small messages are sent at once, and the kernel notices within about 25 s that the peer's host
+// has vanished.
 void prepare(int fd) {
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
@@ -164,17 +169,15 @@ Addresses resolve(const std::string& host, uint16_t port, Clock::time_point dead
     addrinfo* list = nullptr;
     const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
     if (error == 0) return {list, ::freeaddrinfo};
-    if (error != EAI_AGAIN || Clock::now() >= deadline) {
-      throw ConnectionError(
-          fmt::format("the name '{}' does not resolve on this machine ({}): give the name or "
-                      "address of rank 0's machine in MASTER_ADDR",
-                      host, ::gai_strerror(error)));
+    const std::string reason = base::lookup_error(error);
+    if (base::is_unknown_host(error) || Clock::now() >= deadline) {
+      throw ConnectionError(fmt::format("the host '{}' is not known here: {}", host, reason));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
 }
 
-// Null, with errno, where it does not succeed.
+// Null, with errno set, if it fails.
 base::UniqueFd connect_once(const addrinfo& address, Clock::time_point deadline) {
   base::UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return {};
@@ -205,7 +208,7 @@ base::UniqueFd connect_to(const std::string& host, uint16_t port, SecureClient::
   }
 }
 
-// --- a rank's end
+// --- a rank's end ---
 
 SecureClient::SecureClient(base::UniqueFd fd, const base::JobToken& token, Purpose purpose, int rank,
                            Deadline deadline)
@@ -227,7 +230,7 @@ SecureClient::SecureClient(base::UniqueFd fd, const base::JobToken& token, Purpo
     read_whole(fd_.get(), received_, sizeof(base::Proof), deadline);
     if (!token.verify(take_array<base::Proof>(received_), Side::kCoordinator, server_nonce, own_nonce,
                       statement)) {
-      throw NotOfThisJob("whoever listens there does not know the job's secret");
+      throw NotOfThisJob("the listener does not know the job's secret");
     }
     received_.erase(0, sizeof(base::Proof));
     outgoing_ = token.seal(Side::kMember, server_nonce, own_nonce);
@@ -236,8 +239,8 @@ SecureClient::SecureClient(base::UniqueFd fd, const base::JobToken& token, Purpo
     throw;
   } catch (const ConnectionError& error) {
     throw NotOfThisJob(
-        fmt::format("whoever listens there ended the conversation before it had proven to be of "
-                    "this job: {}",
+        fmt::format("the listener closed the connection before it proved that it belongs to this "
+                    "job: {}",
                     error.what()));
   }
 }
@@ -253,7 +256,7 @@ std::optional<std::string> SecureClient::receive(Deadline deadline) {
   }
 }
 
-// --- rank 0's end
+// --- rank 0's end ---
 
 SecurePeer::SecurePeer(base::UniqueFd fd, const base::JobToken& token, Purpose purpose, int world_size)
     : fd_(std::move(fd)),
@@ -272,7 +275,7 @@ SecurePeer::SecurePeer(base::UniqueFd fd, const base::JobToken& token, Purpose p
 bool SecurePeer::read() {
   if (broken_) return false;
   std::array<char, kReadBytes> part;
-  // A stranger says what the answer is long, and no more.
+  // Before authentication only the bytes of the client's answer are read.
   const size_t limit = rank_ < 0 ? kAnswerBytes - received_.size() : part.size();
   const ssize_t count = ::recv(fd_.get(), part.data(), std::min(limit, part.size()), MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return true;
@@ -336,6 +339,59 @@ void SecurePeer::flush() {
     unsent_.clear();
     ::shutdown(fd_.get(), SHUT_RDWR);  // read() notices it
   }
+}
+
+// --- the content of messages ---
+
+MessageWriter& MessageWriter::number(int64_t value) {
+  const auto bits = static_cast<uint64_t>(value);
+  for (int shift = 56; shift >= 0; shift -= 8) bytes_ += static_cast<char>(bits >> shift & 0xff);
+  return *this;
+}
+
+MessageWriter& MessageWriter::text(std::string_view value) {
+  number(static_cast<int64_t>(value.size()));
+  bytes_ += value;
+  return *this;
+}
+
+MessageWriter& MessageWriter::texts(const std::vector<std::string>& values) {
+  number(static_cast<int64_t>(values.size()));
+  for (const std::string& value : values) text(value);
+  return *this;
+}
+
+std::string_view MessageReader::take(size_t size) {
+  if (size > rest_.size()) throw MalformedMessage("it ends too early");
+  const std::string_view taken = rest_.substr(0, size);
+  rest_.remove_prefix(size);
+  return taken;
+}
+
+uint8_t MessageReader::byte() { return static_cast<uint8_t>(take(1).front()); }
+
+int64_t MessageReader::number() {
+  uint64_t bits = 0;
+  for (const char byte : take(kNumberBytes)) bits = bits << 8 | static_cast<uint8_t>(byte);
+  return static_cast<int64_t>(bits);
+}
+
+std::string MessageReader::text() {
+  const int64_t size = number();
+  if (size < 0) throw MalformedMessage("a text of a negative length");
+  return std::string(take(static_cast<size_t>(size)));
+}
+
+std::vector<std::string> MessageReader::texts() {
+  const int64_t count = number();
+  // Each text has at least the bytes of its length.
+  if (count < 0 || static_cast<uint64_t>(count) > rest_.size() / kNumberBytes) {
+    throw MalformedMessage("more texts than there are bytes");
+  }
+  std::vector<std::string> values;
+  values.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) values.push_back(text());
+  return values;
 }
 
 }  // namespace lockstep::comm

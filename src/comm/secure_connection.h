@@ -8,14 +8,15 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/job_token.h"
 #include "base/unique_fd.h"
 
 namespace lockstep::comm {
 
-// Connections between a rank and rank 0 on which both have proven that they know the job's
-// secret, and on which everything after that is encrypted and authenticated. In this order:
+// Connections between a rank and rank 0. Both sides prove that they know the job's secret; all
+// later messages are encrypted and authenticated. In this order:
 //
 //   rank 0                       rank
 //   magic, version, nonce
@@ -25,7 +26,7 @@ namespace lockstep::comm {
 //
 // Integers are big-endian. A proof covers both nonces, the purpose and the rank.
 
-// What a connection is for: a proof for one purpose is worthless for another.
+// What a connection is for: a proof for one purpose is not valid for another.
 enum class Purpose : uint8_t { kStore = 1, kLifeline = 2 };
 
 inline constexpr uint8_t kSecureWireVersion = 1;
@@ -33,7 +34,7 @@ inline constexpr uint8_t kSecureWireVersion = 1;
 struct ConnectionError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-// Whoever listens there is not of this job, or takes us for one who is not.
+// The listener does not belong to this job, or does not accept this process as a rank of it.
 struct NotOfThisJob : ConnectionError {
   using ConnectionError::ConnectionError;
 };
@@ -43,14 +44,14 @@ class SecureClient {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
-  // Proves on a connected socket. Throws ConnectionError.
+  // Authenticates on a connected socket. Throws ConnectionError.
   SecureClient(base::UniqueFd fd, const base::JobToken& token, Purpose purpose, int rank, Deadline deadline);
 
-  // Throws ConnectionError where the connection ends, or nobody reads until the deadline; it
-  // is of no use then.
+  // Throws ConnectionError if the connection ends, or rank 0 does not read until the deadline; the
+  // connection cannot be used then.
   void send(std::string_view message, Deadline deadline);
-  // nullopt: no whole message came before the deadline; looks at least once. Throws
-  // ConnectionError where the connection ends.
+  // nullopt: no complete message came before the deadline; polls at least once. Throws
+  // ConnectionError if the connection ends.
   std::optional<std::string> receive(Deadline deadline);
 
   int fd() const { return fd_.get(); }
@@ -61,8 +62,8 @@ class SecureClient {
   std::string received_;
 };
 
-// Connects to a host by name or address, again and again until somebody listens there. Throws
-// ConnectionError: the name does not resolve, or nobody accepted before the deadline.
+// Connects to a host by name or address, and retries until the port accepts. Throws
+// ConnectionError if the name does not resolve, or nothing accepted before the deadline.
 base::UniqueFd connect_to(const std::string& host, uint16_t port, SecureClient::Deadline deadline);
 
 // Rank 0's end of one connection. Never blocks. Used by one thread at a time.
@@ -71,15 +72,15 @@ class SecurePeer {
   SecurePeer(base::UniqueFd fd, const base::JobToken& token, Purpose purpose, int world_size);
 
   int fd() const { return fd_.get(); }
-  // Who it is, once it has proven it; -1 before.
+  // The other side's rank; -1 before it has authenticated.
   int rank() const { return rank_; }
   std::chrono::steady_clock::time_point since() const { return since_; }
 
-  // Reads what is there. False: the connection is over; messages that came before are kept.
+  // Reads the bytes that have arrived. False: the connection is over; complete messages are kept.
   bool read();
-  // The next message that came.
+  // The next complete message; nullopt: there is none.
   std::optional<std::string> next();
-  // Nothing happens on a connection that is over, which read() then notices.
+  // Does nothing on a connection that is over; read() reports that.
   void send(std::string_view message);
   bool has_unsent() const { return !unsent_.empty(); }
   void flush();
@@ -98,6 +99,43 @@ class SecurePeer {
   std::optional<base::MessageSeal> outgoing_, incoming_;
   std::string received_;
   std::string unsent_;
+};
+
+// --- the content of messages ---
+
+struct MalformedMessage : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Numbers are 8 bytes, big-endian; texts are preceded by their length.
+class MessageWriter {
+ public:
+  explicit MessageWriter(uint8_t first) : bytes_(1, static_cast<char>(first)) {}
+
+  MessageWriter& number(int64_t value);
+  MessageWriter& text(std::string_view value);
+  MessageWriter& texts(const std::vector<std::string>& values);
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+// Throws MalformedMessage if the bytes end too early or a length is impossible.
+class MessageReader {
+ public:
+  explicit MessageReader(std::string_view bytes) : rest_(bytes) {}
+
+  uint8_t byte();
+  int64_t number();
+  std::string text();
+  std::vector<std::string> texts();
+  bool at_end() const { return rest_.empty(); }
+
+ private:
+  std::string_view take(size_t size);
+
+  std::string_view rest_;
 };
 
 }  // namespace lockstep::comm

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <unistd.h>
-
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <cstdio>
@@ -12,11 +11,10 @@
 #include <thread>
 
 #include "base/progress.h"
-#include "comm/fake/fake_backend.h"
-#include "comm/gloo/gloo_backend.h"
-#include "comm/hierarchical/hierarchical_backend.h"
+#include "comm/backends.h"
 #include "comm/lifeline.h"
 #include "comm/plugin.h"
+#include "comm/shm/layout.h"
 #include "comm/shm/shm_backend.h"
 
 namespace lockstep::comm {
@@ -24,8 +22,6 @@ namespace {
 
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
-
-constexpr int kMaxShmRanks = 64;
 
 StorePtr below(const StorePtr& store, const std::string& prefix) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
@@ -69,22 +65,18 @@ Transport make_hierarchical(const TransportRequest& request, const HostLayout& l
         make_gloo_backend(request, below(request.store, "cross"), static_cast<int>(host), layout.num_hosts());
   }
   channels.flat = make_gloo_backend(request, below(request.store, "flat"), request.rank, request.size);
-  return {c10::make_intrusive<HierarchicalBackend>(request.rank, layout, std::move(channels),
-                                                   request.options.timeout),
+  return {make_hierarchical_backend(request.rank, layout, std::move(channels), request.options.timeout),
           "shm+gloo", Transport::Devices::kCpu};
 }
 
-// CPU ranks, wherever they are: all on one host, one on each, or in between.
+// CPU ranks: all on one host, one on each host, or in between.
 Transport make_auto_on_cpu(const TransportRequest& request) {
   const std::string mine = request.host_identity.empty() ? host_identity() : request.host_identity;
   const HostLayout layout = layout_of(
       exchange_identities(*request.store, request.rank, request.size, mine, request.options.connect_timeout));
-  if (layout.most_ranks_on_a_host() == 1 || layout.most_ranks_on_a_host() > kMaxShmRanks) {
+  if (layout.most_ranks_on_a_host() == 1 || layout.most_ranks_on_a_host() > shm::kMaxRanks)
     return make_gloo(request);
-  }
-  if (layout.num_hosts() == 1) {
-    return make_shm(request);
-  }
+  if (layout.num_hosts() == 1) return make_shm(request);
   return make_hierarchical(request, layout);
 }
 
@@ -97,7 +89,7 @@ PluginRequest plugin_request(const TransportRequest& request) {
           request.options.device_index};
 }
 
-// A thread that was left behind in NCCL uses what the end of the process destroys.
+// A thread that was left in NCCL uses objects that the end of the process would destroy.
 void end_without_destructors() {
   ::on_exit(
       [](int status, void*) {
@@ -107,8 +99,14 @@ void end_without_destructors() {
       nullptr);
 }
 
-// NCCL connects without a limit of time, and does not notice that a rank died before it came.
-// The thread is left behind then: the program is about to end.
+// The rank of the group that died or left first.
+std::optional<int> departed_rank(Lifeline& lifeline, const std::vector<int>& job_ranks) {
+  const auto departure = lifeline.first_departure(std::chrono::milliseconds(0));
+  return departure ? rank_in_group(job_ranks, departure->rank) : std::nullopt;
+}
+
+// NCCL connects without a time limit, and does not notice that a rank died before it connected.
+// In these cases the thread is left in NCCL: the program is about to end.
 BackendPtr connect_nccl(const TransportRequest& request, const PluginRequest& wanted) {
   if (request.size == 1) return make_plugin_backend("cuda", wanted);
   std::packaged_task<BackendPtr()> task([wanted] { return make_plugin_backend("cuda", wanted); });
@@ -117,7 +115,8 @@ BackendPtr connect_nccl(const TransportRequest& request, const PluginRequest& wa
   constexpr std::chrono::milliseconds kPollInterval{20};
   const auto deadline = std::chrono::steady_clock::now() + request.options.connect_timeout;
   while (backend.wait_for(kPollInterval) != std::future_status::ready) {
-    if (const std::optional<int> rank = departed_rank(request)) {
+    const auto rank = request.lifeline ? departed_rank(*request.lifeline, request.job_ranks) : std::nullopt;
+    if (rank) {
       end_without_destructors();
       throw CommError("comm",
                       fmt::format("rank {} died or left while rank {} of {} connected, backend nccl", *rank,
@@ -154,21 +153,19 @@ Transport make_nccl(const TransportRequest& request) {
     wanted.ended = [] { base::Progress::of_process().collective_finished(); };
   }
   if (request.lifeline) {
-    // Without the store: the backend keeps it itself.
-    TransportRequest members;
-    members.job_ranks = request.job_ranks;
-    members.lifeline = request.lifeline;
-    wanted.departed = [members] { return departed_rank(members); };
+    wanted.departed = [lifeline = request.lifeline, job_ranks = request.job_ranks] {
+      return departed_rank(*lifeline, job_ranks);
+    };
   }
   return {connect_nccl(request, wanted), "nccl", Transport::Devices::kCuda, wanted.failure};
 }
 
 Transport make_fake(const TransportRequest& request, const char* name) {
-  return {c10::make_intrusive<FakeBackend>(request.rank, request.size), name, Transport::Devices::kAny};
+  return {make_fake_backend(request.rank, request.size), name, Transport::Devices::kAny};
 }
 
-// A rank whose connections stand may close its group while others still connect to
-// it, and they would take that for a failure.
+// A rank that is connected may close its group while others still connect to it, who would take
+// that for a failure.
 void wait_until_all_connected(const TransportRequest& request) {
   if (request.store->add("connected", 1) == request.size) {
     request.store->set("all_connected", "yes");
@@ -178,40 +175,25 @@ void wait_until_all_connected(const TransportRequest& request) {
 
 Transport make_by_name(const TransportRequest& request) {
   const std::string& name = request.options.backend;
-  if (name == "fake") {
-    return make_fake(request, "fake");
-  }
-  if (name == "auto" && request.size == 1) {
-    return make_fake(request, "none");
-  }
-  if (name == "auto") {
+  if (name == "fake") return make_fake(request, "fake");
+  if (name == "auto" && request.size == 1) return make_fake(request, "none");
+  if (name == "auto")
     return request.options.device_index >= 0 ? make_nccl(request) : make_auto_on_cpu(request);
-  }
-  if (name == "shm") {
-    return make_shm(request);
-  }
-  if (name == "gloo") {
-    return make_gloo(request);
-  }
-  if (name == "mpi") {
+  if (name == "shm") return make_shm(request);
+  if (name == "gloo") return make_gloo(request);
+  if (name == "mpi")
     return {make_plugin_backend("mpi", plugin_request(request)), "mpi", Transport::Devices::kCpu};
-  }
-  if (name == "nccl") {
-    return make_nccl(request);
-  }
+  if (name == "nccl") return make_nccl(request);
   throw ConfigError("comm",
                     fmt::format("backend is not one of auto, gloo, nccl, mpi, shm, fake: '{}'", name));
 }
 
 }  // namespace
 
-std::optional<int> departed_rank(const TransportRequest& request) {
-  if (!request.lifeline) return std::nullopt;
-  const auto departure = request.lifeline->first_departure(std::chrono::milliseconds(0));
-  if (!departure) return std::nullopt;
-  const auto found = std::find(request.job_ranks.begin(), request.job_ranks.end(), departure->rank);
-  if (found == request.job_ranks.end()) return std::nullopt;
-  return static_cast<int>(found - request.job_ranks.begin());
+std::optional<int> rank_in_group(const std::vector<int>& job_ranks, int job_rank) {
+  const auto found = std::find(job_ranks.begin(), job_ranks.end(), job_rank);
+  if (found == job_ranks.end()) return std::nullopt;
+  return static_cast<int>(found - job_ranks.begin());
 }
 
 Transport make_transport(const TransportRequest& request) {

@@ -10,7 +10,7 @@ namespace {
 
 bool is_long(const std::string& spelling) { return spelling.starts_with("--"); }
 
-// The spellings that are offered: of --log-dir and --log_dir only the first.
+// The spellings that the shell offers: of --log-dir and --log_dir only the first.
 std::vector<std::string> offered(const std::vector<CompletionFlag>& flags) {
   std::vector<std::string> names;
   for (const CompletionFlag& flag : flags) {
@@ -51,7 +51,7 @@ _{program}_{command}() {{
       --) return ;;
       {with_value}) flag=${{words[i]}} ;;
       -?*) ;;
-      *) return ;;  # the program: what follows is the program's
+      *) return ;;  # the program: the other words are its arguments
     esac
   done
   if [[ -z $flag && $current == --*=* ]]; then
@@ -69,7 +69,7 @@ complete -o default -F _{program}_{command} {program}
                      fmt::arg("offered", fmt::join(offered(flags), " ")), fmt::arg("values", values));
 }
 
-// In a specification of zsh's _arguments, inside single quotes.
+// Escapes a text for a specification of zsh's _arguments in single quotes.
 std::string zsh_text(const std::string& text) {
   std::string result;
   for (const char c : text) {
@@ -92,7 +92,7 @@ std::string zsh_specifications(const CompletionFlag& flag) {
   std::string lines;
   for (size_t i = 0; i < flag.spellings.size(); ++i) {
     const std::string& name = flag.spellings[i];
-    // "!": understood, not offered. "=" and "+": the value follows in the same word or in the next.
+    // "!": accepted, but not offered. "=" and "+": the value follows in the same word or in the next.
     const char* hidden = i > 0 && is_long(name) ? "!" : "";
     const char* joint = !flag.takes_value ? "" : is_long(name) ? "=" : "+";
     lines += fmt::format("    '{}{}{}[{}]{}' \\\n", hidden, name, joint, zsh_text(flag.help), action);
@@ -130,7 +130,7 @@ fi
                      fmt::arg("specifications", specifications));
 }
 
-// tcsh takes the first rule that fits. Its rules see the current word and the one before it.
+// tcsh uses the first rule that matches. Its rules see the current word and the one before it.
 std::string tcsh_script(const std::string& program, const std::string& command,
                         const std::vector<CompletionFlag>& flags) {
   std::string rules;

@@ -5,21 +5,21 @@
 
 namespace lockstep::config {
 
-// One flag as a shell completes it.
+// A flag of a command, for shell completion.
 struct CompletionFlag {
-  // As they are written: "--log-dir", "-n". The first one is offered; short ones are too.
+  // "--log-dir", "-n". The shell offers the first one and the short ones.
   std::vector<std::string> spellings;
   bool takes_value = false;
-  std::vector<std::string> choices;  // of the value; empty: files are offered
+  std::vector<std::string> choices;  // of the value; empty: the shell offers files
   std::string help;
 };
 
-// The shells that completion_script knows.
+// The shells that completion_script() supports.
 const std::vector<std::string>& completion_shells();
 
-// A script with which `shell` completes `program command FLAG... PROGRAM ARGUMENT...`: flags,
-// values that have choices, and files. Words after PROGRAM are not taken for flags; tcsh alone
-// cannot tell them apart. `shell` is one of completion_shells().
+// A script for `shell`, one of completion_shells(), that completes `program command FLAG... PROGRAM
+// ARGUMENT...`: flags, values with choices, and files. Words after PROGRAM are not completed as flags,
+// except by tcsh, which cannot distinguish them.
 std::string completion_script(const std::string& shell, const std::string& program,
                               const std::string& command, const std::vector<CompletionFlag>& flags);
 

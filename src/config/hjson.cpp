@@ -1,14 +1,140 @@
 #include "config/hjson.h"
 
 #include <fmt/format.h>
+#include <lockstep/error.h>
+#include <sodium.h>
 
+#include <cctype>
+#include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 
-#include "config/hjson_text.h"
+#include "base/file.h"
+#include "config/text_cursor.h"
 
 namespace lockstep::config {
 namespace {
+
+void append_utf8(std::string& out, uint32_t code) {
+  if (code < 0x80) {
+    out += static_cast<char>(code);
+    return;
+  }
+  const int tail = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+  constexpr uint32_t kLead[] = {0, 0xc0, 0xe0, 0xf0};
+  out += static_cast<char>(kLead[tail] | (code >> (6 * tail)));
+  for (int i = tail - 1; i >= 0; --i) out += static_cast<char>(0x80 | ((code >> (6 * i)) & 0x3f));
+}
+
+std::optional<uint32_t> hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return std::nullopt;
+}
+
+// Reads \u and its four digits. The cursor is on the backslash.
+uint32_t read_unit(TextCursor& cursor) {
+  uint32_t unit = 0;
+  for (size_t i = 2; i < 6; ++i) {
+    const std::optional<uint32_t> digit = hex_digit(cursor.peek(i));
+    if (!digit) cursor.fail_expected("\\u with four hexadecimal digits");
+    unit = unit * 16 + *digit;
+  }
+  cursor.advance(6);
+  return unit;
+}
+
+void read_code_point(TextCursor& cursor, std::string& out) {
+  const TextPlace begin = cursor.place();
+  uint32_t code = read_unit(cursor);
+  if (code >= 0xd800 && code < 0xdc00 && cursor.starts_with("\\u")) {
+    const uint32_t low = read_unit(cursor);
+    if (low < 0xdc00 || low > 0xdfff) cursor.fail(begin, "half of a surrogate pair is not a character");
+    code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+  }
+  if (code >= 0xd800 && code <= 0xdfff) cursor.fail(begin, "half of a surrogate pair is not a character");
+  append_utf8(out, code);
+}
+
+void read_escape(TextCursor& cursor, std::string& out) {
+  switch (cursor.peek(1)) {
+    case '"':
+    case '\'':
+    case '\\':
+    case '/': out += cursor.peek(1); break;
+    case 'b': out += '\b'; break;
+    case 'f': out += '\f'; break;
+    case 'n': out += '\n'; break;
+    case 'r': out += '\r'; break;
+    case 't': out += '\t'; break;
+    case 'u': read_code_point(cursor, out); return;
+    default: cursor.fail_expected(R"(one of \" \' \\ \/ \b \f \n \r \t \u)");
+  }
+  cursor.advance(2);
+}
+
+void skip_indent(TextCursor& cursor, int most) {
+  for (; most > 0 && (cursor.peek() == ' ' || cursor.peek() == '\t'); --most) cursor.advance();
+}
+
+void skip_line_end(TextCursor& cursor) { cursor.advance(cursor.starts_with("\r\n") ? 2 : 1); }
+
+// 'text' or "text" on one line, with JSON's escapes. The cursor is on the first quote before the call and
+// behind the last one after it.
+std::string read_quoted_text(TextCursor& cursor) {
+  const TextPlace begin = cursor.place();
+  const char quote = cursor.peek();
+  cursor.advance();
+  std::string text;
+  while (cursor.peek() != quote) {
+    const char c = cursor.peek();
+    if (cursor.at_line_end()) {
+      cursor.fail(begin,
+                  fmt::format("the string has no end: expected {} before {}", quote, cursor.quoted_rest()));
+    }
+    if (c == '\\') {
+      read_escape(cursor, text);
+      continue;
+    }
+    if (static_cast<unsigned char>(c) < 0x20) {
+      cursor.fail(cursor.place(), fmt::format("a control character in a quoted string: 0x{:02x}", c));
+    }
+    text += c;
+    cursor.advance();
+  }
+  cursor.advance();
+  return text;
+}
+
+// '''text''' over any number of lines, without escapes. White space up to the column of the first quote
+// does not belong to a line, nor does the line end before the last quotes. The cursor moves as above.
+std::string read_lines_text(TextCursor& cursor) {
+  const TextPlace begin = cursor.place();
+  const int indent = begin.column - 1;
+  cursor.advance(3);
+  while (cursor.peek() == ' ' || cursor.peek() == '\t') cursor.advance();
+  if (!cursor.at_end() && cursor.at_line_end()) {
+    skip_line_end(cursor);
+    skip_indent(cursor, indent);
+  }
+  std::string text;
+  while (!cursor.starts_with("'''")) {
+    if (cursor.at_end()) cursor.fail(begin, "the string has no end: expected '''");
+    if (cursor.at_line_end()) {
+      text += '\n';
+      skip_line_end(cursor);
+      skip_indent(cursor, indent);
+    } else {
+      text += cursor.peek();
+      cursor.advance();
+    }
+  }
+  cursor.advance(3);
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
 
 constexpr int kMaxDepth = 64;
 
@@ -22,7 +148,7 @@ size_t digits_at(std::string_view text, size_t at) {
   return end;
 }
 
-// JSON's numbers: no sign but minus, no leading zero, digits on both sides of a point.
+// Accepts JSON's numbers: no plus sign, no leading zero, digits on both sides of the point.
 bool is_number(std::string_view text) {
   size_t at = text.starts_with('-') ? 1 : 0;
   const size_t whole = digits_at(text, at);
@@ -104,7 +230,7 @@ class Parser {
     return node;
   }
 
-  // Up to the bracket that closes; without one, up to the end.
+  // Reads up to the closing bracket, or up to the end if `close` is NUL.
   void read_members(HjsonNode& object, char close, int depth) {
     std::map<std::string, TextPlace> seen;
     skip_space();
@@ -113,7 +239,7 @@ class Parser {
       const auto [first, is_new] = seen.try_emplace(member.key, member.place);
       if (!is_new) {
         cursor_.fail(member.place,
-                     fmt::format("the key {} is also at line {}, column {}: remove one of the two",
+                     fmt::format("duplicate key {}: it is also at line {}, column {}; remove one of the two",
                                  quoted_for_message(member.key), first->second.line, first->second.column));
       }
       skip_space();
@@ -143,7 +269,7 @@ class Parser {
     skip_space();
   }
 
-  // Whether the bracket is here; then it is passed over.
+  // Whether the cursor is on the bracket, which is then skipped.
   bool closes(const HjsonNode& node, char bracket) {
     if (cursor_.at_end()) {
       if (bracket == '\0') return true;
@@ -151,7 +277,7 @@ class Parser {
           fmt::format("expected '{}' for the '{}' of line {}, column {}, found the end of the file", bracket,
                       bracket == '}' ? '{' : '[', node.place.line, node.place.column);
       if (swallowed_) {
-        sentence += fmt::format("; the text without quotes of line {}, column {} reaches to its line's end",
+        sentence += fmt::format("; the unquoted string at line {}, column {} reaches to the end of its line",
                                 swallowed_->line, swallowed_->column);
       }
       cursor_.fail(cursor_.place(), sentence);
@@ -184,8 +310,8 @@ class Parser {
     return {std::string(after_space ? strip_space(name) : cursor_.text_since(begin)), begin, {}};
   }
 
-  // true, false, null or a number, which end where a comma, a bracket or a comment begins;
-  // anything else is a text up to the end of its line.
+  // true, false, null and numbers end at a comma, a bracket or a comment. Everything else is a string up
+  // to the end of the line.
   void read_plain(HjsonNode& node) {
     if (cursor_.at_end() || std::string_view("{}[],:").find(cursor_.peek()) != std::string_view::npos) {
       cursor_.fail_expected("a value");
@@ -224,8 +350,30 @@ class Parser {
   }
 
   TextCursor cursor_;
-  std::optional<TextPlace> swallowed_;  // the last text without quotes that took a bracket with it
+  std::optional<TextPlace> swallowed_;  // the last unquoted string that contains a bracket
 };
+
+std::optional<std::string> decode_base64(const std::string& text, int variant) {
+  std::string bytes(text.size() * 3 / 4 + 3, '\0');
+  size_t size = 0;
+  if (sodium_base642bin(reinterpret_cast<unsigned char*>(bytes.data()), bytes.size(), text.data(),
+                        text.size(), "\r\n", &size, nullptr, variant) != 0) {
+    return std::nullopt;
+  }
+  bytes.resize(size);
+  return bytes;
+}
+
+// A misspelt path may be valid base64; a document is text.
+bool is_text(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const size_t length = utf8_length(bytes);
+    const auto lead = static_cast<unsigned char>(bytes[0]);
+    if (length == 0 || (lead < 0x20 && !std::isspace(lead))) return false;
+    bytes.remove_prefix(length);
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -242,12 +390,39 @@ std::string_view kind_name(HjsonNode::Kind kind) {
   switch (kind) {
     case Kind::kObject: return "an object";
     case Kind::kArray: return "an array";
-    case Kind::kText: return "a text";
+    case Kind::kText: return "a string";
     case Kind::kNumber: return "a number";
     case Kind::kBool: return "true or false";
     case Kind::kNull: return "null";
   }
   return "a value";
+}
+
+HjsonSource read_hjson_file(const std::filesystem::path& path) {
+  const auto fail = [](const std::filesystem::path& at, const std::string& reason) {
+    throw ConfigError("config",
+                      fmt::format("cannot read the configuration file '{}': {}", at.string(), reason));
+  };
+  // A regular file only: the text of a pipe would reach one of the ranks.
+  const base::InputFile file(path, fail);
+  if (file.bytes() > static_cast<int64_t>(kMaxTextBytes)) {
+    fail(path, fmt::format("it has {} bytes, the limit is {}", file.bytes(), kMaxTextBytes));
+  }
+  return {path.string(), file.read_some(kMaxTextBytes, 0)};
+}
+
+HjsonSource read_hjson_argument(const std::string& path_or_base64) {
+  if (path_or_base64.empty()) {
+    throw ConfigError("config", "expected a configuration file or its text in base64: the argument is empty");
+  }
+  std::error_code ignored;
+  if (std::filesystem::exists(path_or_base64, ignored)) return read_hjson_file(path_or_base64);
+  for (const int variant : {sodium_base64_VARIANT_URLSAFE, sodium_base64_VARIANT_URLSAFE_NO_PADDING}) {
+    const std::optional<std::string> text = decode_base64(path_or_base64, variant);
+    if (text && is_text(*text)) return {"base64", *text};
+  }
+  throw ConfigError("config", fmt::format("neither a configuration file nor a text in URL-safe base64: {}",
+                                          quoted_for_message(path_or_base64)));
 }
 
 }  // namespace lockstep::config

@@ -3,23 +3,122 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
-
 #include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <concepts>
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <sstream>
+#include <stdexcept>
 
 #include "base/nearest_name.h"
+#include "config/flag_words.h"
 #include "config/toml_file.h"
 
 namespace lockstep::config {
 namespace {
+
+[[noreturn]] void expected(const char* what) { throw std::invalid_argument(what); }
+
+template <typename Number>
+std::optional<Number> whole_number(const std::string& text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+void assign(std::string& field, const Json& value) {
+  if (!value.is_string()) expected("a string");
+  field = value.get<std::string>();
+}
+
+void assign(bool& field, const Json& value) {
+  if (!value.is_boolean()) expected("true or false");
+  field = value.get<bool>();
+}
+
+template <std::signed_integral T>
+void assign(T& field, const Json& value) {
+  if (!value.is_number_integer()) expected("a whole number");
+  if (!value.is_integer_of<T>()) {
+    throw std::invalid_argument(fmt::format("a whole number from {} to {}", std::numeric_limits<T>::min(),
+                                            std::numeric_limits<T>::max()));
+  }
+  field = value.get<T>();
+}
+
+void assign(uint64_t& field, const Json& value) {
+  if (!value.is_integer_of<uint64_t>()) expected("a whole number that is not negative");
+  field = value.get<uint64_t>();
+}
+
+void assign(double& field, const Json& value) {
+  if (!value.is_number()) expected("a number");
+  field = value.get<double>();
+}
+
+OffloadDevice device_named(const std::string& name) {
+  if (const auto device = offload_device_named(name)) return *device;
+  throw std::invalid_argument("none, cpu or nvme");
+}
+
+void assign(OffloadDevice& field, const Json& value) {
+  field = device_named(value.is_string() ? value.get<std::string>() : "");
+}
+
+void assign(FreeValues& field, const Json& value) {
+  if (!value.is_object()) expected("a table of values");
+  FreeValues values;
+  for (const auto& [name, inner] : value.items()) values[name] = free_value_of(inner);
+  field = std::move(values);
+}
+
+template <typename T>
+void assign(std::optional<T>& field, const Json& value) {
+  T inner{};
+  assign(inner, value);
+  field = inner;
+}
+
+template <typename T>
+Json json_of(const T& field) {
+  return field;
+}
+Json json_of(const OffloadDevice& field) { return name_of(field); }
+Json json_of(const FreeValues& field) {
+  Json result = Json::object();
+  for (const auto& [name, value] : field) {
+    result[name] = std::visit([](const auto& inner) { return Json(inner); }, value);
+  }
+  return result;
+}
+
+// An optional without a value is null.
+Json value_of(const Field& field) {
+  return std::visit([](const auto* held) { return json_of(*held); }, field);
+}
+
+// std::invalid_argument describes the valid values.
+void assign_value(const Field& field, const Json& value) {
+  std::visit([&](auto* held) { assign(*held, value); }, field);
+}
+
+// "true", "3" and "0.5" become a boolean and numbers, every other text a string.
+FreeValue parse_free_value(const std::string& text) {
+  if (text == "true") return true;
+  if (text == "false") return false;
+  if (const auto integer = whole_number<int64_t>(text)) return *integer;
+  if (const auto real = whole_number<double>(text)) return *real;
+  return text;
+}
 
 constexpr std::string_view kConfigOption = "config";
 
@@ -35,7 +134,7 @@ std::string with_dashes(std::string name) {
   return name;
 }
 
-// What a user may write. An empty choice is an option that is not set.
+// The choices that a user may write. The empty choice is the value of an option that is not set.
 std::vector<std::string> choices_of(const OptionRules& rules) {
   std::vector<std::string> choices;
   std::copy_if(rules.choices.begin(), rules.choices.end(), std::back_inserter(choices),
@@ -63,10 +162,10 @@ void check_choices(const std::string& name, const std::string& text, const Optio
   if (known) return;
   throw ConfigError("config",
                     fmt::format("{} must be one of {}{}: '{}'", name, fmt::join(choices_of(rules), ", "),
-                                rules.several ? ", or several with commas between them" : "", text));
+                                rules.several ? ", or a list of them separated by commas" : "", text));
 }
 
-// JSON has no word for what is not finite.
+// JSON has no literals for NaN and the infinities.
 std::string text_of(const Json& value) {
   const bool is_finite = !value.is_number_float() || std::isfinite(value.get<double>());
   return is_finite ? value.dump() : fmt::format("{}", value.get<double>());
@@ -79,21 +178,21 @@ void check_rules(const std::string& name, const Json& value, const OptionRules& 
     throw ConfigError("config",
                       fmt::format("{} must be at most {}: {}", name, *rules.maximum, text_of(value)));
   }
-  // Not a number is not at least anything.
+  // Written so that NaN fails.
   if (rules.minimum && value.is_number() && !(value.get<double>() >= static_cast<double>(*rules.minimum))) {
     throw ConfigError("config",
                       fmt::format("{} must be at least {}: {}", name, *rules.minimum, text_of(value)));
   }
 }
 
-// What is wrong with the text of a whole number of type T. Empty: nothing, and the text is
-// as CLI11 reads it right: a zero in front would make it octal.
+// Returns the error of a text that should be a whole number of type T. Empty: it is valid, and is
+// rewritten for CLI11, which reads a number with a leading zero as octal.
 template <typename T>
 std::string complaint_about(std::string& text) {
   T number{};
   const char* end = text.data() + text.size();
   const auto [read_to, error] = std::from_chars(text.data(), end, number);
-  if (error == std::errc::result_out_of_range) return "must be nearer to zero: '" + text + "'";
+  if (error == std::errc::result_out_of_range) return "is out of range: '" + text + "'";
   if (error == std::errc() && read_to == end) {
     text = std::to_string(number);
     return {};
@@ -102,7 +201,7 @@ std::string complaint_about(std::string& text) {
          ": '" + text + "'";
 }
 
-// CLI11 cuts a number that is too large to the largest there is, and takes -1 for a large one.
+// Without this check, CLI11 reads a number that is too large as the largest one, and -1 as a large one.
 template <typename T>
 void check_number(CLI::Option* option) {
   if constexpr (std::is_integral_v<T>) option->transform(CLI::Validator(&complaint_about<T>, ""));
@@ -125,6 +224,18 @@ CLI::Option* declare(CLI::App& app, const std::string& names, std::optional<T>& 
 
 CLI::Option* declare(CLI::App& app, const std::string& names, bool& field) {
   return app.add_flag(names, field);
+}
+
+CLI::Option* declare(CLI::App& app, const std::string& names, OffloadDevice& field) {
+  const auto read = [&field](const CLI::results_t& results) {
+    try {
+      field = device_named(results.back());
+    } catch (const std::invalid_argument& wanted) {
+      throw CLI::ValidationError(fmt::format("'{}' is not {}", results.back(), wanted.what()));
+    }
+    return true;
+  };
+  return app.add_option(names, read)->type_name("TEXT")->default_str(name_of(field));
 }
 
 // A repeatable option NAME=VALUE.
@@ -156,24 +267,24 @@ std::string suggestion(const CLI::App& app) {
   return {};
 }
 
-// Whether the flag is followed by its value as an argument of its own.
-bool takes_next(const CLI::App& app, const std::string& flag) {
-  const bool is_long = flag.starts_with("--");
-  if (is_long ? flag.find('=') != std::string::npos : flag.size() > 2) return false;
-  const CLI::Option* option = app.get_option_no_throw(flag);
-  return option != nullptr && option->get_expected_min() > 0;
-}
-
 size_t end_of_flags(const CLI::App& app, const std::vector<std::string>& arguments) {
   size_t i = 0;
   while (i < arguments.size() && arguments[i].size() > 1 && arguments[i].front() == '-' &&
          arguments[i] != "--") {
-    i += takes_next(app, arguments[i]) ? 2 : 1;
+    i += takes_next_word(app, arguments[i]) ? 2 : 1;
   }
   return std::min(i, arguments.size());
 }
 
 }  // namespace
+
+FreeValue free_value_of(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_integer_of<int64_t>()) return value.get<int64_t>();
+  if (value.is_number()) return value.get<double>();
+  if (value.is_string()) return value.get<std::string>();
+  expected("true, false, a number or a string");
+}
 
 class OptionTable::Parser {
  public:
@@ -186,7 +297,7 @@ class OptionTable::Parser {
       CLI::Option* option =
           std::visit([&](auto* field) { return declare(app_, flag_names(entry), *field); }, entry.field);
       option->description(help_of(entry.help, entry.rules));
-      // Free values given twice count both; of others the last one counts.
+      // All free values are kept; of other options the last value is used.
       option->multi_option_policy(std::holds_alternative<FreeValues*>(entry.field)
                                       ? CLI::MultiOptionPolicy::TakeAll
                                       : CLI::MultiOptionPolicy::TakeLast);
@@ -239,7 +350,7 @@ std::string OptionTable::variable_name(const Entry& entry) const {
 void OptionTable::parse(int argc, const char* const* argv) {
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "program";
   Parser parser(*this, program);
-  // Before the flags are declared: --help then shows the file's values as defaults.
+  // Before the flags are declared, so that --help shows the values of the file as defaults.
   std::string file;
   if (has_config_file_) {
     file = config_path(argc, argv);
@@ -249,7 +360,8 @@ void OptionTable::parse(int argc, const char* const* argv) {
         ->envname(variable_of(kConfigOption, variable_prefix_));
   }
   parser.declare_all();
-  parser.parse_with([&] { parser.app().parse(argc, argv); });
+  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  parser.parse_with([&] { parse_words(parser.app(), words); });
 }
 
 OptionTable& OptionTable::add_all(const OptionTable& other, const std::set<std::string>& without) {
@@ -288,7 +400,7 @@ void OptionTable::assign(const Json& values, const std::string& source) {
   for (const auto& [key, value] : values.items()) {
     const Entry* entry = find(key);
     if (entry == nullptr) {
-      throw ConfigError("config", fmt::format("{}: unknown option '{}'; known are {}", source, key,
+      throw ConfigError("config", fmt::format("{}: unknown option '{}'; the options are {}", source, key,
                                               fmt::join(names(), ", ")));
     }
     const auto [before, is_first] = set_by.emplace(entry, key);
@@ -343,9 +455,9 @@ std::vector<std::string> OptionTable::parse_command(const std::string& program,
   Parser parser(*this, program);
   parser.declare_all();
   const size_t end = end_of_flags(parser.app(), arguments);
-  // CLI11 takes them last first.
-  std::vector<std::string> flags(arguments.rend() - static_cast<std::ptrdiff_t>(end), arguments.rend());
-  parser.parse_with([&] { parser.app().parse(flags); });
+  const std::vector<std::string> flags(arguments.begin(),
+                                       arguments.begin() + static_cast<std::ptrdiff_t>(end));
+  parser.parse_with([&] { parse_words(parser.app(), flags); });
   const size_t command = end < arguments.size() && arguments[end] == "--" ? end + 1 : end;
   return {arguments.begin() + static_cast<std::ptrdiff_t>(command), arguments.end()};
 }

@@ -1,69 +1,84 @@
 #pragma once
 
 #include <lockstep/json.h>
+#include <lockstep/zero.h>
+
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "config/completion.h"
-#include "config/option_value.h"
 
 namespace lockstep::config {
 
-// What a value may be, whoever set it.
+// Values under names that the user chooses: --hyperparams lr=0.1 --hyperparams net=cnn.
+using FreeValue = std::variant<bool, int64_t, double, std::string>;
+using FreeValues = std::map<std::string, FreeValue>;
+
+// std::invalid_argument: neither a boolean nor a number nor a string.
+FreeValue free_value_of(const Json& value);
+
+// A pointer to a field of a struct. These are the types of options.
+using Field = std::variant<std::string*, bool*, int*, int64_t*, uint64_t*, double*, std::optional<int>*,
+                           std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*,
+                           FreeValues*, OffloadDevice*>;
+
+// The valid values of an option and its other names.
 struct OptionRules {
   std::vector<std::string> choices = {};  // text options; empty: any
-  bool several = false;                   // text options: choices with commas between them
+  bool several = false;                   // text options: a list of choices, separated by commas
   std::optional<int64_t> minimum = {};    // numeric options
   std::optional<double> maximum = {};     // numeric options
   std::string short_flag = {};            // one letter: -n
   bool negatable = true;                  // a bool also has --no_name
-  bool has_variable = true;               // false: by flag only
-  std::vector<std::string> aliases = {};  // other names, as flags and as keys of a file
+  bool has_variable = true;               // false: no environment variable sets it
+  std::vector<std::string> aliases = {};  // other names, of flags and of keys in a file
 };
 
-// The options of one struct: name, help, rules and field declared once, from which
-// flags, environment variables, checks, help text and the printed configuration
-// come. The table refers to the struct's fields: it must not outlive them.
+// The options of one struct. Name, help, rules and field of an option are declared once; flags,
+// environment variables, checks, help text and the printed configuration are derived from them. The table
+// points to the fields of the struct and must not outlive it.
 //
 // An option `max_iter` has the flags --max_iter and --max-iter and the variable
-// LOCKSTEP_MAX_ITER; a bool also --no_verbose and --no-verbose.
+// LOCKSTEP_MAX_ITER; a bool also --no_verbose and --no-verbose. --name= with nothing behind it is an
+// empty text, and an error where the option is no text; it never takes the word behind it.
 class OptionTable {
  public:
   explicit OptionTable(std::string description, std::string variable_prefix = "LOCKSTEP_");
 
-  // The field's type is one of config::Field.
+  // T is one of the types of Field.
   template <typename T>
   OptionTable& add(const std::string& name, T& field, const std::string& help, OptionRules rules = {}) {
     entries_.push_back({name, help, &field, std::move(rules)});
     return *this;
   }
 
-  // Adds the options of another table, but those named in `without`: the table that takes
-  // them has its own, with another meaning or other choices.
+  // Adds the options of another table except those named in `without`, which this table declares with
+  // another meaning or other choices.
   OptionTable& add_all(const OptionTable& other, const std::set<std::string>& without = {});
 
-  // Adds the flag --config FILE (variable LOCKSTEP_CONFIG): a TOML file with options
-  // as its keys. Whatever it sets, variables and flags may set otherwise.
+  // Adds the flag --config FILE (variable LOCKSTEP_CONFIG): a TOML file whose keys are options. Variables
+  // and flags override it.
   OptionTable& add_config_file();
 
-  // Reads file, variables and flags into the fields, then validates. ConfigError: an
-  // unknown flag, with what it may have been meant to be, or a bad value; HelpRequested:
-  // --help.
+  // Reads file, variables and flags into the fields, then validates. ConfigError: an unknown flag, with a
+  // suggestion, or an invalid value. HelpRequested: --help.
   void parse(int argc, const char* const* argv);
-  // The same for a command that starts another: flags end at the first argument that
-  // is none, or after "--". Returns what follows them. program is the command's name
-  // in messages; arguments begin after it.
+  // The same for a command that starts a program: the flags end before the first other argument, or at
+  // "--". Returns the arguments after the flags. `program` is the name of the command in messages;
+  // `arguments` begin after it.
   std::vector<std::string> parse_command(const std::string& program,
                                          const std::vector<std::string>& arguments);
-  // Sets fields by name. ConfigError names `source`, the key, the value and what is
-  // allowed; the fields before it are set by then.
+  // Sets fields by name. ConfigError names `source`, the key, the value and the valid values; earlier
+  // fields are set by then.
   void assign(const Json& values, const std::string& source);
   // After a parse: whether a flag or a variable set this option.
   bool given(const std::string& name) const { return given_.count(name) > 0; }
-  // ConfigError names the first option whose value breaks its rules.
+  // ConfigError names the first option with an invalid value.
   void validate() const;
   Json to_json() const;
   // The names of all options, in the order of the table.
@@ -80,7 +95,7 @@ class OptionTable {
 
     bool is_bool() const { return std::holds_alternative<bool*>(field); }
   };
-  // What reads flags: CLI11, which costs every source that includes it seconds.
+  // Wraps CLI11, which adds seconds to the compilation of every source that includes it.
   class Parser;
 
   static std::string flag_names(const Entry& entry);

@@ -14,7 +14,7 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
-// Every character that Python counts as white space, but those of a line's end and the space.
+// The characters that Python counts as white space, except \r.
 constexpr std::array<std::string_view, 28> kSpaces = {"\x0b",         "\x0c",
                                                       "\x1c",         "\x1d",
                                                       "\x1e",         "\x1f",
@@ -55,7 +55,7 @@ void check_bytes(TextCursor& cursor) {
       cursor.fail(cursor.place(),
                   fmt::format("the text is not UTF-8: byte 0x{:02x} at offset {}", byte, offset));
     }
-    if (byte == 0) cursor.fail(cursor.place(), fmt::format("the text holds a NUL: at offset {}", offset));
+    if (byte == 0) cursor.fail(cursor.place(), fmt::format("the text contains a NUL: at offset {}", offset));
     cursor.advance(length);
   }
 }
@@ -64,7 +64,7 @@ void check_bytes(TextCursor& cursor) {
 
 TextCursor::TextCursor(std::string_view text, std::string_view name) : text_(text), name_(name) {
   if (text.size() > kMaxTextBytes) {
-    fail(place_, fmt::format("the text has {} bytes where {} is the most", text.size(), kMaxTextBytes));
+    fail(place_, fmt::format("the text has {} bytes, the limit is {}", text.size(), kMaxTextBytes));
   }
   TextCursor check = *this;
   check_bytes(check);
@@ -75,7 +75,7 @@ void TextCursor::advance(size_t bytes) {
   for (; bytes > 0 && !at_end(); --bytes) {
     const char c = peek();
     ++place_.offset;
-    // A carriage return in front of a line feed does not end a line of its own.
+    // "\r\n" is one line end.
     if (c == '\n' || (c == '\r' && peek() != '\n')) {
       ++place_.line;
       place_.column = 1;

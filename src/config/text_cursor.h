@@ -6,26 +6,26 @@
 
 namespace lockstep::config {
 
-// More is no text that somebody wrote.
+// The largest document. Larger files are not written by people.
 inline constexpr size_t kMaxTextBytes = size_t{1} << 20;
 
-// Where something stands in a text. Lines and columns count from 1, columns in characters.
+// A place in a text. Lines and columns count from 1; columns count characters.
 struct TextPlace {
   size_t offset = 0;  // in bytes
   int line = 1;
   int column = 1;
 };
 
-// Goes through a text that somebody wrote, and knows where it is. Copies are cheap: a copy
-// is a place to come back to. Text and name outlive it.
+// Walks through a text and keeps track of line and column. Copies are cheap and serve as places to return
+// to. Text and name must outlive the cursor.
 class TextCursor {
  public:
-  // `name` is the file's name in messages. ConfigError: too large, no UTF-8, or a NUL; what
-  // is no UTF-8 is named with its offset in bytes. A byte order mark is passed over.
+  // `name` is the name of the file in messages. ConfigError: the text is too large, is not UTF-8 or
+  // contains a NUL; the byte offset is named. A byte order mark is skipped.
   TextCursor(std::string_view text, std::string_view name);
 
   bool at_end() const { return place_.offset >= text_.size(); }
-  // The byte here or further on; NUL, which the text does not hold, after its end.
+  // The byte at the cursor or `ahead` bytes after it; NUL after the end.
   char peek(size_t ahead = 0) const {
     const size_t at = place_.offset + ahead;
     return at < text_.size() ? text_[at] : '\0';
@@ -39,12 +39,12 @@ class TextCursor {
   std::string_view text_since(const TextPlace& begin) const {
     return text_.substr(begin.offset, place_.offset - begin.offset);
   }
-  // The rest of the line in quotes, shortened: "'}, // more...'", or "the end of the file".
+  // The rest of the line for messages, quoted and shortened: "'}, // more...'", or "the end of the file".
   std::string quoted_rest() const;
 
   // ConfigError "[config] name:line:column: sentence".
   [[noreturn]] void fail(const TextPlace& at, std::string_view sentence) const;
-  // "expected ..., found ..." about what stands here.
+  // "expected ..., found ..." at the cursor.
   [[noreturn]] void fail_expected(std::string_view what) const;
 
  private:
@@ -53,12 +53,12 @@ class TextCursor {
   TextPlace place_;
 };
 
-// In quotes for a message: short, on one line, without control characters.
+// The text in quotes for a message: short, on one line, without control characters.
 std::string quoted_for_message(std::string_view text);
-// How many bytes the character at the front has; 0 where there is none in UTF-8.
+// The number of bytes of the first character; 0: no valid UTF-8.
 size_t utf8_length(std::string_view text);
-// Without white space at both ends, as Python's str.strip knows it: what a page of the web
-// leaves in a copied line, too.
+// Removes white space at both ends, as Python's str.strip does: also Unicode spaces, which lines copied
+// from web pages contain.
 std::string_view strip_space(std::string_view text);
 
 }  // namespace lockstep::config

@@ -17,7 +17,7 @@ namespace {
 using NcclCollectives = torch_private::WithOldNames<c10d::ProcessGroupNCCL>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// By which c10d's own watchdog is slower than ours.
+// How much later than NcclWatch c10d's watchdog acts.
 constexpr std::chrono::minutes kBackstop{1};
 
 class NcclBackend final : public NcclCollectives {
@@ -25,8 +25,8 @@ class NcclBackend final : public NcclCollectives {
   NcclBackend(const comm::PluginRequest& request, c10::intrusive_ptr<Options> options)
       : NcclCollectives(request.store, request.rank, request.size, std::move(options)),
         watch_(request, [this] { abort(); }) {
-    // In place of the end of the process, without a word on which rank was to blame. With
-    // TORCH_NCCL_BLOCKING_WAIT c10d handles nothing by itself.
+    // Else c10d would end the process without naming the rank that caused the failure. With
+    // TORCH_NCCL_BLOCKING_WAIT c10d handles no errors itself.
     if (asyncErrorHandling_ != c10d::NoHandling) asyncErrorHandling_ = c10d::CleanUpOnly;
   }
 
@@ -90,8 +90,7 @@ class NcclBackend final : public NcclCollectives {
         "recv", c10d::kUnsetTimeout, [&] { return NcclCollectives::recv(tensors, source, tag); }, source);
   }
 
-  // NCCL closes a group only after all that was started has ended, for which it waits without
-  // a limit.
+  // NCCL waits without a limit for pending operations before it closes a group.
   void shutdown() override {
     const bool healthy = watch_.drain();
     watch_.stop();
@@ -101,8 +100,8 @@ class NcclBackend final : public NcclCollectives {
   void watch_stream(const char* operation) { watch_.add_stream(operation); }
 
  private:
-  // Each contribution times 1/size, then the sum. Of bfloat16 NCCL's own average is that; c10d's
-  // sum of scaled contributions is 0 there: it hands NCCL a float for the factor, of which NCCL
+  // Each contribution times 1/size, then the sum. For bfloat16 NCCL's own average computes that,
+  // and c10d's sum of scaled contributions is 0: it passes the factor as a float, of which NCCL
   // reads the lower half.
   c10d::ReduceOp scaled(const c10d::ReduceOp& op, const at::Tensor& tensor) const {
     if (op.op_ != c10d::ReduceOp::AVG || tensor.scalar_type() == at::kBFloat16) return op;
@@ -119,7 +118,7 @@ class NcclBackend final : public NcclCollectives {
   NcclWatch watch_;
 };
 
-// Ranks on one device look like ranks on hosts of their own, which talk over the loopback.
+// Makes ranks on one device look like ranks on separate hosts, which communicate over loopback.
 void share_device(const comm::PluginRequest& request) {
   const int job_rank = request.job_ranks[static_cast<size_t>(request.rank)];
   ::setenv("NCCL_HOSTID", fmt::format("lockstep-rank-{}", job_rank).c_str(), 1);
@@ -127,17 +126,17 @@ void share_device(const comm::PluginRequest& request) {
   ::setenv("NCCL_IB_DISABLE", "1", 0);
 }
 
-// Before it aborts a failed collective, c10d's watchdog waits a minute for a record of all
-// operations to be written, and holds the lock that the next operation needs. Who asks for the
-// record keeps it.
-void write_no_record() {
+// Before it aborts a failed collective, c10d's watchdog waits a minute for a record of all operations
+// to be written, and holds the lock that the next operation needs. Users who set the variable get
+// the record.
+void disable_record_on_timeout() {
   if (::getenv("TORCH_NCCL_DUMP_ON_TIMEOUT") != nullptr) return;
   ::setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", 0);
   ::setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0", 0);
 }
 
-// docs/comm.md says it once for all.
-void print_no_warning_about_messages() {
+// docs/comm.md documents what this warning would print.
+void disable_warning_about_messages() {
   ::setenv("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false", 0);
 }
 
@@ -158,12 +157,12 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const comm::PluginRequest& r
                                           request.rank, request.device_index, num_devices));
   }
   if (request.share_device) share_device(request);
-  write_no_record();
-  print_no_warning_about_messages();
+  disable_record_on_timeout();
+  disable_warning_about_messages();
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(request.device_index));
   const c10::cuda::CUDAGuard guard(device);
   auto options = c10d::ProcessGroupNCCL::Options::create();
-  // The watch of this backend comes first; c10d's is there where that one hangs.
+  // NcclWatch comes first; c10d's watchdog acts if that hangs.
   options->timeout = request.timeout + kBackstop;
   auto backend = c10::make_intrusive<NcclBackend>(request, std::move(options));
   backend->setBoundDeviceId(device);

@@ -6,9 +6,9 @@
 
 namespace lockstep::cuda {
 
-// c10d::ProcessGroupNCCL on the rank's device, connected before it returns.
-// ReduceOp::AVG is each contribution times 1/size, then the sum, as in all backends.
-// ConfigError: no such device.
+// c10d::ProcessGroupNCCL on the rank's device, with NcclWatch. Blocks until all ranks are connected.
+// ReduceOp::AVG is each contribution times 1/size, then the sum, as in all backends. ConfigError: no
+// such device.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const comm::PluginRequest& request);
 
 // comm::watch_cuda_stream(). REQUIRES: make_nccl_backend() has made the backend.

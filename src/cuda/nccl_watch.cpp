@@ -14,21 +14,21 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// How often the works are looked at.
-constexpr milliseconds kLookEvery{50};
-// How long the store may take to answer: rank 0, which hosts it, may be the one that stands still.
+// How often the entries are checked.
+constexpr milliseconds kCheckPeriod{50};
+// How long the store may take to answer: rank 0, which hosts it, may be the rank that hangs.
 constexpr milliseconds kStorePatience{2000};
-// How long what was started may go on after a rank has closed its group: this rank's device may
-// have much to do before it.
+// How long pending operations may take after a rank has closed its group: this rank's device may
+// have much other work first.
 constexpr seconds kAfterDeparture{10};
 
 std::string key_of(int rank) { return fmt::format("nccl_started/{}", rank); }
-// The cause that the first rank found: the rank to blame, or -1, and a sentence.
+// The cause that the first rank found: the rank that caused it, or -1, and a sentence.
 constexpr char kCause[] = "nccl_cause";
 
 std::string text_of(const std::vector<uint8_t>& bytes) { return std::string(bytes.begin(), bytes.end()); }
 
-// Of each rank the collectives that it has told it started; 0 for one that has told nothing.
+// The number of collectives that each rank has published; 0 for a rank without a count.
 std::vector<uint64_t> read_counts(c10d::Store& store, int size) {
   std::vector<uint64_t> counts;
   for (int rank = 0; rank < size; ++rank) {
@@ -37,8 +37,8 @@ std::vector<uint64_t> read_counts(c10d::Store& store, int size) {
   return counts;
 }
 
-// Runs the function in a thread of its own. That is left behind where the store does not answer:
-// the program is about to end.
+// Runs the function in a new thread, which is left behind if the store does not answer: the program
+// is about to end.
 template <typename Function>
 auto ask_later(const c10::intrusive_ptr<c10d::Store>& store, Function function) {
   std::packaged_task<decltype(function(*store))()> task([store, function] { return function(*store); });
@@ -47,7 +47,7 @@ auto ask_later(const c10::intrusive_ptr<c10d::Store>& store, Function function) 
   return answer;
 }
 
-// What the function makes of the store, or nothing where that does not answer.
+// The function's result, or nullopt if the store does not answer.
 template <typename Function>
 auto ask(const c10::intrusive_ptr<c10d::Store>& store, Function function)
     -> std::optional<decltype(function(*store))> {
@@ -60,17 +60,14 @@ auto ask(const c10::intrusive_ptr<c10d::Store>& store, Function function)
   }
 }
 
-std::string first_line_of(const std::exception_ptr& failure) {
-  std::string text = "unknown error";
+std::string text_of(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
-  } catch (const c10::Error& error) {
-    text = error.what_without_backtrace();
   } catch (const std::exception& error) {
-    text = error.what();
+    return comm::first_line_of(error);
+  } catch (...) {
+    return "unknown error";
   }
-  text.resize(std::min(text.find('\n'), text.size()));
-  return text;
 }
 
 }  // namespace
@@ -83,7 +80,7 @@ std::optional<NcclWatch::Place> NcclWatch::begin(const char* operation, Millisec
   if (c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) {
     return std::nullopt;
   }
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   if (!peer) ++started_;
   if (request_.started) request_.started(operation);
   entries_.push_back(Entry{std::nullopt, nullptr, operation, timeout, peer, started_, Clock::now()});
@@ -92,7 +89,7 @@ std::optional<NcclWatch::Place> NcclWatch::begin(const char* operation, Millisec
 
 void NcclWatch::attach(Place place, const c10::intrusive_ptr<c10d::Work>& work) {
   const auto* nccl_work = dynamic_cast<const Work*>(work.get());
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   if (nccl_work == nullptr || over_) {
     erase(place);
   } else {
@@ -104,7 +101,7 @@ void NcclWatch::add_stream(const char* operation) {
   auto event = std::make_shared<at::cuda::CUDAEvent>();
   event->record();
   if (const std::optional<Place> place = begin(operation, default_timeout(), std::nullopt)) {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     (*place)->event = std::move(event);
   }
 }
@@ -115,7 +112,7 @@ bool NcclWatch::has_ended(Entry& entry) {
 }
 
 void NcclWatch::forget(Place place) {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   erase(place);
 }
 
@@ -126,10 +123,10 @@ NcclWatch::Place NcclWatch::erase(Place place) {
 
 bool NcclWatch::drain() {
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(request_.device_index));
-  std::unique_lock lock(mutex_);
-  // The thread of this object reports and aborts where an entry does not end.
+  base::MutexLock lock(mutex_);
+  // The thread reports and aborts if an entry does not end.
   while (!over_ && !stopping_) {
-    if (!look() && entries_.empty()) break;
+    if (!check_entries() && entries_.empty()) break;
     changed_.wait_for(lock, milliseconds(1));
   }
   return !request_.failure->failed();
@@ -137,25 +134,29 @@ bool NcclWatch::drain() {
 
 void NcclWatch::stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
-  // It has the store, which the group is about to close.
+  // The group is about to close the store, which publish() uses.
   if (publishing_.valid()) publishing_.wait_for(kStorePatience);
+  const base::MutexLock lock(mutex_);
   while (!entries_.empty()) erase(entries_.begin());
 }
 
 void NcclWatch::run() {
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(request_.device_index));
-  // The training's thread may record a graph meanwhile.
+  // The training thread may record a graph at the same time.
   const c10::cuda::CUDAStreamCaptureModeGuard mode(cudaStreamCaptureModeThreadLocal);
-  std::unique_lock lock(mutex_);
+  base::MutexLock lock(mutex_);
   while (!stopping_) {
-    changed_.wait_for(lock, kLookEvery, [this] { return stopping_; });
+    const Clock::time_point next_check = Clock::now() + kCheckPeriod;
+    while (!stopping_) {
+      if (!changed_.wait_until(lock, next_check)) break;
+    }
     if (stopping_ || request_.failure->failed()) break;
-    std::optional<comm::DeviceFailure::Report> report = look();
+    std::optional<comm::DeviceFailure::Report> report = check_entries();
     const std::optional<Entry> late = report ? std::nullopt : overdue();
     lock.unlock();
     if (late) {
@@ -164,11 +165,11 @@ void NcclWatch::run() {
       report = with_cause_of_others(std::move(*report));
     }
     if (report) {
-      // First the report: an abort lets the device go on, with results that are none.
+      // The report comes first: after an abort the device continues, with invalid results.
       request_.failure->report(std::move(*report));
       try {
         abort_();
-      } catch (const std::exception&) {  // the report is there; c10d has printed why
+      } catch (const std::exception&) {  // it is reported; c10d has printed why
       }
     } else {
       publish();
@@ -180,20 +181,20 @@ void NcclWatch::run() {
   changed_.notify_all();
 }
 
-std::optional<comm::DeviceFailure::Report> NcclWatch::look() {
+std::optional<comm::DeviceFailure::Report> NcclWatch::check_entries() {
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     std::exception_ptr failure;
     bool completed = false;
     try {
       completed = has_ended(*entry);
       if (entry->work) failure = entry->work->exception();
-    } catch (...) {  // a kernel before it failed
+    } catch (...) {  // an earlier kernel failed
       failure = std::current_exception();
     }
     if (failure) {
       return comm::DeviceFailure::Report{
           fmt::format("{} failed on rank {} of {}, backend nccl: {}", entry->operation, request_.rank,
-                      request_.size, first_line_of(failure)),
+                      request_.size, text_of(failure)),
           false, std::nullopt};
     }
     entry = completed ? erase(entry) : std::next(entry);
@@ -222,9 +223,9 @@ std::optional<NcclWatch::Entry> NcclWatch::overdue() const {
 
 comm::DeviceFailure::Report NcclWatch::explain(const Entry& entry) const {
   const Cause cause = find_cause(entry);
-  const std::string told = fmt::format("{} {}", cause.rank.value_or(-1), cause.text);
-  ask(request_.store, [told](c10d::Store& store) {
-    store.set(kCause, told);
+  const std::string published = fmt::format("{} {}", cause.rank.value_or(-1), cause.text);
+  ask(request_.store, [published](c10d::Store& store) {
+    store.set(kCause, published);
     return true;
   });
   return {fmt::format("{} timed out on rank {} of {}, backend nccl, timeout {} ms: {}", entry.operation,
@@ -253,25 +254,25 @@ NcclWatch::Cause NcclWatch::find_cause(const Entry& entry) const {
 }
 
 comm::DeviceFailure::Report NcclWatch::with_cause_of_others(comm::DeviceFailure::Report report) const {
-  const auto told = ask(request_.store, [](c10d::Store& store) {
+  const auto published = ask(request_.store, [](c10d::Store& store) {
     return store.check({kCause}) ? text_of(store.get(kCause)) : std::string();
   });
-  if (!told || told->empty()) return report;
-  const size_t space = told->find(' ');
-  const int rank = std::stoi(told->substr(0, space));
-  report.text += fmt::format("; a rank that waited before gave up: {}", told->substr(space + 1));
+  if (!published || published->empty()) return report;
+  const size_t space = published->find(' ');
+  const int rank = std::stoi(published->substr(0, space));
+  report.text += fmt::format("; a rank that waited before gave up: {}", published->substr(space + 1));
   report.timed_out = true;  // nobody died
   if (rank >= 0) report.rank = rank;
   return report;
 }
 
 void NcclWatch::publish() {
-  // Never blocks: this thread has to see timeouts, also those for which the store's host is to blame.
+  // Never blocks: this thread has to notice timeouts, also those that the store's host causes.
   if (request_.size == 1) return;
   if (publishing_.valid() && publishing_.wait_for(seconds(0)) != std::future_status::ready) return;
   uint64_t count = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     milliseconds shortest = request_.timeout;
     for (const Entry& entry : entries_) shortest = std::min(shortest, entry.timeout);
     const auto every = std::clamp<milliseconds>(shortest / 5, milliseconds(100), seconds(10));
@@ -281,7 +282,7 @@ void NcclWatch::publish() {
     last_publish_ = Clock::now();
   }
   publishing_ = ask_later(request_.store, [key = key_of(request_.rank), count](c10d::Store& store) {
-    store.set(key, std::to_string(count));  // where rank 0, which hosts the store, is gone, nobody asks
+    store.set(key, std::to_string(count));  // if rank 0, which hosts the store, is gone, no rank reads it
   });
 }
 

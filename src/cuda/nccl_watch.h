@@ -7,51 +7,50 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <future>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "comm/plugin.h"
 
 namespace lockstep::cuda {
 
-// Sees to it that a collective of NCCL which does not end is noticed, explained and aborted:
-// its kernel would spin for ever, and the host with it when it reads a result.
+// Notices, explains and aborts an NCCL collective that does not end: its kernel would spin for
+// ever, and the host with it when it reads a result.
 //
-// c10d's own watchdog ends the process, without saying which rank is to blame, a minute after
-// the timeout; and it knows one timeout for all operations. This one reports to the group, by
-// PluginRequest::failure, and then aborts, after which the next operation throws.
+// c10d's watchdog ends the process a minute after the timeout, without naming the rank that caused
+// it, and has one timeout for all operations. This class reports to the group, by
+// PluginRequest::failure, and then aborts; the next operation throws.
 //
-// Every rank counts the collectives that it started, and puts the count into the store from
-// time to time. A rank whose collective times out reads the counts of all: those that are
-// behind it did not take part. It leaves the answer in the store before it aborts, for ranks
-// that see no timeout of their own but the end of its connections.
+// Every rank counts the collectives that it started, and puts the count into the store from time to
+// time. A rank whose collective times out reads the counts of all: ranks with a smaller count did
+// not take part. It writes the cause to the store before it aborts, for ranks whose operations fail
+// only because its connections end.
 //
-// Thread-safe. One thread of its own.
+// Thread-safe. It has a thread.
 class NcclWatch {
  public:
   using Milliseconds = std::chrono::milliseconds;
   using Work = c10d::ProcessGroupNCCL::WorkNCCL;
 
-  // `abort` is called from the thread of this object, at most once.
+  // `abort` is called from this object's thread, at most once.
   NcclWatch(const comm::PluginRequest& request, std::function<void()> abort);
   ~NcclWatch() { stop(); }
   NcclWatch(const NcclWatch&) = delete;
   NcclWatch& operator=(const NcclWatch&) = delete;
 
-  // Of operations that have no timeout of their own.
+  // Of operations that set no timeout.
   Milliseconds default_timeout() const { return request_.timeout; }
 
-  // Runs `call`, which starts a collective, or a message where `peer` is the other rank, and
-  // watches both the call and the work that it returns: where NCCL uses a connection for the
-  // first time, the call itself waits for the peer. `operation` is a literal.
+  // Runs `call`, which starts a collective, or a message if `peer` is the other rank, and watches
+  // both the call and the work that it returns: the first use of an NCCL connection blocks in the
+  // call. `operation` is a literal.
   template <typename Call>
   c10::intrusive_ptr<c10d::Work> watch(const char* operation, Milliseconds timeout, std::optional<int> peer,
                                        const Call& call) {
@@ -66,19 +65,19 @@ class NcclWatch {
     }
   }
 
-  // What the current stream was given so far, as one collective. It has the default timeout.
+  // Watches all work on the current stream so far as one collective, with the default timeout.
   void add_stream(const char* operation);
 
-  // Waits until all that was added has ended. False: the group failed.
+  // Blocks until all watched operations have ended. False: the group failed.
   bool drain();
-  // Nothing is reported or aborted after it.
+  // Ends the thread: nothing is reported or aborted afterwards.
   void stop();
 
  private:
   using Clock = std::chrono::steady_clock;
 
   struct Entry {
-    std::optional<Work> work;  // a copy, which keeps no result alive; none before the call returned
+    std::optional<Work> work;  // a copy, which keeps no result alive; empty before the call returned
     std::shared_ptr<at::cuda::CUDAEvent> event;  // in place of a work, at the end of a stream
     const char* operation;
     Milliseconds timeout;
@@ -89,20 +88,20 @@ class NcclWatch {
 
   using Place = std::list<Entry>::iterator;
 
-  // Nothing while a graph is recorded: what is recorded runs later, many times, and its events
-  // cannot be asked.
+  // nullopt while a graph is recorded: the recorded operations run later, many times, and their
+  // events cannot be queried.
   std::optional<Place> begin(const char* operation, Milliseconds timeout, std::optional<int> peer);
   void attach(Place place, const c10::intrusive_ptr<c10d::Work>& work);
   void forget(Place place);
-  Place erase(Place place);
+  Place erase(Place place) LOCKSTEP_REQUIRES(mutex_);
 
   void run();
-  // What is wrong now, if anything is. REQUIRES: mutex_ is held.
-  std::optional<comm::DeviceFailure::Report> look();
+  // Removes the entries that have ended. Returns the failure of one, or the departure of a rank.
+  std::optional<comm::DeviceFailure::Report> check_entries() LOCKSTEP_REQUIRES(mutex_);
   static bool has_ended(Entry& entry);
-  std::optional<Entry> overdue() const;
+  std::optional<Entry> overdue() const LOCKSTEP_REQUIRES(mutex_);
   comm::DeviceFailure::Report explain(const Entry& entry) const;
-  // Why a collective does not end, and which rank is to blame where it is one.
+  // Why a collective does not end, and the rank that causes it, if it is one.
   struct Cause {
     std::optional<int> rank;
     std::string text;
@@ -114,17 +113,17 @@ class NcclWatch {
   const comm::PluginRequest request_;
   const std::function<void()> abort_;
 
-  std::mutex mutex_;  // guards all below
-  std::condition_variable changed_;
-  std::list<Entry> entries_;
-  uint64_t started_ = 0;
-  uint64_t published_ = 0;
-  Clock::time_point last_publish_;
-  std::optional<Clock::time_point> departure_seen_;
-  bool stopping_ = false;
-  bool over_ = false;
+  base::Mutex mutex_;
+  base::Condition changed_;
+  std::list<Entry> entries_ LOCKSTEP_GUARDED_BY(mutex_);
+  uint64_t started_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  uint64_t published_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  Clock::time_point last_publish_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::optional<Clock::time_point> departure_seen_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool stopping_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool over_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // the thread has ended
 
-  std::future<void> publishing_;  // of thread_ alone
+  std::future<void> publishing_;  // used by thread_, and by stop() after its end
 
   std::thread thread_;
 };

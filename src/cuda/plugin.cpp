@@ -1,20 +1,54 @@
 // What liblockstep_cuda.so exports; see comm/plugin.h.
 
-#include "comm/plugin.h"
-
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
-
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "cuda/graph.h"
+#include <memory>
+
+#include "comm/plugin.h"
 #include "cuda/nccl_backend.h"
 
 namespace {
+
+// A CUDA graph on this thread's device.
+class Graph : public lockstep::comm::DeviceGraph {
+ public:
+  void record(const std::function<void()>& body) override {
+    graph_ = std::make_unique<at::cuda::CUDAGraph>();
+    // The cached memory belongs to eager steps; the recording has its own pool.
+    c10::cuda::device_synchronize();
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    // Records this thread alone: loader threads may pin memory at the same time, and NCCL's watchdog
+    // queries events.
+    graph_->capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    try {
+      body();
+    } catch (...) {
+      abandon();
+      throw;
+    }
+    graph_->capture_end();
+  }
+
+  void replay() override { graph_->replay(); }
+
+ private:
+  void abandon() {
+    try {
+      graph_->capture_end();
+    } catch (const c10::Error&) {  // the recording is broken: this is its cleanup
+    }
+    graph_.reset();
+  }
+
+  std::unique_ptr<at::cuda::CUDAGraph> graph_;
+};
 
 // GPU-8-4-4-4-12 hexadecimal digits.
 std::string uuid_text(const cudaUUID_t& uuid) {
@@ -43,7 +77,7 @@ extern "C" __attribute__((visibility("default"))) void lockstep_list_devices(
 
 extern "C" __attribute__((visibility("default"))) void lockstep_make_graph(
     std::unique_ptr<lockstep::comm::DeviceGraph>& graph) {
-  graph = lockstep::cuda::make_graph();
+  graph = std::make_unique<Graph>();
 }
 
 extern "C" __attribute__((visibility("default"))) void lockstep_use_own_stream(int device_index) {
@@ -68,7 +102,7 @@ extern "C" __attribute__((visibility("default"))) void lockstep_limit_memory(int
   c10::cuda::CUDACachingAllocator::setMemoryFraction(static_cast<double>(bytes) / total, index);
 }
 
-// The types that the loader casts to are those above.
+// Checks that these functions have the types to which the loader casts.
 static lockstep::comm::PluginMakeBackend* const kMakeBackend [[maybe_unused]] = &lockstep_make_backend;
 static lockstep::comm::PluginListDevices* const kListDevices [[maybe_unused]] = &lockstep_list_devices;
 static lockstep::comm::PluginMakeGraph* const kMakeGraph [[maybe_unused]] = &lockstep_make_graph;

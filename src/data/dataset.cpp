@@ -1,20 +1,62 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/stack.h>
 #include <c10/util/SmallVector.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <lockstep/dataset.h>
+#include <lockstep/data.h>
 #include <lockstep/error.h>
 
 #include <cstring>
+#include <span>
+#include <string>
 
 #include "base/split_mix.h"
-#include "data/collate.h"
 #include "data/failure.h"
 
 namespace lockstep {
 namespace {
+
+std::string type_and_shape(const at::Tensor& tensor) {
+  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
+}
+
+void check_fits(const Example& example, int64_t index, const Example& first, int64_t first_index) {
+  if (example.size() != first.size() || example.empty()) {
+    throw ConfigError("data",
+                      fmt::format("all samples must have the same number of tensors: sample {} has {}, "
+                                  "sample {} has {}",
+                                  first_index, first.size(), index, example.size()));
+  }
+  for (size_t i = 0; i < first.size(); ++i) {
+    if (!example[i].defined()) {
+      throw ConfigError("data",
+                        fmt::format("a tensor of a sample is undefined: sample {}, tensor {}", index, i));
+    }
+    if (example[i].sizes() != first[i].sizes() || example[i].scalar_type() != first[i].scalar_type()) {
+      throw ConfigError(
+          "data", fmt::format("samples of one batch must have equal shapes and dtypes: tensor {} of "
+                              "sample {} is {}, of sample {} {}",
+                              i, first_index, type_and_shape(first[i]), index, type_and_shape(example[i])));
+    }
+  }
+}
+
+// Stacks the tensors of the samples `indices`, one example each, at least one. ConfigError
+// names the sample that does not fit the first one.
+Batch stack_examples(std::span<const Example> examples, std::span<const int64_t> indices) {
+  for (size_t i = 0; i < examples.size(); ++i) {
+    check_fits(examples[i], indices[i], examples[0], indices[0]);
+  }
+  Batch batch;
+  std::vector<at::Tensor> column(examples.size());
+  for (size_t i = 0; i < examples[0].size(); ++i) {
+    for (size_t j = 0; j < examples.size(); ++j) column[j] = examples[j][i];
+    batch.tensors.push_back(at::stack(column));
+  }
+  return batch;
+}
 
 const at::Tensor& tensor_of(const Batch& batch, size_t i, const char* name) {
   if (batch.tensors.size() <= i) {
@@ -24,8 +66,8 @@ const at::Tensor& tensor_of(const Batch& batch, size_t i, const char* name) {
   return batch.tensors[i];
 }
 
-// index_select costs several microseconds whatever the size, which is what a step of a
-// small model costs; copying the rows costs one.
+// index_select costs several microseconds for any size, as much as a step of a small model;
+// copying the rows costs one.
 at::Tensor copy_rows(const at::Tensor& tensor, std::span<const int64_t> indices) {
   c10::SmallVector<int64_t, 5> shape(tensor.sizes().begin(), tensor.sizes().end());
   shape[0] = static_cast<int64_t>(indices.size());
@@ -88,7 +130,7 @@ Batch Dataset::get_batch(std::span<const int64_t> indices, const SampleSeeds& se
       data::rethrow_as_config_error(fmt::format("the dataset failed at sample {}", index));
     }
   }
-  return data::stack(examples, indices);
+  return stack_examples(examples, indices);
 }
 
 Batch Dataset::get_pinned_batch(std::span<const int64_t> indices, const SampleSeeds& seeds) const {
@@ -108,7 +150,7 @@ TensorDataset::TensorDataset(std::vector<at::Tensor> tensors) : tensors_(std::mo
                                     sizes.size(), tensor.defined() ? "a scalar" : "undefined"));
     }
     sizes.push_back(tensor.size(0));
-    tensor = tensor.detach().resolve_conj().resolve_neg();  // so that bytes are values
+    tensor = tensor.detach().resolve_conj().resolve_neg();  // copy_rows copies bytes: they must be the values
   }
   if (sizes.empty()) throw ConfigError("data", "a TensorDataset needs at least one tensor");
   size_ = sizes[0];

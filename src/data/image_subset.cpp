@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <lockstep/image_subset.h>
+#include <lockstep/images.h>
 
 #include <algorithm>
 #include <numeric>
@@ -31,7 +31,7 @@ class Subset : public ImageSource {
 };
 
 void check_source(const std::shared_ptr<const ImageSource>& source) {
-  if (!source) throw ConfigError("data", "there is no set of images to take some of");
+  if (!source) throw ConfigError("data", "there is no set of images: the pointer is null");
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ ImageSplit split_images(const std::shared_ptr<const ImageSource>& source, double
                         uint64_t seed) {
   check_source(source);
   const int64_t size = source->size();
-  const bool is_part = train_fraction > 0 && train_fraction < 1;  // not a number is none
+  const bool is_part = train_fraction > 0 && train_fraction < 1;  // NaN is neither
   const int64_t train = is_part ? static_cast<int64_t>(static_cast<double>(size) * train_fraction) : 0;
   if (train == 0 || train == size) {
     throw ConfigError("data", fmt::format("{} images cannot be cut in two by a fraction of {}: one part "

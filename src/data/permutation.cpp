@@ -10,7 +10,7 @@ namespace lockstep::data {
 namespace {
 
 // From this size on torch draws 64 bits a step, to stay close to uniform, and builds
-// the permutation from the inside out.
+// the permutation with the inside-out form of the shuffle.
 constexpr int64_t kWideDrawSize = UINT32_MAX / 20;
 
 void shuffle_forward(std::vector<uint32_t>& order, std::mt19937& engine) {
@@ -36,7 +36,7 @@ void shuffle_inside_out(std::vector<uint32_t>& order, std::mt19937& engine) {
 std::vector<uint32_t> random_permutation(int64_t size, uint64_t seed) {
   base::check(size >= 0 && size <= kMaxPermutationSize, "size of a permutation");
   std::vector<uint32_t> order(static_cast<size_t>(size));
-  // torch seeds the same engine with the low half of the seed only.
+  // torch seeds the same engine with only the low half of the seed.
   std::mt19937 engine(static_cast<uint32_t>(seed));
   if (size < kWideDrawSize) {
     shuffle_forward(order, engine);

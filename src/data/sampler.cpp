@@ -1,6 +1,6 @@
 #include <fmt/format.h>
+#include <lockstep/data.h>
 #include <lockstep/error.h>
-#include <lockstep/sampler.h>
 
 #include <algorithm>
 
@@ -65,7 +65,7 @@ void DistributedSampler::read(int64_t i, std::span<int64_t> out) const {
   const uint32_t* order = options_.shuffle ? this->order().data() : nullptr;
   int64_t place = position_ + options_.rank + i * options_.world_size;
   for (int64_t& index : out) {
-    // Past the end the order repeats from its start: that is the padding.
+    // The padding: past the end the order repeats from its start.
     const int64_t wrapped = place < dataset_size_ ? place : place % dataset_size_;
     index = order == nullptr ? wrapped : order[wrapped];
     place += options_.world_size;

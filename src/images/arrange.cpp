@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-// Compiled with -O3. Vectors are the compilers' own, which become the shuffles of whatever
-// machine the function is for.
+// Compiled with -O3. The vector extensions of the compilers become the shuffle instructions of each
+// function's target machine.
 namespace lockstep::images {
 namespace {
 
@@ -96,7 +96,7 @@ template <int kChannels, bool kFromInterleaved, bool kToInterleaved, bool kFlip>
       continue;
     }
     for (int i = 0; i < pixels; i += kBlock) {
-      // The last block begins where it still fits, and copies some pixels again.
+      // The last block overlaps the one before, so that it ends with the row.
       const int place = i + kBlock <= pixels ? i : pixels - kBlock;
       auto block = read<kChannels, kFromInterleaved>(from, kFlip ? pixels - kBlock - place : place);
       if constexpr (kFlip) {
@@ -132,7 +132,7 @@ template <int kChannels, bool kFromInterleaved, bool kToInterleaved>
       arrange_rows<1, false, false>(from, to, rows, pixels, flip);
     }
   } else if (!from_planes && !to_planes && !flip) {
-    // The bytes of a row stay as they are.
+    // The rows are copied unchanged.
     arrange_rows<1, false, false, false>({{source.first.at}, source.row_step},
                                          {{target.first.at}, target.row_step}, rows, pixels * channels);
   } else if (channels != 3) {
@@ -157,7 +157,7 @@ template <int kChannels, bool kFromInterleaved, bool kToInterleaved>
 #if defined(__x86_64__)
 namespace {
 
-// Bytes are shuffled by instructions that came after the first x86-64.
+// The byte shuffles need instructions beyond the x86-64 baseline.
 __attribute__((target("avx2"))) void arrange_wide(const PixelRows<const uint8_t>& source,
                                                   const PixelRows<uint8_t>& target, int channels, int rows,
                                                   int pixels, bool flip) {

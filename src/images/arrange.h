@@ -5,7 +5,7 @@
 
 namespace lockstep::images {
 
-// Pixels in memory: channel c of pixel i is at [c * channel_step + i * pixel_step].
+// A row of pixels in memory: channel c of pixel i is at [c * channel_step + i * pixel_step].
 template <typename Byte>
 struct PixelRun {
   Byte* at = nullptr;
@@ -13,15 +13,15 @@ struct PixelRun {
   ptrdiff_t pixel_step = 1;
 };
 
-// Rows of such pixels; the next row begins row_step after the one before.
+// Rows of pixels; each row begins row_step after the one before.
 template <typename Byte>
 struct PixelRows {
   PixelRun<Byte> first = {};
   ptrdiff_t row_step = 0;
 };
 
-// Copies rows of `pixels` pixels into the target's order, the last pixel of a row first
-// where `flip`. The two do not overlap. In each, either pixel_step or channel_step is 1.
+// Copies rows of `pixels` pixels between interleaved and planar layouts; `flip` reverses each row.
+// Source and target must not overlap. In each, pixel_step or channel_step is 1.
 void arrange(const PixelRows<const uint8_t>& source, const PixelRows<uint8_t>& target, int channels, int rows,
              int pixels, bool flip);
 

@@ -1,13 +1,19 @@
-// CIFAR's binary version: records of one or two label bytes and 3 x 32 x 32 pixel bytes,
-// red, green, blue, one after the other without a header.
+// CIFAR's binary version, a folder or a tar archive: files without a header, with records of one or
+// two label bytes and 3 x 32 x 32 pixel bytes (red, green, blue).
+#include <archive.h>
+#include <archive_entry.h>
 #include <fmt/format.h>
 #include <lockstep/image_files.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
 #include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
-#include "images/archive.h"
-#include "images/file_error.h"
-#include "images/label_check.h"
+#include "images/file_bytes.h"
 #include "images/packed_images.h"
 
 namespace lockstep {
@@ -15,6 +21,101 @@ namespace images {
 namespace {
 
 using Path = std::filesystem::path;
+
+// --- the archive ---
+
+// The most bytes of one file in an archive: several times the largest file of a real set.
+constexpr int64_t kMaxEntryBytes = int64_t{256} << 20;
+constexpr size_t kReadBytes = 1 << 20;
+constexpr size_t kMaxEntries = 10'000;
+constexpr int64_t kMaxArchiveBytes = 4 * kMaxEntryBytes;  // unpacked
+
+class TarReader {
+ public:
+  explicit TarReader(const std::filesystem::path& path)
+      : path_(path), file_(map_file(path)), archive_(archive_read_new(), archive_read_free) {
+    if (archive_ == nullptr) fail("no memory");
+    // Named one by one: "all" includes filters that start programs.
+    archive_read_support_filter_bzip2(archive_.get());
+    archive_read_support_filter_gzip(archive_.get());
+    archive_read_support_filter_xz(archive_.get());
+    archive_read_support_filter_zstd(archive_.get());
+    archive_read_support_format_tar(archive_.get());
+    if (archive_read_open_memory(archive_.get(), file_.bytes.data(), file_.bytes.size()) != ARCHIVE_OK)
+      fail_here();
+  }
+
+  // False: the end of the archive.
+  bool next() {
+    const int status = archive_read_next_header(archive_.get(), &entry_);
+    if (status == ARCHIVE_EOF) return false;
+    if (status != ARCHIVE_OK && status != ARCHIVE_WARN) fail_here();
+    if (++entries_ > kMaxEntries || archive_filter_bytes(archive_.get(), 0) > kMaxArchiveBytes) {
+      fail("it has more entries or bytes than an image set");
+    }
+    if (archive_entry_size(entry_) > kMaxEntryBytes || archive_entry_size(entry_) < 0) {
+      fail(fmt::format("a file of {} bytes, {} is the most", archive_entry_size(entry_), kMaxEntryBytes));
+    }
+    return true;
+  }
+
+  bool is_file() const { return archive_entry_filetype(entry_) == AE_IFREG; }
+
+  // The name of the entry without its folders.
+  std::string name() const {
+    const char* whole = archive_entry_pathname(entry_);
+    return whole == nullptr ? "" : std::filesystem::path(whole).filename().string();
+  }
+
+  // Memory grows with the data, not with the size in the header.
+  SharedBytes read() {
+    auto data = std::make_shared<std::vector<uint8_t>>();
+    const auto size = static_cast<size_t>(archive_entry_size(entry_));
+    while (data->size() < size) {
+      const size_t done = data->size();
+      data->resize(done + std::min(kReadBytes, size - done));
+      const la_ssize_t got = archive_read_data(archive_.get(), data->data() + done, data->size() - done);
+      if (got <= 0) fail_here();
+      data->resize(done + static_cast<size_t>(got));
+    }
+    const std::span<const uint8_t> bytes(*data);
+    return {std::move(data), bytes};
+  }
+
+  [[noreturn]] void fail(std::string_view reason) const {
+    fail_at(path_, archive_ == nullptr ? 0 : archive_filter_bytes(archive_.get(), -1), reason);
+  }
+
+ private:
+  [[noreturn]] void fail_here() const {
+    const char* text = archive_error_string(archive_.get());
+    fail(fmt::format("no tar archive, or cut: {}", text == nullptr ? "it ends too early" : text));
+  }
+
+  const std::filesystem::path& path_;
+  SharedBytes file_;
+  std::unique_ptr<struct archive, int (*)(struct archive*)> archive_;
+  struct archive_entry* entry_ = nullptr;
+  size_t entries_ = 0;
+};
+
+// The files with these names, in any folder of a tar archive, plain or compressed (gzip, xz, bzip2,
+// zstd), read into memory. Missing files are left out. ConfigError: not a tar archive, truncated, a
+// file that is larger than kMaxEntryBytes, or one that occurs twice before all are found.
+std::map<std::string, SharedBytes> read_archive(const Path& path, const std::vector<std::string>& names) {
+  std::map<std::string, SharedBytes> found;
+  TarReader tar(path);
+  // Stop at the last of them: the rest of a large archive takes seconds to unpack.
+  while (found.size() < names.size() && tar.next()) {
+    const std::string name = tar.name();
+    if (!tar.is_file() || std::find(names.begin(), names.end(), name) == names.end()) continue;
+    if (found.contains(name)) tar.fail(fmt::format("the file {} is in it twice", name));
+    found.emplace(name, tar.read());
+  }
+  return found;
+}
+
+// --- the records ---
 
 constexpr ImageShape kShape{.channels = 3, .height = 32, .width = 32};
 
@@ -33,7 +134,7 @@ struct CifarFile {
   SharedBytes memory;
 };
 
-// One name a line; empty lines are none. The file need not be there.
+// One name per line; empty lines are skipped.
 std::vector<std::string> parse_names(const CifarFile& file, int64_t num_classes) {
   std::vector<std::string> names;
   std::string line;
@@ -64,7 +165,7 @@ void add_records(const CifarFile& file, const CifarFormat& format, std::vector<I
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = i * format.record_bytes() + format.label_at;
     const uint8_t label = file.memory.bytes[static_cast<size_t>(at)];
-    if (!check.take(label)) fail_at(file.path, at, check.complaint(label));
+    if (!check.take(label)) fail_at(file.path, at, check.error_text(label));
     labels.values.push_back(label);
   }
   blocks.push_back({file.memory, format.label_bytes, format.record_bytes(), count});

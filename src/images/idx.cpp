@@ -1,33 +1,129 @@
 // IDX: two zero bytes, the type of an element, the number of dimensions, each dimension
 // in four bytes, most significant first, then the elements.
+
 #include <fmt/format.h>
 #include <lockstep/image_files.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <filesystem>
+#include <span>
 
-#include "images/file_error.h"
-#include "images/gzip.h"
+#include "images/file_bytes.h"
 #include "images/packed_images.h"
-#include "images/tensor_layout.h"
 
 namespace lockstep {
 namespace images {
 namespace {
 
+using Path = std::filesystem::path;
+
+// --- gzip ---
+
+constexpr int kGzipWindow = 16 + MAX_WBITS;  // only the gzip format
+constexpr size_t kMaxStep = 1 << 30;         // zlib's counters have 32 bits
+
+// Unpacks a gzip file from its beginning to its end, never more than requested. ConfigError with the
+// offset in the file: the data are damaged.
+class GzipInput {
+ public:
+  static bool is_gzip(std::span<const uint8_t> bytes);
+
+  // Both arguments must outlive it.
+  GzipInput(std::span<const uint8_t> packed, const std::filesystem::path& path);
+  ~GzipInput();
+  GzipInput(const GzipInput&) = delete;
+  GzipInput& operator=(const GzipInput&) = delete;
+
+  // Reads exactly `count` bytes.
+  void read(uint8_t* to, size_t count);
+  // Fails unless all data were read and the checksum is right.
+  void expect_end();
+  // The most bytes that the file can unpack to.
+  int64_t max_bytes() const;
+
+ private:
+  // Unpacks up to `count` bytes; fewer only at the end of the file.
+  size_t unpack(uint8_t* to, size_t count);
+  int64_t offset() const { return static_cast<int64_t>(packed_.size() - rest_.size() - stream_.avail_in); }
+
+  std::span<const uint8_t> packed_;
+  std::span<const uint8_t> rest_;  // not yet passed to zlib
+  const std::filesystem::path& path_;
+  z_stream stream_{};
+  bool ended_ = false;
+};
+
+bool GzipInput::is_gzip(std::span<const uint8_t> bytes) {
+  return bytes.size() >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
+}
+
+GzipInput::GzipInput(std::span<const uint8_t> packed, const std::filesystem::path& path)
+    : packed_(packed), rest_(packed), path_(path) {
+  if (inflateInit2(&stream_, kGzipWindow) != Z_OK) {
+    throw ConfigError(kComponent, fmt::format("no memory to unpack '{}'", path.string()));
+  }
+}
+
+GzipInput::~GzipInput() { inflateEnd(&stream_); }
+
+int64_t GzipInput::max_bytes() const { return static_cast<int64_t>(packed_.size() * kDeflateRatio); }
+
+size_t GzipInput::unpack(uint8_t* to, size_t count) {
+  size_t done = 0;
+  while (done < count && !ended_) {
+    if (stream_.avail_in == 0) {
+      const size_t step = std::min(rest_.size(), kMaxStep);
+      stream_.next_in = const_cast<uint8_t*>(rest_.data());
+      stream_.avail_in = static_cast<uInt>(step);
+      rest_ = rest_.subspan(step);
+    }
+    const size_t step = std::min(count - done, kMaxStep);
+    stream_.next_out = to + done;
+    stream_.avail_out = static_cast<uInt>(step);
+    const int status = inflate(&stream_, Z_NO_FLUSH);
+    done += step - stream_.avail_out;
+    if (status == Z_STREAM_END) {
+      // A gzip file may have several members: their contents are concatenated.
+      ended_ = stream_.avail_in == 0 && rest_.empty();
+      if (!ended_) inflateReset(&stream_);
+    } else if (status == Z_BUF_ERROR && stream_.avail_in == 0 && rest_.empty()) {
+      fail_at(path_, offset(), "the file is cut: compressed data without an end");
+    } else if (status != Z_OK) {
+      fail_at(path_, offset(),
+              fmt::format("no gzip data: {}", stream_.msg != nullptr ? stream_.msg : zError(status)));
+    }
+  }
+  return done;
+}
+
+void GzipInput::read(uint8_t* to, size_t count) {
+  const size_t done = unpack(to, count);
+  if (done < count) {
+    fail_at(path_, offset(),
+            fmt::format("the unpacked data ends {} bytes before what its header says", count - done));
+  }
+}
+
+void GzipInput::expect_end() {
+  uint8_t beyond = 0;
+  if (unpack(&beyond, 1) != 0) fail_at(path_, offset(), "the unpacked data is longer than its header says");
+}
+
+// --- IDX ---
+
 constexpr uint8_t kUnsignedByte = 0x08;
 constexpr size_t kMagicBytes = 4;
 constexpr size_t kImageDimensions = 3;
 
-using Path = std::filesystem::path;
-
 struct IdxArray {
   std::vector<int64_t> shape;
   SharedBytes memory;
-  int64_t first = 0;  // where the elements begin in the memory
+  int64_t first = 0;  // offset of the elements in the memory
 };
 
-// The header, already as long as its number of dimensions wants.
 struct IdxHeader {
   std::vector<int64_t> shape;
   int64_t elements = 0;
@@ -48,7 +144,7 @@ void check_magic(const uint8_t* magic, size_t dimensions, const Path& path) {
                       dimensions, is_swapped ? ": are the files of images and labels swapped?" : ""));
 }
 
-// `most`: the elements that the file can hold at most.
+// `most`: the largest number of elements that the file can hold.
 IdxHeader parse_header(const uint8_t* bytes, size_t dimensions, int64_t most, const Path& path) {
   IdxHeader header;
   header.bytes = header_bytes(dimensions);
@@ -72,7 +168,7 @@ IdxArray read_plain(SharedBytes file, size_t dimensions, const Path& path) {
   const size_t begin = header_bytes(dimensions);
   if (file.bytes.size() >= kMagicBytes) check_magic(file.bytes.data(), dimensions, path);
   if (file.bytes.size() < begin) fail_at(path, size, "the file ends within its header");
-  // A file that is cut still has the header of the whole: that is said below.
+  // No limit here: a truncated file has the header of the complete one, and the check below says so.
   IdxHeader header = parse_header(file.bytes.data(), dimensions, INT64_MAX, path);
   const int64_t wanted = header.elements;
   if (size - static_cast<int64_t>(begin) < wanted) {
@@ -105,7 +201,7 @@ IdxArray read_idx(const Path& path, size_t dimensions) {
 
 ImageLabels read_labels(const Path& path, ImageClasses classes) {
   const IdxArray array = read_idx(path, 1);
-  // Where they are unpacked their byte is that of the unpacked file.
+  // The offset of a bad label in a gzip file is that in the unpacked data.
   const size_t header = header_bytes(1);
   return integer_labels(array.memory.bytes.subspan(static_cast<size_t>(array.first)), {.bytes = 1},
                         std::move(classes), header, {path, "labels"});

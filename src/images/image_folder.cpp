@@ -1,17 +1,25 @@
-// A folder for each class, pictures in it or below it: torchvision's ImageFolder, in its order.
-#include "images/image_folder.h"
+// One folder for each class, with pictures in it or below it, in the order of torchvision's ImageFolder.
+
+#include "images/find_images.h"
 
 #include <fmt/format.h>
 #include <lockstep/image_files.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+#include "base/folder.h"
 
 #include "base/check.h"
-#include "images/annotations.h"
-#include "images/file_error.h"
+#include "images/file_bytes.h"
 #include "images/packed_images.h"
 #include "images/picture.h"
-#include "images/shared_bytes.h"
 
 namespace lockstep {
 namespace images {
@@ -19,7 +27,132 @@ namespace {
 
 using Path = std::filesystem::path;
 
-// Folders in folders, links among them: deep enough for any set, and an end to a circle.
+bool is_picture(const Path& path) {
+  std::string suffix = path.extension().string();
+  std::transform(suffix.begin(), suffix.end(), suffix.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return suffix == ".jpg" || suffix == ".jpeg" || suffix == ".png";
+}
+
+[[noreturn]] void fail_folder(const Path& path, const std::string& reason) {
+  throw ConfigError(kComponent, fmt::format("cannot read the folder '{}': {}", path.string(), reason));
+}
+
+// --- Tiny ImageNet's annotations ---
+
+// The classes of the pictures in the folder `images`, in val_annotations.txt beside that folder: each
+// line has a file name, a class and further fields, separated by tabs.
+struct Annotations {
+  struct Line {
+    std::string file;
+    std::string class_name;
+    int64_t number = 0;  // in the file, from 1
+  };
+
+  Path path;
+  std::vector<Line> lines;  // in the file's order
+
+  // Sorted, without duplicates.
+  std::vector<std::string> classes() const {
+    std::vector<std::string> names;
+    for (const Line& line : lines) names.push_back(line.class_name);
+    std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    return names;
+  }
+};
+
+constexpr char kAnnotationsFile[] = "val_annotations.txt";
+constexpr char kAnnotatedPictures[] = "images";
+// The limit of file systems.
+constexpr size_t kMaxName = 255;
+
+// A name for messages: shortened, without control characters.
+std::string shown(std::string_view name) {
+  constexpr size_t kShown = 80;
+  std::string text;
+  for (const char c : name.substr(0, kShown))
+    text += std::isprint(static_cast<unsigned char>(c)) != 0 ? c : '?';
+  return name.size() > kShown ? text + "..." : text;
+}
+
+bool is_plain(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxName && name.find('/') == std::string_view::npos &&
+         std::none_of(name.begin(), name.end(),
+                      [](char c) { return std::iscntrl(static_cast<unsigned char>(c)) != 0; });
+}
+
+Annotations::Line parse(const Path& path, std::string_view text, int64_t number) {
+  const size_t tab = text.find('\t');
+  if (tab == std::string_view::npos) {
+    fail_at_line(path, number,
+                 fmt::format("no tab between a picture's name and its class: '{}'", shown(text)));
+  }
+  const std::string_view file = text.substr(0, tab);
+  const std::string_view rest = text.substr(tab + 1);
+  const std::string_view class_name = rest.substr(0, rest.find('\t'));
+  if (!is_plain(file) || !is_picture(Path(file))) {
+    fail_at_line(path, number,
+                 fmt::format("not the name of a .jpg, .jpeg or .png picture: '{}'", shown(file)));
+  }
+  if (!is_plain(class_name)) {
+    fail_at_line(path, number, fmt::format("not the name of a class: '{}'", shown(class_name)));
+  }
+  return {std::string(file), std::string(class_name), number};
+}
+
+// File names, each with the line that names it, or 0.
+using Named = std::unordered_map<std::string, int64_t>;
+
+Named files_in(const Path& folder) {
+  Named names;
+  std::error_code error;
+  for (const base::FolderEntry& entry : base::list_folder(folder, error)) {
+    names.emplace(entry.path().filename().string(), 0);
+  }
+  if (error) fail_folder(folder, error.message());
+  return names;
+}
+
+void claim(Named& files, const Annotations::Line& line, const Path& path) {
+  const auto found = files.find(line.file);
+  if (found == files.end()) {
+    fail_at_line(path, line.number,
+                 fmt::format("there is no picture '{}' in the folder {}", line.file, kAnnotatedPictures));
+  }
+  if (found->second != 0) {
+    fail_at_line(path, line.number,
+                 fmt::format("the picture '{}' is in line {} too", line.file, found->second));
+  }
+  found->second = line.number;
+}
+
+// nullopt: the folder has no annotations. ConfigError with file and line: a line without a tab, a
+// name that is not a picture's or leads out of the folder, a name that occurs twice, or a missing
+// picture.
+std::optional<Annotations> read_annotations(const Path& folder) {
+  std::error_code ignored;
+  Annotations annotations;
+  annotations.path = folder / kAnnotationsFile;
+  if (!std::filesystem::is_regular_file(annotations.path, ignored)) return std::nullopt;
+  Named files = files_in(folder / kAnnotatedPictures);
+  const SharedBytes content = read_file(annotations.path);
+  std::string_view rest(reinterpret_cast<const char*>(content.bytes.data()), content.bytes.size());
+  for (int64_t number = 1; !rest.empty(); ++number) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    std::string_view text = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (text.ends_with('\r')) text.remove_suffix(1);
+    if (text.empty()) continue;
+    annotations.lines.push_back(parse(annotations.path, text, number));
+    claim(files, annotations.lines.back(), annotations.path);
+  }
+  return annotations;
+}
+
+// --- class folders ---
+
+// Nested folders may contain links: deep enough for any set, and an end to a cycle of links.
 constexpr int kMaxDepth = 8;
 
 struct Picture {
@@ -54,41 +187,35 @@ class FolderImages final : public ImageSource {
   std::vector<std::string> classes_;
 };
 
-[[noreturn]] void fail_folder(const Path& path, const std::string& reason) {
-  throw ConfigError(kComponent, fmt::format("cannot read the folder '{}': {}", path.string(), reason));
-}
-
-// The folders directly in one, sorted; hidden ones are none.
+// The folders directly in a folder, sorted, without hidden ones.
 std::vector<std::string> folders_of(const Path& path) {
   std::vector<std::string> names;
   std::error_code error;
-  for (std::filesystem::directory_iterator next(path, error), end; !error && next != end;
-       next.increment(error)) {
-    std::error_code ignored;
-    const std::string name = next->path().filename().string();
-    if (!name.starts_with('.') && next->is_directory(ignored)) names.push_back(name);
+  for (const base::FolderEntry& entry : base::list_folder(path, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with('.') && entry.is_folder()) names.push_back(name);
   }
   if (error) fail_folder(path, error.message());
   std::sort(names.begin(), names.end());
   return names;
 }
 
-// The pictures of a class: folder by folder in the order of their paths.
-std::vector<Path> pictures_below(const Path& root, const std::string& name) {
-  using Options = std::filesystem::directory_options;
-  std::vector<Path> files;
+void add_pictures(const Path& folder, const Path& root, int depth, std::vector<Path>& files) {
   std::error_code error;
-  for (std::filesystem::recursive_directory_iterator
-           next(root / name, Options::follow_directory_symlink, error),
-       end;
-       !error && next != end; next.increment(error)) {
-    if (next.depth() >= kMaxDepth) next.disable_recursion_pending();
-    std::error_code ignored;
-    if (is_picture(next->path()) && next->is_regular_file(ignored)) {
-      files.push_back(next->path().lexically_relative(root));
+  for (const base::FolderEntry& entry : base::list_folder(folder, error)) {
+    if (entry.is_folder()) {
+      if (depth < kMaxDepth) add_pictures(entry.path(), root, depth + 1, files);
+    } else if (is_picture(entry.path()) && entry.is_file()) {
+      files.push_back(entry.path().lexically_relative(root));
     }
   }
-  if (error) fail_folder(root / name, error.message());
+  if (error) fail_folder(folder, error.message());
+}
+
+// The pictures of a class, sorted by folder, then by name.
+std::vector<Path> pictures_below(const Path& root, const std::string& name) {
+  std::vector<Path> files;
+  add_pictures(root / name, root, 0, files);
   std::sort(files.begin(), files.end(), [](const Path& a, const Path& b) {
     const std::string folder_a = a.parent_path().string(), folder_b = b.parent_path().string();
     return folder_a != folder_b ? folder_a < folder_b : a.filename().string() < b.filename().string();
@@ -96,7 +223,7 @@ std::vector<Path> pictures_below(const Path& root, const std::string& name) {
   return files;
 }
 
-// The folder of a part of the set; empty where it has none.
+// The folder of a split; empty if there is none.
 Path part_folder(const Path& root, Split split) {
   std::error_code ignored;
   for (const char* name : split == Split::kTrain ? std::vector{"train"} : std::vector{"val", "test"}) {
@@ -105,7 +232,7 @@ Path part_folder(const Path& root, Split split) {
   return {};
 }
 
-// Folders of pictures: a class each. Empty where nothing below is a picture.
+// The class folders. Empty if none of them has a picture.
 std::vector<std::string> classes_of(const Path& folder) {
   std::vector<std::string> names = folders_of(folder);
   const bool any = std::any_of(names.begin(), names.end(), [&](const std::string& name) {

@@ -7,12 +7,12 @@
 #include <cstring>
 
 #include "images/arrange.h"
-#include "images/convert.h"
+#include "images/pixel_values.h"
 
 namespace lockstep::images {
 namespace {
 
-// Bytes that stay in the first level cache beside what they become.
+// The tile and its converted values fit into the first level cache.
 constexpr int kTileBytes = 4096;
 
 ImageTransform validated(const ImageTransform& transform) {
@@ -20,9 +20,9 @@ ImageTransform validated(const ImageTransform& transform) {
   return transform;
 }
 
-// A small picture lies anywhere in a large set: all of it is asked for at once, not row by
-// row as it is needed.
-void fetch_small(const ImageView& image) {
+// A small picture is at a random place of a large set: prefetch all of it, instead of one row at a
+// time on demand.
+void prefetch_small(const ImageView& image) {
   constexpr int kCacheLine = 64;
   const int64_t bytes = static_cast<int64_t>(image.channels) * image.height * image.width;
   if (bytes > kTileBytes) return;
@@ -56,7 +56,7 @@ void ImagePass::run(const ImageView& image, const Augmentation& augmentation, Sc
                                             "channel(s) and at least one pixel",
                                             image.channels, image.height, image.width, channels()));
   }
-  fetch_small(image);
+  prefetch_small(image);
   const ImageSize to = resized_size(transform_, {image.height, image.width});
   const ImageWindow window = sample_window(transform_, to, augmentation);
   const Placed picture = resized(image, to, window, scratch.resize);
@@ -89,7 +89,7 @@ ImagePass::Placed ImagePass::resized(const ImageView& image, ImageSize to, const
   const ImageWindow::Rectangle part{std::max(visible.top, window.top), std::max(visible.left, window.left),
                                     std::min(visible.bottom, window.top + window.size.height),
                                     std::min(visible.right, window.left + window.size.width)};
-  if (part.bottom <= part.top || part.right <= part.left) return {image, 0, 0};  // nothing is seen of it
+  if (part.bottom <= part.top || part.right <= part.left) return {image, 0, 0};  // all of it is black
   return {resize_part(image, to, part, scratch), part.top, part.left};
 }
 

@@ -1,44 +1,41 @@
 #pragma once
 
-#include <lockstep/image_source.h>
-#include <lockstep/image_transform.h>
+#include <lockstep/image_files.h>
 
 #include <cstdint>
 #include <vector>
 
-#include "images/image_window.h"
+#include "images/image_transform.h"
 #include "images/pixel_values.h"
 #include "images/resize.h"
 
 namespace lockstep::images {
 
-// A transform made ready for pictures of some number of channels: from a picture's bytes to
-// their place in a batch, in the batch's layout and type. A few rows at a time are put in
-// order in the first level cache and converted from there; there is no picture between,
-// unless it has to be resized. Any number of threads may use it at once.
+// Applies a transform to pictures with a given number of channels, from the picture's bytes to its
+// place in a batch, in the batch's layout and type. A few rows at a time are arranged in the first
+// level cache and converted from there; only a resize makes an intermediate picture. Thread-safe.
 class ImagePass {
  public:
-  // A thread's memory.
+  // The memory of one thread.
   struct Scratch {
     std::vector<uint8_t> tile;
     ResizeScratch resize;
   };
 
-  // ConfigError: the transform does not hold, or is for another number of channels.
+  // ConfigError: the transform is invalid, or is for another number of channels.
   ImagePass(const ImageTransform& transform, int channels);
 
   const ImageTransform& transform() const { return transform_; }
   int channels() const { return values_.channels(); }
 
-  // Writes channels * size pixels of the transform's type, size being transformed_size()
-  // of this picture. ConfigError: another number of channels, an empty picture, or a crop
-  // that does not fit in it.
+  // Writes channels() * transformed_size() elements of the transform's type. ConfigError: the
+  // picture has another number of channels, is empty, or is smaller than the crop.
   void run(const ImageView& image, const Augmentation& augmentation, Scratch& scratch, void* out) const;
-  // The same, drawn from the sample's seed.
+  // The same with the augmentation drawn from the sample's seed.
   void run(const ImageView& image, uint64_t seed, Scratch& scratch, void* out) const;
 
  private:
-  // A picture whose first pixel is this one of the resized picture.
+  // A part of the resized picture, which begins at (top, left).
   struct Placed {
     ImageView image;
     int top = 0;
@@ -47,11 +44,11 @@ class ImagePass {
 
   Placed resized(const ImageView& image, ImageSize to, const ImageWindow& window,
                  ResizeScratch& scratch) const;
-  // Rows [first, last) of the window, as bytes in the order of the output. Channel planes
-  // are channel_step apart.
+  // Copies rows [first, last) of the window to `out`, in the output's layout. Channel planes are
+  // channel_step bytes apart.
   void arrange_rows(const Placed& picture, const ImageWindow& window, bool flip, int first, int last,
                     ptrdiff_t channel_step, uint8_t* out) const;
-  // What those bytes become, at their place in the output.
+  // Converts these rows into their place in the output.
   void convert_rows(const uint8_t* tile, ImageSize size, int first, int last, void* out) const;
 
   ImageTransform transform_;

@@ -1,17 +1,17 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <lockstep/image_transform.h>
+#include <lockstep/image_files.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/split_mix.h"
-#include "images/image_window.h"
+#include "images/image_transform.h"
 
 namespace lockstep {
 namespace {
 
-// A side of more pixels would overflow the arithmetic of a picture's bytes.
+// The number of a picture's bytes must not overflow.
 constexpr int kLongestSide = 1 << 16;
 
 void check_side(const char* field, int value) {
@@ -20,7 +20,7 @@ void check_side(const char* field, int value) {
   }
 }
 
-// Number k of the seed's SplitMix64 sequence.
+// Output k of SplitMix64 with this seed.
 uint64_t random_number(uint64_t seed, uint64_t k) { return base::split_mix(seed + k * base::kSplitMixStep); }
 
 int scale_to(uint64_t number, int count) {
@@ -37,7 +37,7 @@ void check_crop_fits(const ImageTransform& transform, ImageSize size) {
                                 transform.random_crop, size.height, size.width, transform.padding));
 }
 
-// torchvision's: halves are rounded to even, and a smaller picture gets the odd pixel below.
+// As torchvision: halves are rounded to even, and a smaller picture is padded more at the end.
 int center_offset(int side, int crop) {
   if (crop > side) return -((crop - side) / 2);
   const int difference = side - crop;

@@ -1,16 +1,26 @@
 #pragma once
 
-#include <lockstep/image_source.h>
+#include <lockstep/image_files.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "images/shared_bytes.h"
+#include "images/file_bytes.h"
 
+// Sets whose images and labels lie uncompressed in memory or in a mapped file.
 namespace lockstep::images {
+
+// Limits for one image, against headers with wrong sizes: each side, and the number of pixels.
+inline constexpr int64_t kMaxSide = 65'536;
+inline constexpr int64_t kMaxPixels = int64_t{1} << 26;
+// The most bytes that one byte of deflate can unpack to.
+inline constexpr uint64_t kDeflateRatio = 1032;
+inline constexpr int64_t kMaxClasses = 1'000'000;
 
 struct ImageShape {
   int channels = 0;
@@ -21,19 +31,11 @@ struct ImageShape {
   int64_t bytes() const { return int64_t{channels} * height * width; }
 };
 
-// What one image may be at most: width and height, and their product. Guards against
-// headers that lie.
-inline constexpr int64_t kMaxSide = 65'536;
-inline constexpr int64_t kMaxPixels = int64_t{1} << 26;
-// A byte of deflate unpacks to so many at most.
-inline constexpr uint64_t kDeflateRatio = 1032;
-inline constexpr int64_t kMaxClasses = 1'000'000;
-
 // Images of one shape at equal distances in memory.
 struct ImageBlock {
   SharedBytes memory;
-  int64_t first = 0;   // byte of the first image
-  int64_t stride = 0;  // from one image to the next
+  int64_t first = 0;   // offset of the first image
+  int64_t stride = 0;  // bytes from one image to the next
   int64_t count = 0;
 };
 
@@ -43,7 +45,7 @@ struct ImageLabels {
   std::vector<std::string> names;  // empty, or one for each class
 };
 
-// Images that lie in memory as they are, one block after the other.
+// The set of all blocks, one after the other.
 class PackedImages final : public ImageSource {
  public:
   PackedImages(ImageShape shape, std::vector<ImageBlock> blocks, ImageLabels labels);
@@ -60,5 +62,53 @@ class PackedImages final : public ImageSource {
   std::vector<int64_t> ends_;  // of each block: the index after its last image
   ImageLabels labels_;
 };
+
+// Checks that labels are classes, and finds the number of classes: the given one, or, if that is
+// 0, the largest label plus one.
+class LabelCheck {
+ public:
+  explicit LabelCheck(int64_t num_classes);
+
+  // False: the label is not a class; error_text() describes it.
+  bool take(int64_t label);
+  std::string error_text(int64_t label) const;
+  int64_t num_classes() const;
+
+ private:
+  int64_t limit_;
+  bool is_given_;
+  int64_t largest_ = -1;
+};
+
+// --- tensors of HDF5, safetensors and .npy files ---
+
+// The file and the name of a tensor, for messages.
+struct TensorPlace {
+  const std::filesystem::path& path;
+  std::string_view name;
+};
+
+// ConfigError: "'file': tensor 'name': reason".
+[[noreturn]] void fail_tensor(const TensorPlace& place, std::string_view reason);
+
+// A tensor of bytes with images: [n, height, width], [n, 1 or 3, height, width] or
+// [n, height, width, 1 or 3]. ConfigError: another shape, or no images. REQUIRES: the file is large
+// enough for the tensor.
+struct ImageTensor {
+  int64_t count = 0;
+  ImageShape shape;
+};
+ImageTensor image_tensor(std::span<const int64_t> dimensions, const TensorPlace& place);
+
+// Integers, least significant byte first.
+struct IntegerType {
+  int bytes = 0;  // 1, 2, 4 or 8
+  bool is_signed = false;
+};
+
+// The labels of a tensor of integers. ConfigError: a label is out of range; the text names its byte
+// in the file if file_offset, the offset of the first label, is given, otherwise its index.
+ImageLabels integer_labels(std::span<const uint8_t> bytes, IntegerType type, ImageClasses classes,
+                           std::optional<uint64_t> file_offset, const TensorPlace& place);
 
 }  // namespace lockstep::images

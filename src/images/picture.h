@@ -1,6 +1,6 @@
 #pragma once
 
-#include <lockstep/image_source.h>
+#include <lockstep/image_files.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -9,20 +9,11 @@
 
 namespace lockstep::images {
 
-// Decoders of one picture to red, green and blue, interleaved, into `pixels`: grey three
-// times, palettes looked up, transparency dropped, 16 bits cut to 8, no gamma applied and
-// no rotation, as torchvision's image folders do. ConfigError naming the file: broken,
-// cut, or of more than kMaxPixels.
-ImageView decode_jpeg(std::span<const uint8_t> file, const std::filesystem::path& path,
-                      std::vector<uint8_t>& pixels);
-ImageView decode_png(std::span<const uint8_t> file, const std::filesystem::path& path,
-                     std::vector<uint8_t>& pixels);
-
-// Either, told apart by its first bytes.
+// Decodes a JPEG or PNG file, recognised by its first bytes, to interleaved RGB in `pixels`: grey
+// becomes RGB, palettes are applied, alpha is dropped, 16 bits are cut to 8, gamma and orientation
+// are ignored, as torchvision's image folders do. ConfigError naming the file: it is damaged,
+// truncated, or has more than kMaxPixels pixels.
 ImageView decode_picture(std::span<const uint8_t> file, const std::filesystem::path& path,
                          std::vector<uint8_t>& pixels);
-
-// The first bytes of every PNG.
-inline constexpr uint8_t kPngSignature[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
 
 }  // namespace lockstep::images

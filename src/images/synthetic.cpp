@@ -1,5 +1,5 @@
-// Images that no file holds: a coarse pattern for each class, and noise on it that follows
-// from seed, split and index alone.
+// Computed images: a coarse pattern for each class, plus noise that depends only on seed, split and
+// index.
 #include <fmt/format.h>
 #include <lockstep/image_files.h>
 
@@ -7,16 +7,16 @@
 
 #include "base/check.h"
 #include "base/split_mix.h"
-#include "images/file_error.h"
+#include "images/file_bytes.h"
 #include "images/packed_images.h"
 
 namespace lockstep {
 namespace images {
 namespace {
 
-// Large cells: what a crop, a flip or a resize leaves of a pattern still tells its class.
+// Large cells: a pattern stays recognisable after a crop, a flip or a resize.
 constexpr int kCells = 7;
-// Pattern and noise together stay within a byte.
+// The sum of pattern and noise fits into a byte.
 constexpr uint64_t kNoise = 96, kRange = 256 - kNoise;
 
 class SyntheticImages final : public ImageSource {
@@ -92,8 +92,8 @@ ImageSet synthetic_images(const SyntheticSet& set, Split split) {
       set.num_classes > images::kMaxClasses || set.train_size < 1 || set.test_size < 1) {
     throw ConfigError(
         images::kComponent,
-        fmt::format("no synthetic images can be so: {} channels (1 or 3), height {}, width {}, "
-                    "{} classes, {} for training, {} for the test",
+        fmt::format("no synthetic images of this kind: {} channels (1 or 3), height {}, width {}, "
+                    "{} classes, {} for training, {} for test",
                     set.channels, set.height, set.width, set.num_classes, set.train_size, set.test_size));
   }
   return std::make_shared<images::SyntheticImages>(set, split);

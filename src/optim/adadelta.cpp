@@ -1,7 +1,7 @@
-#include <lockstep/adadelta.h>
+#include <lockstep/optim.h>
 
-#include "optim/adadelta_optimizer.h"
 #include "optim/argument.h"
+#include "optim/optimizers.h"
 
 namespace lockstep {
 namespace optim {

@@ -1,7 +1,7 @@
-#include <lockstep/adam_lbfgs.h>
+#include <lockstep/optim.h>
 
-#include "optim/adam_lbfgs_optimizer.h"
 #include "optim/argument.h"
+#include "optim/optimizers.h"
 
 namespace lockstep {
 namespace optim {

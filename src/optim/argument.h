@@ -2,16 +2,17 @@
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
+#include <lockstep/json.h>
 
 #include <cmath>
 #include <string_view>
 
 namespace lockstep::optim {
 
-// What the errors of a schedule's options call it.
+// How errors name a schedule.
 inline std::string schedule_name(std::string_view kind) { return fmt::format("the schedule '{}'", kind); }
 
-// ConfigError that names the option of `what`, the rule it breaks and its value.
+// ConfigError names the option of `what`, the rule that it breaks and its value.
 template <typename T>
 void require(bool holds, std::string_view what, std::string_view option, std::string_view rule,
              const T& value) {
@@ -32,13 +33,23 @@ inline void require_not_negative(std::string_view what, std::string_view option,
   require(std::isfinite(value) && value >= 0, what, option, "a number of at least 0", value);
 }
 
-// Of a running average, whose bias correction divides by 1 - beta.
+// The decay of a running average, whose bias correction divides by 1 - beta.
 inline void require_beta(std::string_view what, std::string_view option, double value) {
   require(value >= 0 && value < 1, what, option, "at least 0 and below 1", value);
 }
 
 inline void require_fraction(std::string_view what, std::string_view option, double value) {
   require(value >= 0 && value <= 1, what, option, "between 0 and 1", value);
+}
+
+// Runs a function that reads a saved state. ConfigError: a value is missing or of another type.
+template <typename Read>
+void read_saved(std::string_view what, Read read) {
+  try {
+    read();
+  } catch (const JsonError& error) {
+    throw ConfigError("optim", fmt::format("the saved state of {} cannot be read: {}", what, error.what()));
+  }
 }
 
 }  // namespace lockstep::optim

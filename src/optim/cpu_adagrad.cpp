@@ -1,29 +1,18 @@
-#include <lockstep/cpu_adagrad.h>
+#include <lockstep/optim.h>
 
 #include "optim/argument.h"
-#include "optim/cpu_adagrad_optimizer.h"
-#include "optim/flat_rule.h"
 #include "optim/flat_step.h"
+#include "optim/optimizers.h"
 
 namespace lockstep {
 namespace optim {
 
-using torch::optim::AdagradOptions;
-using torch::optim::AdagradParamState;
 using torch::optim::OptimizerParamGroup;
 
 void CpuAdagrad::step_group(OptimizerParamGroup& group) {
-  const auto& options = static_cast<const AdagradOptions&>(group.options());
   require_flat("the optimizer CpuAdagrad", group.params());
   for (const at::Tensor& parameter : group.params()) {
-    if (!parameter.grad().defined()) continue;
-    AdagradParamState& state = state_of(parameter, [&](AdagradParamState& fresh) {
-      fresh.step(0);
-      fresh.sum(
-          torch::full_like(parameter, options.initial_accumulator_value(), {}, at::MemoryFormat::Preserve));
-    });
-    state.step(state.step() + 1);
-    step_tensor(*flat_rule(options, state.step()), parameter, parameter.grad(), state.sum());
+    if (parameter.grad().defined()) step_one_flat(*this, group.options(), parameter, parameter.grad());
   }
 }
 

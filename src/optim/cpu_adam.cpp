@@ -1,9 +1,8 @@
-#include <lockstep/cpu_adam.h>
+#include <lockstep/optim.h>
 
 #include "optim/argument.h"
-#include "optim/cpu_adam_optimizer.h"
-#include "optim/flat_rule.h"
 #include "optim/flat_step.h"
+#include "optim/optimizers.h"
 
 namespace lockstep {
 namespace optim {
@@ -16,14 +15,7 @@ void CpuAdamOptimizer<State, Options>::step_group(OptimizerParamGroup& group) {
   require(!options.amsgrad(), "the optimizer CpuAdam", "amsgrad", "off", true);
   require_flat("the optimizer CpuAdam", group.params());
   for (const at::Tensor& parameter : group.params()) {
-    if (!parameter.grad().defined()) continue;
-    State& state = this->state_of(parameter, [&](State& fresh) {
-      fresh.exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-      fresh.exp_avg_sq(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-    });
-    state.step(state.step() + 1);
-    step_tensor(*flat_rule(options, state.step()), parameter, parameter.grad(), state.exp_avg(),
-                state.exp_avg_sq());
+    if (parameter.grad().defined()) step_one_flat(*this, options, parameter, parameter.grad());
   }
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "optim/argument.h"
-#include "optim/saved_state.h"
 
 namespace lockstep::optim {
 namespace {

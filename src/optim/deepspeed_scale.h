@@ -1,26 +1,25 @@
 #pragma once
 
-#include <lockstep/grad_scaler.h>
+#include <lockstep/optim.h>
 
 #include <lockstep/json.h>
 
 namespace lockstep::optim {
 
-// The arithmetic of DeepSpeed's DynamicLossScaler, for one number and no tensors. GradScaler
-// scales by it.
+// The arithmetic of DeepSpeed's DynamicLossScaler, on one number without tensors. GradScaler uses it.
 class DeepSpeedLossScale {
  public:
-  // ConfigError names the option that makes no sense.
+  // ConfigError names the invalid option.
   explicit DeepSpeedLossScale(const DeepSpeedScaleOptions& options);
 
   double scale() const { return scale_; }
-  // Once a step. An overflow uses up hysteresis, and when there is none left halves the scale;
-  // a window of steps without one doubles it. ConfigError: an overflow where the scale is at
-  // its minimum already; nothing has changed then.
+  // Call once a step. An overflow reduces the hysteresis, or halves the scale if none is left; a window
+  // of steps without overflow doubles the scale. ConfigError: an overflow at the minimum scale; nothing
+  // has changed then.
   void update(bool overflow);
   int64_t finite_steps() const { return iteration_ - last_overflow_ - 1; }  // since the last overflow
 
-  // "cur_scale", "cur_iter", "last_overflow_iter" and "cur_hysteresis", as there.
+  // "cur_scale", "cur_iter", "last_overflow_iter" and "cur_hysteresis", as in DeepSpeed.
   Json state() const;
   void load_state(const Json& state);
 

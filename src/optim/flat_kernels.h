@@ -7,12 +7,12 @@
 
 namespace lockstep::optim {
 
-// Steps of optimizers on flat memory, in one pass: a gradient is read once, parameter and
-// state are read and written once, and a 16-bit copy of the parameter is written on the way.
+// Steps of optimizers on flat memory, in one pass: a gradient is read once, parameter and state are read
+// and written once, and a 16-bit copy of the parameter is written in the same pass.
 //
-// Each element is computed alone, by operations in a fixed order that every instruction set
-// has (fused multiply-adds are written out): the results do not depend on where a range
-// begins, on how a step is cut into ranges, or on the machine.
+// Each element is computed independently, by operations in a fixed order that every instruction set
+// supports (fused multiply-adds are explicit). Results do not depend on where a range begins, on how a
+// step is divided into ranges, or on the machine.
 
 enum class FlatType : uint8_t { kFloat, kBFloat16, kHalf };
 size_t size_of(FlatType type);
@@ -28,7 +28,7 @@ struct FlatMemory {
   // exp_avg of Adam and Lion, momentum of SGD (null without), sum of Adagrad.
   float* state = nullptr;
   float* second_state = nullptr;  // exp_avg_sq of Adam
-  // The parameters again, rounded to 16 bits, or as they are. Null: not wanted.
+  // Receives the updated parameters, rounded to 16 bits or as they are. Null: no copy.
   void* copy = nullptr;
   FlatType copy_type = FlatType::kBFloat16;
 
@@ -48,8 +48,8 @@ struct AdamRule {
   int64_t step = 1;              // of this step; the first is 1
 };
 
-// torch.optim.Adagrad. As DeepSpeed's where weight_decay is 0; there the decay goes into the
-// sum of squares and nowhere else.
+// torch.optim.Adagrad. Equals DeepSpeed's if weight_decay is 0; DeepSpeed's decay affects the sum of
+// squares only.
 struct AdagradRule {
   double lr = 1e-2;
   double lr_decay = 0;
@@ -58,8 +58,8 @@ struct AdagradRule {
   int64_t step = 1;
 };
 
-// Lion, with decoupled weight decay. As DeepSpeed's, but that an element whose update is
-// exactly 0 stays where it is: the sign of 0 is 0, as in the paper.
+// Lion with decoupled weight decay. Equals DeepSpeed's, except that an element whose update is exactly 0
+// does not change: the sign of 0 is 0, as in the paper.
 struct LionRule {
   double lr = 1e-4;
   double beta1 = 0.9;
@@ -74,15 +74,15 @@ struct SgdRule {
   double dampening = 0;
   double weight_decay = 0;
   bool nesterov = false;
-  bool first_step = false;  // the momentum is not read but begun
+  bool first_step = false;  // the momentum is written without being read
 };
 
 using FlatRule = std::variant<AdamRule, AdagradRule, LionRule, SgdRule>;
 
-// One step on this thread, with the widest instructions that the CPU has.
+// One step on this thread, with the widest instructions of the CPU.
 void step_range(const FlatRule& rule, const FlatMemory& memory);
 
-// For tests: the instruction sets of this CPU, the portable one first, and one of them.
+// For tests: the instruction sets of this CPU, the portable one first, and a step with one of them.
 enum class InstructionSet : uint8_t { kPortable, kAvx2, kAvx512 };
 std::vector<InstructionSet> instruction_sets();
 void step_range(const FlatRule& rule, const FlatMemory& memory, InstructionSet set);

@@ -1,19 +1,103 @@
 #include "optim/flat_step.h"
 
+#include <ATen/TensorIterator.h>
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <tuple>
+#include <type_traits>
 
-#include "optim/for_blocks.h"
+#include "optim/optimizer_kinds.h"
+#include "optim/optimizers.h"
 
 namespace lockstep::optim {
+
+// The loop of an iterator over one byte for each block: LibTorch has compiled that loop.
+void for_blocks(int64_t blocks, const std::function<void(int64_t begin, int64_t end)>& body) {
+  if (blocks <= 1) {
+    if (blocks == 1) body(0, 1);
+    return;
+  }
+  const at::Tensor marks = at::empty({blocks}, at::kByte);
+  const char* first = static_cast<const char*>(marks.const_data_ptr());
+  at::TensorIterator iterator = at::TensorIteratorConfig()
+                                    .check_all_same_dtype(false)
+                                    .resize_outputs(false)
+                                    .add_owned_output(marks)
+                                    .build();
+  iterator.for_each(
+      [&](char** data, const int64_t* /*strides*/, int64_t count) {
+        const int64_t begin = data[0] - first;
+        body(begin, begin + count);
+      },
+      /*grain_size=*/1);
+}
+
 namespace {
 
-// Threads take whole blocks, so that no two write to one cache line but at the ends. A block
-// takes some ten microseconds: less is not worth a thread.
+template <typename Options>
+std::optional<FlatRule> adam_rule(const Options& options, int64_t step) {
+  if (options.amsgrad()) return std::nullopt;
+  AdamRule rule;
+  rule.lr = options.lr();
+  std::tie(rule.beta1, rule.beta2) = options.betas();
+  rule.eps = options.eps();
+  rule.weight_decay = options.weight_decay();
+  rule.decoupled_decay = std::is_same_v<Options, torch::optim::AdamWOptions>;
+  rule.step = step;
+  return rule;
+}
+
+AdagradRule adagrad_rule(const torch::optim::AdagradOptions& options, int64_t step) {
+  AdagradRule rule;
+  rule.lr = options.lr();
+  rule.lr_decay = options.lr_decay();
+  rule.eps = options.eps();
+  rule.weight_decay = options.weight_decay();
+  rule.step = step;
+  return rule;
+}
+
+LionRule lion_rule(const LionGroupOptions& options) {
+  LionRule rule;
+  rule.lr = options.lr();
+  std::tie(rule.beta1, rule.beta2) = options.betas();
+  rule.weight_decay = options.weight_decay();
+  return rule;
+}
+
+SgdRule sgd_rule(const torch::optim::SGDOptions& options, int64_t step) {
+  SgdRule rule;
+  rule.lr = options.lr();
+  rule.momentum = options.momentum();
+  rule.dampening = options.dampening();
+  rule.weight_decay = options.weight_decay();
+  rule.nesterov = options.nesterov();
+  rule.first_step = step == 1;
+  return rule;
+}
+
+}  // namespace
+
+std::optional<FlatRule> flat_rule(const torch::optim::OptimizerOptions& options, int64_t step) {
+  using namespace torch::optim;  // NOLINT(google-build-using-namespace): names of one function
+  if (const auto* adam = dynamic_cast<const AdamOptions*>(&options)) return adam_rule(*adam, step);
+  if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&options)) return adam_rule(*adamw, step);
+  if (const auto* adagrad = dynamic_cast<const AdagradOptions*>(&options))
+    return adagrad_rule(*adagrad, step);
+  if (const auto* lion = dynamic_cast<const LionGroupOptions*>(&options)) return lion_rule(*lion);
+  if (const auto* sgd = dynamic_cast<const SGDOptions*>(&options)) return sgd_rule(*sgd, step);
+  return std::nullopt;
+}
+
+namespace {
+
+// Threads take whole blocks, so that two threads share at most the cache lines at the ends. A block takes
+// about ten microseconds: less is not worth a thread.
 constexpr int64_t kBlock = 16384;
 
 FlatType flat_type(const at::Tensor& values) {
@@ -77,6 +161,110 @@ void step_tensor(const FlatRule& rule, const at::Tensor& parameter, const at::Te
     memory.copy_type = flat_type(extras.copy);
   }
   step_flat(rule, memory);
+}
+
+namespace {
+
+using torch::optim::Optimizer;
+using torch::optim::OptimizerOptions;
+
+// The arguments of the kernels for one parameter.
+struct FlatState {
+  FlatRule rule;
+  at::Tensor first;
+  at::Tensor second;
+};
+
+template <typename State>
+State& state_of(Optimizer& optimizer, const at::Tensor& parameter) {
+  auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
+  if (slot == nullptr) slot = std::make_unique<State>();
+  return static_cast<State&>(*slot);
+}
+
+at::Tensor zeros_of(const at::Tensor& parameter) {
+  return torch::zeros_like(parameter, at::MemoryFormat::Preserve);
+}
+
+// Each makes a missing state as the optimizer's first step would.
+
+template <typename State>
+FlatState adam_state(Optimizer& optimizer, const OptimizerOptions& options, const at::Tensor& parameter) {
+  auto& state = state_of<State>(optimizer, parameter);
+  if (!state.exp_avg().defined()) {
+    state.exp_avg(zeros_of(parameter));
+    state.exp_avg_sq(zeros_of(parameter));
+  }
+  state.step(state.step() + 1);
+  return {*flat_rule(options, state.step()), state.exp_avg(), state.exp_avg_sq()};
+}
+
+FlatState adagrad_state(Optimizer& optimizer, const torch::optim::AdagradOptions& options,
+                        const at::Tensor& parameter) {
+  auto& state = state_of<torch::optim::AdagradParamState>(optimizer, parameter);
+  if (!state.sum().defined()) {
+    state.step(0);
+    state.sum(
+        torch::full_like(parameter, options.initial_accumulator_value(), {}, at::MemoryFormat::Preserve));
+  }
+  state.step(state.step() + 1);
+  return {*flat_rule(options, state.step()), state.sum(), {}};
+}
+
+FlatState lion_state(Optimizer& optimizer, const LionGroupOptions& options, const at::Tensor& parameter) {
+  auto& state = state_of<LionParamState>(optimizer, parameter);
+  if (!state.exp_avg().defined()) state.exp_avg(zeros_of(parameter));
+  return {*flat_rule(options, 1), state.exp_avg(), {}};
+}
+
+FlatState sgd_state(Optimizer& optimizer, const torch::optim::SGDOptions& options,
+                    const at::Tensor& parameter) {
+  if (options.momentum() == 0) return {*flat_rule(options, 1), {}, {}};
+  auto& state = state_of<torch::optim::SGDParamState>(optimizer, parameter);
+  const bool is_first = !state.momentum_buffer().defined();
+  if (is_first) state.momentum_buffer(zeros_of(parameter));
+  return {*flat_rule(options, is_first ? 1 : 2), state.momentum_buffer(), {}};
+}
+
+template <typename Options>
+FlatState flat_state(Optimizer& optimizer, const OptimizerOptions& options, const at::Tensor& parameter) {
+  using namespace torch::optim;  // NOLINT(google-build-using-namespace): names of one function
+  const auto& own = static_cast<const Options&>(options);
+  if constexpr (std::is_same_v<Options, AdamOptions>) {
+    return adam_state<AdamParamState>(optimizer, own, parameter);
+  } else if constexpr (std::is_same_v<Options, AdamWOptions>) {
+    return adam_state<AdamWParamState>(optimizer, own, parameter);
+  } else if constexpr (std::is_same_v<Options, AdagradOptions>) {
+    return adagrad_state(optimizer, own, parameter);
+  } else if constexpr (std::is_same_v<Options, LionGroupOptions>) {
+    return lion_state(optimizer, own, parameter);
+  } else {
+    return sgd_state(optimizer, own, parameter);
+  }
+}
+
+template <typename Options>
+constexpr bool kHasKernel =
+    kIsOneOf<Options, torch::optim::AdamOptions, torch::optim::AdamWOptions, torch::optim::AdagradOptions,
+             torch::optim::SGDOptions, LionGroupOptions>;
+
+}  // namespace
+
+bool step_one_flat(Optimizer& optimizer, const OptimizerOptions& options, const at::Tensor& parameter,
+                   const at::Tensor& gradient, const FlatExtras& extras) {
+  // PythonAdam promises the bits of Python's Adam, which the kernels do not have.
+  const bool is_exact = typeid(optimizer) == typeid(PythonAdam);
+  if (is_exact || !is_flat(parameter) || !flat_rule(options, 1)) return false;
+  bool done = false;
+  visit_kind(optimizer, [&](const auto& kind) {
+    using Options = typename std::decay_t<decltype(kind)>::Options;
+    if constexpr (kHasKernel<Options>) {
+      const FlatState state = flat_state<Options>(optimizer, options, parameter);
+      step_tensor(state.rule, parameter, gradient, state.first, state.second, extras);
+      done = true;
+    }
+  });
+  return done;
 }
 
 }  // namespace lockstep::optim

@@ -4,7 +4,7 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <fmt/format.h>
-#include <lockstep/optimizer_state.h>
+#include <lockstep/optim.h>
 #include <torch/torch.h>
 
 #include <map>
@@ -26,8 +26,7 @@ const Options& options_of(const OptimizerParamGroup& group) {
   return static_cast<const Options&>(group.options());
 }
 
-// The learning rate as the kernels read it, so that a record need not be made anew when a
-// schedule changes it.
+// The learning rate on the device: a recorded step stays valid when a schedule changes it.
 class DeviceRate {
  public:
   void set(double rate, const at::Tensor& like) {
@@ -45,7 +44,7 @@ class DeviceRate {
   double rate_ = 0;
 };
 
-// What the kernels take: lists of equal length.
+// Arguments of the kernels: lists of equal length.
 struct FusedLists {
   std::vector<at::Tensor> parameters, gradients, first, second, third, steps;
 };
@@ -54,7 +53,7 @@ std::optional<at::Tensor> given(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
-// What the kinds have in common: a rate on the device for each group.
+// The common part: a learning rate on the device for each group.
 class Base : public FusedStep {
  public:
   explicit Base(torch::optim::Optimizer& optimizer)
@@ -103,7 +102,7 @@ class FusedSgd : public Base {
         if (options.momentum() != 0) lists.first.push_back(momentum_of(parameter));
       }
       if (lists.parameters.empty()) continue;
-      // Not a first step: a buffer of zeros comes to the same without dampening.
+      // Not a first step: without dampening a buffer of zeros gives the same result.
       at::_fused_sgd_(lists.parameters, lists.gradients, lists.first, options.weight_decay(),
                       options.momentum(), rates_[i].tensor(), /*dampening=*/0, options.nesterov(),
                       /*maximize=*/false, /*is_first_step=*/false, /*grad_scale=*/{}, given(found_inf));
@@ -111,7 +110,7 @@ class FusedSgd : public Base {
   }
 
   void count() override {}
-  void settle() override {}
+  void fetch_counts() override {}
 
   std::vector<double> fixed_options() const override {
     std::vector<double> fixed;
@@ -155,7 +154,7 @@ class FusedAdam : public Base {
     for (State* state : launched_) state->step(state->step() + 1);
   }
 
-  void settle() override {
+  void fetch_counts() override {
     if (steps_.empty()) return;
     std::vector<at::Tensor> counts;
     for (const auto& [state, steps] : steps_) counts.push_back(steps);
@@ -226,7 +225,7 @@ class FusedAdam : public Base {
 }  // namespace
 
 std::string FusedStep::objection(const torch::optim::Optimizer& optimizer) {
-  // Exactly these classes: what is derived from them may do something else.
+  // Exactly these classes: a derived class may do something else.
   const std::type_info& type = typeid(optimizer);
   const bool is_sgd = type == typeid(torch::optim::SGD);
   if (!is_sgd && type != typeid(torch::optim::Adam) && type != typeid(torch::optim::AdamW)) {

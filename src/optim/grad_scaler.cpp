@@ -1,33 +1,32 @@
 #include <fmt/format.h>
 #include <lockstep/communicator.h>
 #include <lockstep/error.h>
-#include <lockstep/grad_scaler.h>
+#include <lockstep/optim.h>
 #include <torch/torch.h>
 
 #include <lockstep/json.h>
 #include <optional>
 
 #include "base/log.h"
-#include "comm/communicator_impl.h"
+#include "comm/communicator_internal.h"
 #include "optim/argument.h"
 #include "optim/deepspeed_scale.h"
-#include "optim/saved_state.h"
 
 namespace lockstep {
 
 struct GradScaler::Impl {
   GradScalerOptions options;
-  std::optional<optim::DeepSpeedLossScale> deepspeed;  // decides about the scale, where it is wanted
-  // float32 and int32 as PyTorch has them, on the device of what is scaled.
+  std::optional<optim::DeepSpeedLossScale> deepspeed;  // decides the scale, if options ask for it
+  // float32 and int32 as in PyTorch, on the device of the losses.
   at::Tensor scale;
   at::Tensor tracker;
-  at::Tensor found_inf;  // what unscale() found; undefined before it
+  at::Tensor found_inf;  // of the last unscale(); undefined before it
   bool skip = false;
-  bool deferred = false;  // the last unscale did not tell the host
-  // What deferred updates have counted and `skipped` and `consecutive` do not hold yet:
-  // skipped steps in all, and in a row. Undefined: nothing.
+  bool deferred = false;  // the host does not know the result of the last unscale
+  // Counts of deferred updates that `skipped` and `consecutive` do not contain yet: skipped steps in all,
+  // and in a row. Undefined: none.
   at::Tensor counts;
-  bool speaks = true;  // one rank warns for all
+  bool warns = true;  // only rank 0 does
   bool warned = false;
   int64_t skipped = 0;
   int64_t consecutive = 0;
@@ -71,13 +70,13 @@ struct GradScaler::Impl {
     counts.select(0, 1).mul_(found.squeeze(0));
   }
 
-  // Brings the counts to the host.
-  void settle() {
+  // Copies the counts to the host.
+  void fetch_counts() {
     if (!counts.defined()) return;
     const at::Tensor values = counts.cpu();
     skipped += static_cast<int64_t>(values[0].item<double>());
     consecutive = static_cast<int64_t>(values[1].item<double>());
-    counts.select(0, 0).zero_();  // in place: recorded steps go on adding to it
+    counts.select(0, 0).zero_();  // in place: recorded steps add to this tensor
     if (consecutive > 0) {
       warn_of_collapse();
     } else {
@@ -86,7 +85,7 @@ struct GradScaler::Impl {
   }
 
   void warn_of_collapse() {
-    if (warned || !speaks) return;
+    if (warned || !warns) return;
     const auto value = scale.item<double>();
     if (value >= options.collapse_scale) return;
     warned = true;
@@ -112,7 +111,7 @@ void check_options(const GradScalerOptions& options) {
   optim::require_at_least(1, kWhat, "max_consecutive_skips", options.max_consecutive_skips);
 }
 
-// The tensors to unscale, those of one device and dtype together: the kernel takes no mixture.
+// The tensors to unscale, grouped by device and dtype as the kernel needs them.
 std::vector<std::vector<at::Tensor>> groups_of(const std::vector<at::Tensor>& gradients) {
   std::vector<std::vector<at::Tensor>> groups;
   for (const at::Tensor& gradient : gradients) {
@@ -132,10 +131,10 @@ std::vector<std::vector<at::Tensor>> groups_of(const std::vector<at::Tensor>& gr
   return groups;
 }
 
-// NCCL takes nothing from host memory, where offloaded gradients are.
+// NCCL cannot reduce host memory, where offloaded gradients are.
 void share_largest(const at::Tensor& value, const Communicator& communicator) {
   const at::Tensor shared =
-      value.is_cpu() ? value.to(communicator.impl()->device()) : value;  // the same tensor where it is there
+      value.is_cpu() ? value.to(comm::device_of(communicator)) : value;  // no copy if it is there already
   communicator.all_reduce(shared, ReduceOp::kMax).wait();
   if (!shared.is_same(value)) value.copy_(shared);
 }
@@ -176,7 +175,7 @@ at::Tensor GradScaler::unscale_on_device(const std::vector<at::Tensor>& gradient
   const torch::NoGradGuard no_grad;
   auto groups = groups_of(gradients);
   if (!groups.empty()) impl_->move_to(groups[0][0].device());
-  // By way of float64: a float32 reciprocal can be imprecise.
+  // In float64: a float32 reciprocal can be imprecise.
   const at::Tensor inverse = impl_->scale.to(at::kDouble).reciprocal().to(at::kFloat);
   at::Tensor found = at::zeros({1}, impl_->scale.options());
   for (auto& group : groups) {
@@ -186,7 +185,7 @@ at::Tensor GradScaler::unscale_on_device(const std::vector<at::Tensor>& gradient
   }
   share_largest(found, communicator);
   impl_->found_inf = found;
-  impl_->speaks = communicator.rank() == 0;
+  impl_->warns = communicator.rank() == 0;
   impl_->deferred = true;
   return found;
 }
@@ -196,7 +195,7 @@ void GradScaler::note_overflow(bool overflow, const Communicator& communicator) 
     throw ConfigError("optim", "an overflow was noted twice: call update() once after each step");
   }
   impl_->found_inf = at::full({1}, overflow ? 1.0 : 0.0, impl_->scale.options());
-  impl_->speaks = communicator.rank() == 0;
+  impl_->warns = communicator.rank() == 0;
   impl_->skip = overflow;
   impl_->deferred = false;
 }
@@ -214,7 +213,7 @@ void GradScaler::update() {
   if (impl_->deferred) {
     impl_->count_on_device(found_inf);
   } else {
-    impl_->settle();
+    impl_->fetch_counts();
     impl_->counts = at::Tensor();
     impl_->count(impl_->skip);
   }
@@ -233,11 +232,11 @@ int64_t GradScaler::growth_tracker() const {
   return impl_->deepspeed ? impl_->deepspeed->finite_steps() : impl_->tracker.item<int64_t>();
 }
 int64_t GradScaler::skipped_steps() const {
-  impl_->settle();
+  impl_->fetch_counts();
   return impl_->skipped;
 }
 int64_t GradScaler::consecutive_skips() const {
-  impl_->settle();
+  impl_->fetch_counts();
   return impl_->consecutive;
 }
 const GradScalerOptions& GradScaler::options() const { return impl_->options; }

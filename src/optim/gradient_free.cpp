@@ -1,6 +1,9 @@
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/communicator.h>
-#include <lockstep/gradient_free.h>
+#include <lockstep/error.h>
+#include <lockstep/search.h>
+#include <lockstep/weights.h>
 #include <torch/torch.h>
 
 #include <limits>
@@ -9,13 +12,62 @@
 #include "optim/argument.h"
 
 namespace lockstep {
+
+// --- parameters as one vector ---
+
+namespace {
+
+std::vector<at::Tensor> trainable(const torch::nn::Module& module) {
+  std::vector<at::Tensor> parameters;
+  for (auto& [name, parameter] : named_parameters(module)) {
+    if (parameter.requires_grad()) parameters.push_back(parameter);
+  }
+  return parameters;
+}
+
+}  // namespace
+
+int64_t num_parameters(const torch::nn::Module& module) {
+  int64_t count = 0;
+  for (const at::Tensor& parameter : trainable(module)) count += parameter.numel();
+  return count;
+}
+
+at::Tensor get_parameters(const torch::nn::Module& module) {
+  const torch::NoGradGuard no_grad;
+  at::Tensor vector = at::empty({num_parameters(module)}, at::kDouble);
+  int64_t offset = 0;
+  for (const at::Tensor& parameter : trainable(module)) {
+    vector.narrow(0, offset, parameter.numel()).view(parameter.sizes()).copy_(parameter);
+    offset += parameter.numel();
+  }
+  return vector;
+}
+
+void set_parameters(torch::nn::Module& module, const at::Tensor& vector) {
+  const int64_t expected = num_parameters(module);
+  if (vector.dim() != 1 || vector.numel() != expected) {
+    throw ConfigError("optim",
+                      fmt::format("the vector does not fit the module's {} trainable parameters: shape [{}]",
+                                  expected, fmt::join(vector.sizes(), ", ")));
+  }
+  const torch::NoGradGuard no_grad;
+  int64_t offset = 0;
+  for (at::Tensor& parameter : trainable(module)) {
+    parameter.copy_(vector.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
+    offset += parameter.numel();
+  }
+}
+
+// --- the base of all searches ---
+
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::string shape(const at::Tensor& tensor) { return fmt::format("[{}]", fmt::join(tensor.sizes(), ", ")); }
 
-// float64 tensors as bytes and back, one dimension.
+// One-dimensional float64 tensors to bytes and back.
 std::string bytes_of(const at::Tensor& tensor) {
   return std::string(reinterpret_cast<const char*>(tensor.const_data_ptr<double>()), tensor.nbytes());
 }
@@ -119,8 +171,8 @@ void GradientFreeOptimizer::load_state(const NamedTensors& state) {
 
 at::Tensor evaluate_over_ranks(GradientFreeOptimizer& optimizer, int64_t n, const PointLoss& loss,
                                const Communicator& communicator) {
-  // Linear algebra may round differently on another machine: the candidates that count
-  // are rank 0's. They travel as bytes, which every backend takes from the CPU.
+  // Linear algebra may round differently on another machine, so rank 0's candidates are used. They are
+  // sent as bytes, which every backend takes from the CPU.
   at::Tensor candidates = optimizer.ask(n).contiguous();
   candidates =
       tensor_of(communicator.broadcast_bytes(bytes_of(candidates), 0)).view({n, optimizer.dimension()});

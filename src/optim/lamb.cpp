@@ -1,8 +1,8 @@
-#include <lockstep/lamb.h>
+#include <lockstep/optim.h>
 
 #include "optim/argument.h"
 #include "optim/lamb_kernels.h"
-#include "optim/lamb_optimizer.h"
+#include "optim/optimizers.h"
 
 namespace lockstep {
 namespace optim {
@@ -47,7 +47,7 @@ void LambParamState::serialize(OutputArchive& archive) const {
 
 namespace {
 
-// What one step of a group works on, tensor by tensor in the same order.
+// The tensors of one step of a group, all lists in the same order.
 struct LambLists {
   std::vector<at::Tensor> parameters, gradients, averages, squares;
   std::vector<at::Scalar> negative_steps;
@@ -80,7 +80,7 @@ std::vector<at::Tensor> updates_of(const LambRule& rule, const LambLists& lists)
   return updates;
 }
 
-// What each update is multiplied by, as scalars on the device: nothing waits for it.
+// The multiplier of each update, as scalars on the device: the host does not wait for them.
 std::vector<at::Tensor> multipliers_of(const LambRule& rule, const LambLists& lists,
                                        const std::vector<at::Tensor>& updates) {
   const at::Tensor weights = at::stack(at::_foreach_norm(lists.parameters));

@@ -4,14 +4,13 @@
 #include <array>
 #include <cmath>
 
-#include "base/half_rows.h"
 #include "base/narrow_float.h"
 
 // Compiled as flat_kernels.cpp is.
 namespace lockstep::optim {
 namespace {
 
-// Lanes of a sum: their order is written out, so that it is the same with every compiler.
+// Lanes of a sum, in an explicit order: the result is the same with every compiler.
 constexpr size_t kLanes = 8;
 
 struct Lanes {

@@ -8,8 +8,8 @@
 
 namespace lockstep::optim {
 
-// LAMB on flat memory, which may hold parts of parameters only: a step is two passes, and
-// between them the sums of a parameter are added over all who hold a part of it.
+// LAMB on flat memory, which may hold only a part of each parameter. A step has two passes; between them
+// the sums of a parameter are added over all ranks that hold a part of it.
 //
 //   sums = lamb_sums(rule, memory, segments);          // moves the averages
 //   ... all-reduce the sums, added ...
@@ -27,7 +27,7 @@ struct LambRule {
   int64_t step = 1;  // of this step; the first is 1
 };
 
-// What the memory holds of one parameter: elements begin to end, end excluded.
+// The elements of one parameter in the memory: begin to end, end excluded.
 struct FlatSegment {
   size_t begin = 0;
   size_t end = 0;
@@ -41,16 +41,16 @@ struct LambSums {
 // The multiplier of the update, before the trust ratio: the learning rate, bias corrected.
 double lamb_step_size(const LambRule& rule);
 
-// Takes the gradients into the averages (state, second_state) of the segments, and returns
-// each one's sums. The parameters stay as they are.
+// Adds the gradients to the averages (state, second_state) of the segments and returns the sums of each
+// segment. Parameters are unchanged.
 std::vector<LambSums> lamb_sums(const LambRule& rule, const FlatMemory& memory,
                                 const std::vector<FlatSegment>& segments);
 
 // |parameter| / |update| within its bounds; 1 where one of them is 0.
 double lamb_trust_ratio(const LambRule& rule, const LambSums& sums);
 
-// Moves the parameters of the segments, each with its ratio, and writes the copy, where one
-// is wanted. Does not read the gradients.
+// Updates the parameters of the segments, each with its ratio, and writes the copy if there is one. Does
+// not read the gradients.
 void lamb_apply(const LambRule& rule, const FlatMemory& memory, const std::vector<FlatSegment>& segments,
                 const std::vector<double>& ratios);
 

@@ -1,12 +1,14 @@
-#include <lockstep/deepspeed_schedules.h>
-#include <lockstep/learning_rate.h>
-
 #include <lockstep/json.h>
+#include <lockstep/schedule.h>
+#include <torch/torch.h>
+
 #include <algorithm>
 #include <array>
+#include <limits>
 
+#include "base/log.h"
 #include "optim/argument.h"
-#include "optim/deepspeed_kinds.h"
+#include "optim/optimizers.h"
 #include "optim/schedule_kinds.h"
 
 namespace lockstep {
@@ -42,11 +44,11 @@ Json options_json(const Options& options) {
 bool is_valid(const Json& value, const OneCycle::Anneal&) { return value == "cosine" || value == "linear"; }
 bool is_valid(const Json& value, const WarmupType&) { return value == "log" || value == "linear"; }
 bool is_valid(const Json& value, const bool&) { return value.is_boolean(); }
-bool is_valid(const Json& value, const int64_t&) { return value.is_number_integer(); }
+bool is_valid(const Json& value, const int64_t&) { return value.is_integer_of<int64_t>(); }
 bool is_valid(const Json& value, const double&) { return value.is_number(); }
 bool is_valid(const Json& value, const std::vector<int64_t>&) {
-  return value.is_array() &&
-         std::all_of(value.begin(), value.end(), [](const Json& item) { return item.is_number_integer(); });
+  return value.is_array() && std::all_of(value.begin(), value.end(),
+                                         [](const Json& item) { return item.is_integer_of<int64_t>(); });
 }
 template <typename T>
 bool is_valid(const Json& value, const std::optional<T>&) {
@@ -72,7 +74,7 @@ void read_value(const Json& value, std::optional<T>& field) {
   }
 }
 
-// `extra`: a name that is no field but allowed.
+// `extra`: a name that is allowed although it is no field.
 template <typename Options>
 Options options_from(const Json& source, std::string_view extra = "") {
   Options options;
@@ -153,7 +155,7 @@ LearningRateSchedule make(const Options& options) {
   return LearningRateSchedule(std::make_shared<Schedule<Options>>(options));
 }
 
-// The schedule of the kind with this name; nullopt: none has it.
+// The schedule of the kind with this name; nullopt: there is none.
 template <typename... Options>
 std::optional<LearningRateSchedule> make_kind(const std::string& kind, const Json& source) {
   std::optional<LearningRateSchedule> result;
@@ -228,6 +230,198 @@ LearningRateSchedule lr_range_test(const LrRangeTest& options) { return make(opt
 LearningRateSchedule deepspeed_one_cycle(const DeepSpeedOneCycle& options) { return make(options); }
 LearningRateSchedule with_warm_up(const WarmUp& options, const LearningRateSchedule& schedule) {
   return LearningRateSchedule(std::make_shared<WarmUpSchedule>(options, schedule));
+}
+
+namespace {
+
+void check_groups(const torch::optim::Optimizer& optimizer, size_t rates) {
+  const size_t groups = optimizer.param_groups().size();
+  if (rates != groups) {
+    throw ConfigError(
+        "optim",
+        fmt::format("one learning rate a parameter group is needed: {} rates for {} groups", rates, groups));
+  }
+}
+
+template <typename Options>
+bool change_betas(torch::optim::OptimizerOptions& options, double beta1, std::optional<double> beta2) {
+  auto* adam = dynamic_cast<Options*>(&options);
+  if (adam == nullptr) return false;
+  adam->betas({beta1, beta2.value_or(std::get<1>(adam->betas()))});
+  return true;
+}
+
+// Without beta2 the second beta is unchanged. False: these options have no betas.
+bool set_group_betas(torch::optim::OptimizerOptions& options, double beta1, std::optional<double> beta2) {
+  return change_betas<torch::optim::AdamOptions>(options, beta1, beta2) ||
+         change_betas<torch::optim::AdamWOptions>(options, beta1, beta2) ||
+         change_betas<optim::LionGroupOptions>(options, beta1, beta2) ||
+         change_betas<optim::LambGroupOptions>(options, beta1, beta2);
+}
+
+template <typename Options>
+bool set_plain_momentum(torch::optim::OptimizerOptions& options, double momentum) {
+  auto* plain = dynamic_cast<Options*>(&options);
+  if (plain == nullptr) return false;
+  plain->momentum(momentum);
+  return true;
+}
+
+}  // namespace
+
+std::vector<double> learning_rates(const torch::optim::Optimizer& optimizer) {
+  std::vector<double> rates;
+  for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
+}
+
+void set_learning_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates) {
+  check_groups(optimizer, rates.size());
+  for (size_t i = 0; i < rates.size(); ++i) {
+    if (!std::isfinite(rates[i]) || rates[i] < 0) {
+      throw ConfigError(
+          "optim",
+          fmt::format("a learning rate is a number of at least 0: {} for parameter group {}", rates[i], i));
+    }
+  }
+  for (size_t i = 0; i < rates.size(); ++i) optimizer.param_groups()[i].options().set_lr(rates[i]);
+}
+
+bool set_momentum(torch::optim::Optimizer& optimizer, double momentum) {
+  bool all = true;
+  for (auto& group : optimizer.param_groups()) {
+    auto& options = group.options();
+    all &= set_plain_momentum<torch::optim::SGDOptions>(options, momentum) ||
+           set_plain_momentum<torch::optim::RMSpropOptions>(options, momentum) ||
+           set_group_betas(options, momentum, std::nullopt);
+  }
+  return all;
+}
+
+bool set_betas(torch::optim::Optimizer& optimizer, double beta1, double beta2) {
+  bool all = true;
+  for (auto& group : optimizer.param_groups()) all &= set_group_betas(group.options(), beta1, beta2);
+  return all;
+}
+
+ScheduledLearningRate::ScheduledLearningRate(torch::optim::Optimizer& optimizer,
+                                             LearningRateSchedule schedule)
+    : optimizer_(optimizer), schedule_(std::move(schedule)), base_lrs_(learning_rates(optimizer)) {
+  set_step(0);
+  const auto betas = schedule_.betas_at(0);
+  if (betas && !set_betas(optimizer_, betas->first, betas->second)) {
+    base::log_warning("optim", "the optimizer has no betas: the schedule leaves its momentum as it is: {}",
+                      schedule_.to_json().dump());
+  }
+}
+
+void ScheduledLearningRate::advance() { set_step(step_ + 1); }
+
+void ScheduledLearningRate::set_step(int64_t step) {
+  std::vector<double> rates;
+  for (double base_lr : base_lrs_) rates.push_back(schedule_.at(step, base_lr));
+  const auto momentum = schedule_.momentum_at(step);
+  if (momentum && !set_momentum(optimizer_, *momentum)) {
+    throw ConfigError("optim",
+                      "the optimizer has no momentum that the schedule could move: set option "
+                      "'cycle_momentum' to false: " +
+                          schedule_.to_json().dump());
+  }
+  if (const auto betas = schedule_.betas_at(step)) set_betas(optimizer_, betas->first, betas->second);
+  set_learning_rates(optimizer_, rates);
+  step_ = step;
+}
+
+Json ScheduledLearningRate::state() const { return {{"step", step_}, {"base_lrs", base_lrs_}}; }
+
+void ScheduledLearningRate::load_state(const Json& state) {
+  std::vector<double> base_lrs;
+  int64_t step = 0;
+  optim::read_saved("the learning rate schedule", [&] {
+    state.at("base_lrs").get_to(base_lrs);
+    state.at("step").get_to(step);
+  });
+  check_groups(optimizer_, base_lrs.size());
+  base_lrs_ = std::move(base_lrs);
+  set_step(step);
+}
+
+ReduceOnPlateau::ReduceOnPlateau(const ReduceOnPlateauOptions& options) : options_(options) {
+  constexpr auto kWhat = "the schedule 'plateau'";
+  optim::require(!options.monitor.empty(), kWhat, "monitor", "the name of a metric", "''");
+  optim::require_at_least(0, kWhat, "patience", options.patience);
+  optim::require(options.gamma > 0 && options.gamma < 1, kWhat, "gamma", "above 0 and below 1",
+                 options.gamma);
+  const bool relative = options.threshold_mode == ThresholdMode::kRelative;
+  optim::require_not_negative(kWhat, "threshold", options.threshold);
+  optim::require(!relative || options.threshold < 1, kWhat, "threshold", "below 1 when it is relative",
+                 options.threshold);
+  optim::require_at_least(0, kWhat, "cooldown", options.cooldown);
+  optim::require_not_negative(kWhat, "min_lr", options.min_lr);
+  optim::require_not_negative(kWhat, "eps", options.eps);
+}
+
+bool ReduceOnPlateau::is_better(double metric) const {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  // Better is below for kMin, above for kMax.
+  const double direction = options_.mode == MetricMode::kMin ? -1.0 : 1.0;
+  const double best = best_.value_or(-direction * kInfinity);
+  // A relative threshold moves the bar towards better values on both sides of 0. PyTorch's moves it the
+  // wrong way below 0, where every unchanged value would count as better.
+  const double bar = options_.threshold_mode == ThresholdMode::kAbsolute
+                         ? best + direction * options_.threshold
+                         : best * (1.0 + (best < 0 ? -direction : direction) * options_.threshold);
+  return direction < 0 ? metric < bar : metric > bar;
+}
+
+bool ReduceOnPlateau::observe(double metric) {
+  if (is_better(metric)) {
+    best_ = metric;
+    misses_ = 0;
+  } else {
+    ++misses_;
+  }
+  if (cooldown_left_ > 0) {
+    --cooldown_left_;
+    misses_ = 0;
+  }
+  if (misses_ <= options_.patience) return false;
+  cooldown_left_ = options_.cooldown;
+  misses_ = 0;
+  return true;
+}
+
+double ReduceOnPlateau::reduced(double lr) const {
+  const double next = std::max(lr * options_.gamma, options_.min_lr);
+  return lr - next > options_.eps ? next : lr;
+}
+
+bool ReduceOnPlateau::observe(double metric, torch::optim::Optimizer& optimizer) {
+  if (!observe(metric)) return false;
+  auto rates = learning_rates(optimizer);
+  for (double& rate : rates) rate = reduced(rate);
+  set_learning_rates(optimizer, rates);
+  return true;
+}
+
+Json ReduceOnPlateau::state() const {
+  return {{"best", best_ ? exact_number(*best_) : Json()},
+          {"misses", misses_},
+          {"cooldown_left", cooldown_left_}};
+}
+
+void ReduceOnPlateau::load_state(const Json& state) {
+  std::optional<double> best;
+  int64_t misses = 0;
+  int64_t cooldown_left = 0;
+  optim::read_saved("the schedule 'plateau'", [&] {
+    if (!state.at("best").is_null()) best = exact_number_of(state.at("best"));
+    state.at("misses").get_to(misses);
+    state.at("cooldown_left").get_to(cooldown_left);
+  });
+  best_ = best;
+  misses_ = misses;
+  cooldown_left_ = cooldown_left;
 }
 
 }  // namespace lockstep

@@ -1,9 +1,8 @@
-#include <lockstep/lion.h>
+#include <lockstep/optim.h>
 
 #include "optim/argument.h"
-#include "optim/flat_rule.h"
 #include "optim/flat_step.h"
-#include "optim/lion_optimizer.h"
+#include "optim/optimizers.h"
 
 namespace lockstep {
 namespace optim {

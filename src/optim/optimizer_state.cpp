@@ -1,20 +1,194 @@
+#include "optim/optimizer_state.h"
+
 #include <cxxabi.h>
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
-#include <lockstep/optimizer_state.h>
+#include <lockstep/optim.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstring>
+#include <deque>
 #include <functional>
+#include <map>
+#include <optional>
 #include <sstream>
+#include <tuple>
+#include <type_traits>
 #include <unordered_map>
 
 #include "base/check.h"
-#include "optim/adam_lbfgs_optimizer.h"
-#include "optim/optimizer_fields.h"
+#include "optim/argument.h"
 #include "optim/optimizer_kinds.h"
-#include "optim/saved_state.h"
-#include "optim/state_fields.h"
+#include "optim/optimizers.h"
+
+namespace lockstep::optim {
+namespace {
+
+// --- one state as JSON and tensors ---
+
+// Numbers and options to JSON and back.
+Json to_value(double number) { return exact_number(number); }
+Json to_value(bool flag) { return flag; }
+Json to_value(int64_t number) { return number; }
+Json to_value(const std::tuple<double, double>& pair) { return pair; }
+template <typename T>
+Json to_value(const std::optional<T>& value) {
+  return value;
+}
+
+void from_value(const Json& value, double& number) { number = exact_number_of(value); }
+void from_value(const Json& value, bool& flag) { value.get_to(flag); }
+void from_value(const Json& value, int64_t& number) { value.get_to(number); }
+void from_value(const Json& value, std::tuple<double, double>& pair) { value.get_to(pair); }
+template <typename T>
+void from_value(const Json& value, std::optional<T>& result) {
+  result = value.is_null() ? std::nullopt : std::optional<T>(value.get<T>());
+}
+
+// Splits the fields of one state: tensors are added to `tensors` under "PREFIX/NAME", all else to the
+// JSON object, which also lists the tensors.
+class FieldWriter {
+ public:
+  FieldWriter(NamedTensors& tensors, std::string prefix) : tensors_(tensors), prefix_(std::move(prefix)) {}
+
+  template <typename T>
+  void operator()(const char* name, const T& value) {
+    values_[name] = to_value(value);
+  }
+  void operator()(const char* name, const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    values_["tensors"].push_back(name);
+    tensors_.emplace_back(fmt::format("{}/{}", prefix_, name), tensor);
+  }
+  void operator()(const char* name, const std::deque<at::Tensor>& list) {
+    values_[name] = list.size();
+    for (size_t i = 0; i < list.size(); ++i) {
+      tensors_.emplace_back(fmt::format("{}/{}/{}", prefix_, name, i), list[i]);
+    }
+  }
+
+  const Json& values() const { return values_; }
+
+ private:
+  NamedTensors& tensors_;
+  std::string prefix_;
+  Json values_ = {{"tensors", Json::array()}};
+};
+
+// A sharded optimizer keeps float32 state for 16-bit parameters, a replicated one 16-bit state: each
+// loads the other's.
+bool converts(c10::ScalarType from, c10::ScalarType to) {
+  const auto is_16bit = [](c10::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; };
+  return from == to || (from == at::kFloat && is_16bit(to)) || (is_16bit(from) && to == at::kFloat);
+}
+
+// Saved tensors by name; each is taken once.
+using TensorPool = std::map<std::string, at::Tensor>;
+
+// Reads the fields of one state. Tensors become copies on the device and in the dtype of `like`; float32
+// and 16 bit are converted to each other. ConfigError: a tensor is missing, or is neither a scalar nor
+// of like's shape and dtype.
+class FieldReader {
+ public:
+  FieldReader(const Json& values, TensorPool& pool, std::string prefix, at::Tensor like, bool allow_scalars)
+      : values_(values),
+        pool_(pool),
+        prefix_(std::move(prefix)),
+        like_(std::move(like)),
+        allow_scalars_(allow_scalars) {}
+
+  template <typename T>
+  void operator()(const char* name, T& value) {
+    from_value(values_.at(name), value);
+  }
+  void operator()(const char* name, at::Tensor& tensor) {
+    const auto& saved = values_.at("tensors");
+    if (std::find(saved.begin(), saved.end(), name) != saved.end()) tensor = take(name);
+  }
+  void operator()(const char* name, std::deque<at::Tensor>& list) {
+    const auto size = values_.at(name).get<size_t>();
+    list.clear();
+    for (size_t i = 0; i < size; ++i) list.push_back(take(fmt::format("{}/{}", name, i)));
+  }
+
+ private:
+  at::Tensor take(const std::string& name);
+
+  const Json& values_;
+  TensorPool& pool_;
+  std::string prefix_;
+  at::Tensor like_;
+  bool allow_scalars_;
+};
+
+at::Tensor FieldReader::take(const std::string& name) {
+  const auto found = pool_.find(fmt::format("{}/{}", prefix_, name));
+  if (found == pool_.end()) {
+    throw ConfigError("optim",
+                      fmt::format("a tensor of the saved optimizer state is missing: {}/{}", prefix_, name));
+  }
+  const at::Tensor tensor = found->second;
+  const bool scalar = allow_scalars_ && tensor.dim() == 0;
+  const bool fits = tensor.sizes() == like_.sizes() && converts(tensor.scalar_type(), like_.scalar_type());
+  if (!scalar && !fits) {
+    throw ConfigError(
+        "optim",
+        fmt::format(
+            "the saved optimizer state does not fit the model: {} of {} is {} [{}] there and {} [{}] here",
+            name, prefix_.empty() ? "all parameters" : prefix_, c10::toString(tensor.scalar_type()),
+            fmt::join(tensor.sizes(), ", "), c10::toString(like_.scalar_type()),
+            fmt::join(like_.sizes(), ", ")));
+  }
+  pool_.erase(found);
+  if (scalar) return tensor.detach().to(like_.device(), tensor.scalar_type(), false, /*copy=*/true);
+  // With the parameter's strides: fused kernels take no mixture of layouts.
+  const at::NoGradGuard no_grad;
+  return at::empty_like(like_).copy_(tensor).detach();
+}
+
+}  // namespace
+
+std::vector<at::Tensor> state_tensors(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
+  std::vector<at::Tensor> tensors;
+  const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  if (found == optimizer.state().end()) return tensors;
+  visit_kind(optimizer, [&](const auto& kind) {
+    using State = typename std::decay_t<decltype(kind)>::State;
+    if constexpr (!std::is_same_v<State, torch::optim::LBFGSParamState>) {
+      for_each_state(static_cast<const State&>(*found->second), [&](const char*, const auto& value) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
+          if (value.defined()) tensors.push_back(value);
+        }
+      });
+    }
+  });
+  return tensors;
+}
+
+int max_state_tensors(const torch::optim::Optimizer& optimizer,
+                      const torch::optim::OptimizerOptions& options) {
+  using namespace torch::optim;  // NOLINT(google-build-using-namespace): names of one function
+  int count = -1;
+  visit_kind(optimizer, [&](const auto& kind) {
+    using Options = typename std::decay_t<decltype(kind)>::Options;
+    const auto& own = static_cast<const Options&>(options);
+    if constexpr (kIsOneOf<Options, AdamOptions, AdamWOptions>) {
+      count = own.amsgrad() ? 3 : 2;
+    } else if constexpr (kIsOneOf<Options, RMSpropOptions>) {
+      count = 1 + (own.momentum() > 0 ? 1 : 0) + (own.centered() ? 1 : 0);
+    } else if constexpr (kIsOneOf<Options, SGDOptions>) {
+      count = own.momentum() != 0 ? 1 : 0;
+    } else if constexpr (kIsOneOf<Options, AdadeltaGroupOptions>) {
+      count = 2;
+    } else if constexpr (kIsOneOf<Options, AdagradOptions, LionGroupOptions>) {
+      count = 1;
+    }
+  });
+  return count;
+}
+
+}  // namespace lockstep::optim
 
 namespace lockstep {
 namespace {
@@ -51,7 +225,7 @@ class Names {
   std::unordered_map<const void*, std::string> names_;
 };
 
-// One piece of state: whose it is, and under what name.
+// One state: its name, and the parameter that it belongs to.
 struct Slot {
   std::string name;  // "" for LBFGS's, which belongs to all parameters
   at::Tensor key;    // the parameter under which the optimizer keeps it
@@ -91,8 +265,8 @@ Options read_options(const torch::optim::OptimizerOptions& current, const Json& 
   return options;
 }
 
-// `part` goes between the name of a parameter and that of a field: "/adam" for an
-// optimizer that is a part of another.
+// `part` goes between the name of a parameter and that of a field: "/adam" for an optimizer inside
+// another.
 template <typename Kind>
 Json save_kind(const Kind& kind, const Optimizer& optimizer, const Names& names, const std::string& part,
                NamedTensors& tensors) {
@@ -103,7 +277,7 @@ Json save_kind(const Kind& kind, const Optimizer& optimizer, const Names& names,
   }
   for (const Slot& slot : slots_of<Kind>(optimizer, names)) {
     const auto found = optimizer.state().find(slot.key.unsafeGetTensorImpl());
-    if (found == optimizer.state().end()) continue;  // has had no gradient yet
+    if (found == optimizer.state().end()) continue;  // no gradient so far
     optim::FieldWriter writer(tensors, slot.name + part);
     optim::for_each_state(static_cast<const typename Kind::State&>(*found->second), writer);
     values["state"][slot.name] = writer.values();
@@ -139,7 +313,7 @@ void check_groups(const Optimizer& optimizer, const Names& names, const Json& gr
   }
 }
 
-// What is left to do when all has been read and checked: it cannot fail.
+// Applies what was read and checked; it cannot fail.
 using Commit = std::function<void()>;
 
 template <typename Kind>
@@ -216,8 +390,8 @@ at::Tensor save_archive(const Optimizer& optimizer) {
   check.load_from(bytes.data(), bytes.size());
   if (check.keys().empty()) {
     throw ConfigError("optim",
-                      "this class of optimizer saves nothing, so that it could not go on from a "
-                      "checkpoint: override save() and load() in " +
+                      "this class of optimizer saves nothing, so that a checkpoint could not be resumed: "
+                      "override save() and load() in " +
                           optimizer_class(optimizer));
   }
   at::Tensor blob = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);

@@ -1,9 +1,9 @@
-#include <lockstep/python_adam.h>
+#include <lockstep/optim.h>
 
 #include <cmath>
 
 #include "optim/argument.h"
-#include "optim/python_adam_optimizer.h"
+#include "optim/optimizers.h"
 
 namespace lockstep {
 namespace optim {
@@ -12,7 +12,7 @@ namespace {
 using torch::optim::AdamParamState;
 using torch::optim::OptimizerParamGroup;
 
-// What one step of a group works on, tensor by tensor in the same order.
+// The tensors of one step of a group, all lists in the same order.
 struct AdamLists {
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor> gradients;

@@ -1,5 +1,5 @@
 #include <fmt/ranges.h>
-#include <lockstep/weight_average.h>
+#include <lockstep/optim.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ void check_options(const WeightAverageOptions& options) {
   optim::require_at_least(0, kWhat, "start_step", options.start_step);
 }
 
-// 16 bits have no room for an average: with a decay of 0.999 each change is rounded away.
+// An average needs more than 16 bits: with a decay of 0.999 each change would be rounded away.
 c10::ScalarType average_dtype(c10::ScalarType weight) {
   return weight == at::kHalf || weight == at::kBFloat16 ? at::kFloat : weight;
 }
@@ -75,7 +75,7 @@ bool WeightAverage::update(int64_t step) {
 void WeightAverage::update() {
   base::check(!swapped_, "weights are averaged while the averages are in the model");
   const torch::NoGradGuard no_grad;
-  // The kernel for many tensors takes those of one device and dtype.
+  // The kernel takes tensors of one device and dtype.
   std::map<std::pair<std::string, at::ScalarType>, Pairs> groups;
   for (Entry& entry : entries_) {
     if (updates_ == 0 || (entry.is_buffer && options_.buffers == WeightAverageOptions::Buffers::kCopy)) {
@@ -90,8 +90,8 @@ void WeightAverage::update() {
   ++updates_;
 }
 
-// In place: the weights may be views of a flat buffer. An average of the weights' dtype changes
-// places with them; one with more bits would lose them, so the weights are kept beside it.
+// In place: the weights may be views of a flat buffer. An average of the weights' dtype is swapped with
+// them. A wider average would lose bits, so the weights are kept separately.
 void WeightAverage::exchange() {
   const torch::NoGradGuard no_grad;
   for (Entry& entry : entries_) {

@@ -6,21 +6,16 @@
 #include <lockstep/launch.h>
 #include <lockstep/models.h>
 #include <lockstep/trainer.h>
-#include <lockstep/world.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 
-#include "recipes/channels_last.h"
-#include "recipes/epoch_steps.h"
-#include "recipes/gpu_log.h"
+#include "comm/agree.h"
+#include "recipes/epoch_progress.h"
 #include "recipes/image_data.h"
-#include "recipes/job_shape.h"
 #include "recipes/printed_lines.h"
-#include "recipes/recipes.h"
-#include "recipes/run_report.h"
-#include "recipes/training_time.h"
-#include "train/main_rank.h"
+#include "recipes/rank_places.h"
+#include "recipes/recipe.h"
 #include "train/train_options.h"
 
 namespace lockstep::recipes {
@@ -177,7 +172,7 @@ void train_cifar100(World& world, const CifarOptions& options) {
   int64_t batch_size = 0;
   ImageSet train_set;
   ImageSet test_set;
-  train::on_every_rank(world, [&] {
+  comm::on_every_rank(world.communicator(), [&] {
     batch_size = rank_batch_size(options, world);
     train_set = find_images("cifar100", images, Split::kTrain);
     check_classes(*train_set, 100, "this recipe is for the set of its name");

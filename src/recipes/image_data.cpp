@@ -1,16 +1,15 @@
 #include "recipes/image_data.h"
 
 #include <fmt/format.h>
-#include <lockstep/device_image_dataset.h>
 #include <lockstep/error.h>
-#include <lockstep/image_dataset.h>
-#include <lockstep/image_subset.h>
-#include <lockstep/world.h>
+#include <lockstep/images.h>
+#include <lockstep/launch.h>
+#include <torch/torch.h>
 
 #include <algorithm>
 
 #include "base/environment.h"
-#include "cluster/topology.h"
+#include "cluster/node_resources.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -76,6 +75,13 @@ Loader image_loader(const ImageSet& images, const ImageDataOptions& options, con
   loader.num_workers = workers_of(options, world);
   loader.pin_memory = world.device().is_cuda();
   return Loader(ImageDataset(some, transform), loader);
+}
+
+void use_channels_last(torch::nn::Module& module) {
+  const torch::NoGradGuard no_grad;
+  for (at::Tensor parameter : module.parameters()) {
+    if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+  }
 }
 
 }  // namespace lockstep::recipes

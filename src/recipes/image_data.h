@@ -1,8 +1,7 @@
 #pragma once
 
+#include <lockstep/data.h>
 #include <lockstep/image_files.h>
-#include <lockstep/image_transform.h>
-#include <lockstep/loader.h>
 
 #include <cstdint>
 #include <memory>
@@ -41,5 +40,18 @@ void check_classes(const ImageSource& images, int64_t outputs, const char* advic
 // size and order of the batches.
 Loader image_loader(const ImageSet& images, const ImageDataOptions& options, const ImageTransform& transform,
                     LoaderOptions loader, const World& world);
+
+}  // namespace lockstep::recipes
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep::recipes {
+
+// Gives the weights of two-dimensional convolutions the layout in which a GPU computes
+// them. Values and names stay as they are. Call it before an optimizer or a trainer has
+// seen the parameters.
+void use_channels_last(torch::nn::Module& module);
 
 }  // namespace lockstep::recipes

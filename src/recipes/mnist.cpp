@@ -1,23 +1,21 @@
 // Princeton's script for MNIST, and the same for Fashion-MNIST.
 
 #include <fmt/format.h>
-#include <lockstep/adadelta.h>
 #include <lockstep/callbacks.h>
 #include <lockstep/error.h>
 #include <lockstep/launch.h>
 #include <lockstep/models.h>
+#include <lockstep/optim.h>
 #include <lockstep/trainer.h>
 #include <lockstep/weights.h>
-#include <lockstep/world.h>
 #include <torch/torch.h>
 
-#include "recipes/epoch_steps.h"
-#include "recipes/gpu_log.h"
+#include "comm/agree.h"
+#include "recipes/epoch_progress.h"
 #include "recipes/image_data.h"
 #include "recipes/printed_lines.h"
-#include "recipes/recipes.h"
-#include "recipes/run_report.h"
-#include "train/main_rank.h"
+#include "recipes/rank_places.h"
+#include "recipes/recipe.h"
 #include "train/train_options.h"
 
 namespace lockstep::recipes {
@@ -119,7 +117,7 @@ void train_mnist(World& world, const MnistOptions& options, const Variant& varia
   const ImageDataOptions& images = options.images;
   ImageSet train_set;
   ImageSet test_set;
-  train::on_every_rank(world, [&] {
+  comm::on_every_rank(world.communicator(), [&] {
     train_set = find_images(variant.name, images, Split::kTrain);
     check_classes(*train_set, 10, "this recipe is for the set of its name");
     test_set = find_images(variant.name, images, Split::kTest);

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
+#include <lockstep/launch.h>
+#include <lockstep/trainer.h>
 
+#include <filesystem>
 #include <vector>
 
+#include "base/log.h"
 #include "base/nearest_name.h"
-#include "recipes/recipes.h"
+#include "report/report.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -43,6 +47,18 @@ const Recipe& find_recipe(const std::string& name) {
   throw ConfigError("train", fmt::format("unknown recipe '{}'{}; there are {}", name,
                                          nearest ? fmt::format("; did you mean '{}'?", *nearest) : "",
                                          fmt::join(names, ", ")));
+}
+
+void write_run_report(Trainer& trainer) {
+  if (!trainer.world().is_main()) return;
+  const std::filesystem::path folder = trainer.run_folder();
+  try {
+    report::write_report({folder}, folder / "report.html");
+    if (trainer.config().verbose) trainer.print("Report: " + (folder / "report.html").string());
+  } catch (const std::exception& error) {
+    // The training is done and its metrics are there: `lockstep report` can be run again.
+    base::log_warning("train", "the report was not written: {}", error.what());
+  }
 }
 
 }  // namespace lockstep::recipes

@@ -1,14 +1,12 @@
 #include <fmt/format.h>
+#include <lockstep/data.h>
 #include <lockstep/launch.h>
-#include <lockstep/loader.h>
 #include <lockstep/trainer.h>
-#include <lockstep/world.h>
 #include <torch/torch.h>
 
 #include <cmath>
 
-#include "recipes/recipes.h"
-#include "recipes/run_report.h"
+#include "recipes/recipe.h"
 #include "train/train_options.h"
 
 namespace lockstep::recipes {

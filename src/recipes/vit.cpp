@@ -1,28 +1,26 @@
 // LUMI's script: a vision transformer on pictures in one HDF5 file.
 
 #include <fmt/format.h>
-#include <lockstep/activation_checkpoint.h>
 #include <lockstep/callbacks.h>
 #include <lockstep/error.h>
-#include <lockstep/image_subset.h>
+#include <lockstep/images.h>
 #include <lockstep/launch.h>
 #include <lockstep/models.h>
-#include <lockstep/python_adam.h>
+#include <lockstep/optim.h>
+#include <lockstep/sharded.h>
 #include <lockstep/trainer.h>
 #include <lockstep/weights.h>
-#include <lockstep/world.h>
 #include <torch/torch.h>
 
 #include <chrono>
 #include <filesystem>
 #include <optional>
 
-#include "recipes/gpu_log.h"
+#include "comm/agree.h"
 #include "recipes/image_data.h"
 #include "recipes/printed_lines.h"
-#include "recipes/recipes.h"
-#include "recipes/run_report.h"
-#include "train/main_rank.h"
+#include "recipes/rank_places.h"
+#include "recipes/recipe.h"
 #include "train/train_options.h"
 
 namespace lockstep::recipes {
@@ -115,7 +113,7 @@ void save_model(Trainer& trainer, const VitOptions& options) {
 
 void train_vit(World& world, const VitOptions& options) {
   ImageSet images;
-  train::on_every_rank(world, [&] {
+  comm::on_every_rank(world.communicator(), [&] {
     images = find_images("tiny-imagenet", options.images, Split::kTrain);
     check_classes(*images, options.classes, "give --classes");
   });
@@ -126,7 +124,8 @@ void train_vit(World& world, const VitOptions& options) {
   const Loader validation = image_loader(split.validation, options.images, transform_of(options),
                                          {.batch_size = batch_size}, world);
   std::optional<Model> made;
-  train::on_every_rank(world, [&] { made = make_model(options); });  // its weights are a file, too
+  comm::on_every_rank(world.communicator(),
+                      [&] { made = make_model(options); });  // its weights are a file, too
   const Model& model = *made;
   const auto optimizer = make_python_adam(model.module()->parameters(), {.lr = options.lr});
   const GpuLog gpu_log;

@@ -1,4 +1,4 @@
-// Files as they are, between two symbols each. The paths come from CMake.
+// The unchanged files, each between two symbols. The paths come from CMake.
 
 .section .rodata
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "report/run.h"
 #include "report/thinned_table.h"
 
 namespace lockstep::report {
@@ -18,26 +19,36 @@ struct Series {
   std::vector<Point> points;
 };
 
-// One picture, whatever draws it: the page's script or the SVG plotter.
+// The data of one chart. The page's script and plot_svg() draw it.
 struct Chart {
   enum class Kind {
     kLines,
-    kStack,  // areas above each other
+    kStack,  // stacked areas
     kBars,   // x is an index into categories; series are stacked
   };
-  // What x is. Steps can also be shown as epochs or hours.
+  // The meaning of x. The page can also show steps as epochs or hours.
   enum class Axis { kStep, kSeconds, kNumber, kCategory };
 
-  std::string id;  // letters, digits and '-': a file's name
+  std::string id;  // letters, digits and '-': usable as a file name
   std::string title;
   std::string y_label;
   std::string x_label = {};  // kNumber only
   Kind kind = Kind::kLines;
   Axis axis = Axis::kStep;
   bool from_zero = false;   // y begins at 0
-  bool has_points = false;  // each point is marked: there are few
+  bool has_points = false;  // each point is marked; for few points
   std::vector<std::string> categories = {};
   std::vector<Series> series = {};
 };
+
+// The most charts for metrics that have no fixed chart.
+inline constexpr size_t kMaxOtherCharts = 24;
+// The most GPUs of one run in a chart.
+inline constexpr size_t kMaxGpuLines = 16;
+
+// The charts of one run, or of several runs in the same charts: loss, accuracy and the other
+// metrics of training and evaluation, learning rate, samples/s, parts of a step, GPUs, and the
+// remaining metrics. Charts without values are left out. `remarks` gets what is beyond the limits.
+std::vector<Chart> charts_of(const std::vector<Run>& runs, std::vector<std::string>& remarks);
 
 }  // namespace lockstep::report

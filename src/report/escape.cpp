@@ -5,7 +5,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// The JSON library decides what is UTF-8: it replaces what is not while it writes.
+// Json replaces bytes that are not UTF-8 when it writes.
 std::string valid_utf8(std::string_view text) {
   const Json value = std::string(text);
   return Json::parse(value.dump(Json::Print{.replace_invalid = true})).get<std::string>();
@@ -35,7 +35,7 @@ std::string escape_script(const Json& value) {
   const std::string text = value.dump(Json::Print{.replace_invalid = true});
   std::string result;
   result.reserve(text.size());
-  // Outside of strings JSON has none of these, and inside \u003c means the same.
+  // JSON has these characters only in strings, where \u003c means the same.
   for (const char c : text) {
     switch (c) {
       case '<': result += "\\u003c"; break;

@@ -7,15 +7,29 @@
 #include <cctype>
 #include <cstdlib>
 
-#include "report/assets.h"
 #include "report/escape.h"
 
+// Defined by assets.S.
+extern "C" {
+extern const char lockstep_chart_js_begin[];
+extern const char lockstep_chart_js_end[];
+extern const char lockstep_page_script_begin[];
+extern const char lockstep_page_script_end[];
+extern const char lockstep_page_style_begin[];
+extern const char lockstep_page_style_end[];
+}
+
 namespace lockstep::report {
+
+std::string_view chart_js() { return {lockstep_chart_js_begin, lockstep_chart_js_end}; }
+std::string_view page_script() { return {lockstep_page_script_begin, lockstep_page_script_end}; }
+std::string_view page_style() { return {lockstep_page_style_begin, lockstep_page_style_end}; }
+
 namespace {
 
-constexpr size_t kColours = 8;  // of the style
+constexpr size_t kColours = 8;  // in page/report.css
 
-// Pixels do not show more digits, and the page is a third of the size.
+// More digits are not visible, and the page has a third of the size.
 double shortened(double value) { return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr); }
 
 Json numbers_of(const std::vector<Point>& points, double Point::*field) {
@@ -24,7 +38,7 @@ Json numbers_of(const std::vector<Point>& points, double Point::*field) {
   return numbers;
 }
 
-// Seconds since the run's start; six digits of seconds since 1970 would be days.
+// Seconds since the start of the run: six digits of seconds since 1970 would only resolve hours.
 std::vector<Point> since_start(std::vector<Point> times) {
   const double start = times.empty() ? 0 : times.front().y;
   for (Point& point : times) point.y -= start;
@@ -80,7 +94,7 @@ Json data_of(const Page& page) {
   return {{"charts", charts}, {"runs", runs}};
 }
 
-// The title often says it already: "Loss scale" of loss_scale.
+// The y label, unless the title already says it: "Loss scale" of loss_scale.
 std::string unit_of(const Chart& chart) {
   const bool same = std::equal(
       chart.title.begin(), chart.title.end(), chart.y_label.begin(), chart.y_label.end(), [](char a, char b) {

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <lockstep/json.h>
+
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "report/chart.h"
@@ -9,23 +11,28 @@
 
 namespace lockstep::report {
 
-// A page of charts with something before and after them.
+// An HTML page of charts, with sections before and after them.
 struct Page {
   std::string title;
   std::string subtitle;
   std::string before;  // HTML
   std::vector<Chart> charts;
-  std::vector<Run> runs;  // what the charts' steps are as epochs and hours; may be empty
+  std::vector<Run> runs;  // convert the charts' steps to epochs and hours; may be empty
   std::string after;      // HTML
 };
 
-// The whole page: style, script and data are in it, and it may load nothing (its content
-// policy forbids it). Light and dark, narrow and wide, and for print.
+// The complete page with style, script and data. It loads no other file: its content security
+// policy forbids that. It adapts to light and dark mode, narrow and wide windows, and print.
 std::string render_page(const Page& page);
 
-// <section> with a heading.
+// A <section> with a heading.
 std::string section(const std::string& title, const std::string& html);
 // A dot in the colour of a run or a line.
 std::string colour_dot(size_t colour);
+
+// Files that assets.S links into the program.
+std::string_view chart_js();     // Chart.js, with its licence in its first lines
+std::string_view page_script();  // page/report.js
+std::string_view page_style();   // page/report.css
 
 }  // namespace lockstep::report

@@ -1,17 +1,22 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <vector>
+
+#include "report/run.h"
 
 namespace lockstep::report {
 
-// Writes one self-contained HTML page about these runs. Files that are missing, cut off or
-// foreign are said on the page and never stop it. The page appears whole or not at all.
-// ConfigError: a folder that is no run, or an output that cannot be written.
+// The HTML page of one run, or of several runs side by side.
+std::string run_page(std::vector<Run> runs);
+
+// Writes run_page() of these folders to a file, atomically. Missing, truncated and foreign files
+// are listed on the page. ConfigError: a folder is not a run, or the output cannot be written.
 void write_report(const std::vector<std::filesystem::path>& run_folders, const std::filesystem::path& output);
 
-// Writes the page's charts as NAME.svg into a folder, which is made where it is not there.
-// Returns their paths. ConfigError as above.
+// Writes the page's charts as NAME.svg into a folder, which is created if it does not exist, and
+// returns their paths. ConfigError as above.
 std::vector<std::filesystem::path> write_svgs(const std::vector<std::filesystem::path>& run_folders,
                                               const std::filesystem::path& folder);
 

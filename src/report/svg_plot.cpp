@@ -9,9 +9,50 @@
 #include <map>
 
 #include "report/escape.h"
-#include "report/svg_axis.h"
 
 namespace lockstep::report {
+namespace {
+
+double round_spacing(double range, int count) {
+  const double raw = range / count;
+  const double power = std::pow(10, std::floor(std::log10(raw)));
+  for (const double factor : {1, 2, 5}) {
+    if (raw <= factor * power) return factor * power;
+  }
+  return 10 * power;
+}
+
+// As many decimals as the spacing needs, the same for all ticks.
+std::string label_of(double value, double spacing, double greatest) {
+  if (greatest >= 1e7 || greatest < 1e-3) return fmt::format("{:.3g}", value);
+  const int decimals = std::clamp(static_cast<int>(-std::floor(std::log10(spacing) + 1e-9)), 0, 12);
+  return fmt::format("{:.{}f}", value, decimals);
+}
+
+}  // namespace
+
+Ticks round_ticks(double low, double high, int count, bool is_tight) {
+  if (!(high - low > std::fabs(high) * 1e-12)) {
+    const double margin = high == 0 ? 1 : std::fabs(high) * 0.1;
+    low -= margin;
+    high += margin;
+  }
+  const double spacing = round_spacing(high - low, count);
+  Ticks ticks{.low = low, .high = high, .at = {}, .labels = {}};
+  if (!is_tight) {
+    ticks.low = std::floor(low / spacing + 1e-9) * spacing;
+    ticks.high = std::ceil(high / spacing - 1e-9) * spacing;
+  }
+  const double first = std::ceil(ticks.low / spacing - 1e-9);
+  const double greatest = std::max(std::fabs(ticks.low), std::fabs(ticks.high));
+  for (double i = 0; (first + i) * spacing <= ticks.high + spacing * 1e-9; ++i) {
+    const double at = (first + i) * spacing;
+    ticks.at.push_back(at);
+    ticks.labels.push_back(label_of(at == 0 ? 0 : at, spacing, greatest));
+  }
+  return ticks;
+}
+
 namespace {
 
 constexpr std::array<const char*, 8> kPalette = {"#2f5fe3", "#e4572e", "#12936b", "#8b46d8",
@@ -23,12 +64,12 @@ constexpr double kPlotHeight = 300;
 constexpr double kTop = 40;
 constexpr double kRight = 18;
 constexpr double kLegendRow = 20;
-constexpr double kCharacter = 6.4;  // of 12-pixel text, about
+constexpr double kCharacter = 6.4;  // approximate width in 12-pixel text
 constexpr size_t kLongestLabel = 40;
 
 const char* colour_of(const Series& series) { return kPalette[series.colour % kPalette.size()]; }
 
-// The first characters of a label, whole ones.
+// The first bytes of a label, without splitting a UTF-8 character.
 std::string shortened(const std::string& label) {
   if (label.size() <= kLongestLabel) return label;
   size_t end = kLongestLabel;
@@ -41,7 +82,7 @@ std::string text(double x, double y, const char* anchor, const std::string& cont
                      escape_markup(content));
 }
 
-// Points whose y is above those of the series before, where both have the same x.
+// Adds to each y the y of the earlier series at the same x.
 std::vector<Series> stacked(std::vector<Series> all) {
   std::map<double, double> heights;
   for (Series& series : all) {
@@ -95,7 +136,7 @@ class Plot {
     left_ = 34 + kCharacter * static_cast<double>(widest);
   }
 
-  // Whole numbers from 0, with the last point beside the frame, not on it.
+  // Whole numbers from 0, with room between the last point and the frame.
   static Ticks count_ticks(double most) {
     const double end = std::ceil(most * 1.05);
     return round_ticks(0, end, static_cast<int>(std::clamp(end, 1.0, 8.0)), /*is_tight=*/true);
@@ -143,7 +184,7 @@ class Plot {
 
   std::string draw_series() const {
     std::string svg;
-    // The last area lies behind the others, which cover its lower part.
+    // Draw the last area first: the others cover its lower part.
     for (size_t i = 0; i < series_.size(); ++i) {
       const Series& series =
           chart_.kind == Chart::Kind::kLines ? series_[i] : series_[series_.size() - 1 - i];
@@ -211,7 +252,7 @@ class Plot {
   }
 
   const Chart& chart_;
-  std::vector<Series> series_;  // stacked where the chart is
+  std::vector<Series> series_;  // stacked if the chart is
   Ticks x_;
   Ticks y_;
   double left_ = 0;

@@ -14,16 +14,15 @@ struct Point {
   bool operator==(const Point&) const = default;
 };
 
-// Rows of named numbers against a rising x, in bounded memory however many there are.
-// Up to kMaxBuckets rows are kept as they are; beyond, neighbouring rows share a bucket,
-// of which the least and the greatest value of each column are kept, so that no spike is
-// lost. All columns have the same buckets.
+// A table of named columns over a rising x, in bounded memory for any number of rows. Up to
+// kMaxBuckets rows are kept unchanged. With more, neighbouring rows share a bucket, which keeps the
+// least and the greatest value of each column, so that no spike is lost. All columns have the same
+// buckets.
 class ThinnedTable {
  public:
   static constexpr size_t kMaxBuckets = 500;
 
-  // What is known of a column without thinning. Values that are not finite are counted
-  // and kept out of everything else.
+  // The statistics of a column over all rows. Values that are not finite are only counted.
   struct Totals {
     int64_t count = 0;
     double sum = 0;
@@ -36,26 +35,26 @@ class ThinnedTable {
     double mean() const { return sum / static_cast<double>(count); }
   };
 
-  // The index of a column, which is made where there is none of this name.
+  // The index of the column with this name, which is added if it does not exist.
   size_t column(const std::string& name);
   void begin_row(double x);
-  // Into the row that was begun last; REQUIRES one.
+  // Adds a value to the last row. REQUIRES: begin_row() was called.
   void add(size_t column, double value);
 
   int64_t rows() const { return rows_; }
   bool is_thinned() const { return rows_per_bucket_ > 1; }
-  std::vector<std::string> names() const;  // in the order of their making
+  std::vector<std::string> names() const;  // in the order in which columns were added
   bool has(const std::string& name) const { return index_.contains(name); }
 
-  // nullptr: there is no such column, or no finite value in it.
+  // nullptr: the column does not exist or has no finite value.
   const Totals* totals(const std::string& name) const;
-  // nullptr: there is no such column.
+  // nullptr: the column does not exist.
   const Totals* all_totals(const std::string& name) const;
-  // The column's points in the order of rows: all of them, or each bucket's least and
-  // greatest, and the last one in any case.
+  // The column's points in the order of rows: all of them, or the least and the greatest of each
+  // bucket; the last point is always included.
   std::vector<Point> points(const std::string& name) const;
-  // One point a bucket, its mean at the bucket's last x: the same x for all columns, so
-  // that they can be stacked.
+  // One point per bucket: its mean, at the bucket's last x. The x are the same for all columns, so
+  // that columns can be stacked.
   std::vector<Point> means(const std::string& name) const;
 
  private:
@@ -70,7 +69,7 @@ class ThinnedTable {
   struct Column {
     std::string name;
     Totals totals;
-    std::vector<Bucket> buckets;  // up to the last one with a value
+    std::vector<Bucket> buckets;  // up to the last non-empty one
   };
 
   void halve();

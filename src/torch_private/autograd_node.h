@@ -1,7 +1,7 @@
 #pragma once
 
-// Nodes of autograd's graph. LibTorch up to 2.12 owns them by std::shared_ptr with a deleter of
-// its own, from 2.13 on by c10::intrusive_ptr. The type of Edge::function says which.
+// Nodes of autograd's graph. LibTorch up to 2.12 owns them by std::shared_ptr with a special deleter,
+// from 2.13 on by c10::intrusive_ptr. The type of Edge::function shows which.
 
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/edge.h>
@@ -15,12 +15,12 @@ namespace lockstep::torch_private {
 
 using NodePtr = decltype(torch::autograd::Edge::function);
 
-// A new T, which derives from Node, as the owner that the graph takes. A long graph is freed
-// without recursion.
+// Makes a T, which derives from Node, with the owner type of the graph. A long graph is freed without
+// recursion.
 template <typename T, typename... Arguments>
 auto make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>) {
-    // Found by the argument's namespace: later versions have no such function.
+    // Found by the namespace of its argument: later versions have no such function.
     const auto free_node = [](auto* node) { deleteNode(node); };
     return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...), free_node);
   } else {

@@ -10,8 +10,8 @@
 
 namespace lockstep::torch_private {
 
-// The sum of each contribution times `factor`; NCCL's. c10d's function for it has another name
-// from LibTorch 2.13 on, where the old name of the supplement still stands for the new one.
+// NCCL's sum of each contribution times `factor`. c10d's function for it has another name from LibTorch
+// 2.13 on, where the old name of the supplement is an alias of the new one.
 inline c10d::ReduceOp premultiplied_sum(double factor) {
   c10d::ReduceOp op;
   op.op_ = c10d::ReduceOp::PREMUL_SUM;
@@ -27,8 +27,8 @@ concept HasSingleNames = requires {
   &Backend::all_gather_single;
 };
 
-// A backend of LibTorch with new names that call the old ones: a class that derives from this
-// overrides the old ones, and is called by either name.
+// A backend of LibTorch whose new names call the old ones: a class that derives from this overrides
+// the old names and is called by both.
 template <HasSingleNames Base>
 class OldNames : public Base {
  public:
@@ -73,7 +73,7 @@ struct WithOldNamesOf<Base> {
   using Type = OldNames<Base>;
 };
 
-// What a backend of ours derives from to override a backend of LibTorch by the old names.
+// Base class of our backends that override a backend of LibTorch by the old names.
 template <typename Base>
 using WithOldNames = typename WithOldNamesOf<Base>::Type;
 

@@ -20,7 +20,7 @@ inline void truncated_normal(at::Tensor tensor, double standard_deviation) {
                   2 * cumulative(kBound / standard_deviation) - 1);
   tensor.erfinv_().mul_(standard_deviation * std::sqrt(2.0)).add_(0.0).clamp_(-kBound, kBound);
 #else
-  // What is out of bounds is drawn again, with a number for each element, as Python does.
+  // As Python does: draws again for all elements, and replaces those that are out of bounds.
   tensor.normal_(0, standard_deviation);
   for (at::Tensor outside = tensor.abs() > kBound; outside.any().item<bool>();
        outside = tensor.abs() > kBound) {

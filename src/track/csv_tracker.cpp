@@ -1,4 +1,4 @@
-#include "track/csv_tracker.h"
+#include "track/trackers.h"
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/atomic_file.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/number.h"
 #include "track/csv_line.h"
@@ -25,7 +25,8 @@ constexpr std::string_view kStepColumn = "step";
 void check_name(std::string_view name) {
   if (name == kStepColumn || name.empty() || name.find_first_of("\r\n") != std::string_view::npos) {
     throw ConfigError(
-        "track", fmt::format("a metric needs another name, without line breaks and not 'step': '{}'", name));
+        "track",
+        fmt::format("a metric needs another name, without line breaks, and other than 'step': '{}'", name));
   }
 }
 
@@ -36,12 +37,12 @@ std::string header_of(const std::vector<std::string>& columns) {
 }
 
 struct Table {
-  std::vector<std::string> columns;  // without the step's
+  std::vector<std::string> columns;  // without the column "step"
   std::string content;               // header and rows
 };
 
-// What a run that goes on at resume_step keeps of a file. nullopt: not a file of ours.
-// A last line without an end was being written when the run died.
+// The part of the file that a run resumed at resume_step keeps. nullopt: this tracker did not
+// write the file. A last line without a line break is incomplete: the run ended while writing it.
 std::optional<Table> table_before(std::string_view content, int64_t resume_step) {
   size_t end = content.find('\n');
   if (end == std::string_view::npos) return std::nullopt;
@@ -66,7 +67,7 @@ class CsvTracker final : public Tracker {
       for (const std::string& column : table->columns) add_column(column);
       base::publish_file(path_, table->content);
     } else {
-      set_aside(path_);
+      rename_old_file(path_);
       base::publish_file(path_, header_of({}));
     }
     file_ = OutputFile::append_to(path_);
@@ -97,7 +98,7 @@ class CsvTracker final : public Tracker {
     if (content.empty()) return std::nullopt;
     std::optional<Table> table = table_before(content, resume_step);
     if (!table) {
-      base::log_warning("track", "not a file that the tracker csv has written, it is set aside: '{}'",
+      base::log_warning("track", "the tracker csv did not write this file, it is renamed: '{}'",
                         path_.string());
     }
     return table;
@@ -149,12 +150,12 @@ class CsvTracker final : public Tracker {
     written_row_ = std::move(text);
   }
 
-  // A longer row found no space; the shorter one had it.
+  // There is no space for the longer row; there was for the shorter one.
   void put_back_written_row() {
     try {
       file_->replace_from(row_offset_, written_row_);
     } catch (const Error&) {
-      // The row is lost; the caller reports the failure that led here.
+      // The row is lost; the caller reports the first failure.
       written_row_.clear();
     }
   }
@@ -163,7 +164,7 @@ class CsvTracker final : public Tracker {
   std::optional<OutputFile> file_;
   std::vector<std::string> columns_;
   std::map<std::string, size_t, std::less<>> index_;  // of columns_
-  // The last row: what it holds, what of it is in the file, and where.
+  // The last row: its step, its fields, its text in the file, and the offset of that text.
   std::optional<int64_t> row_step_;
   std::vector<std::string> row_;
   std::string written_row_;

@@ -1,9 +1,11 @@
 #include "track/gpu_monitor.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <unistd.h>
+
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -13,16 +15,31 @@
 namespace lockstep::track {
 namespace {
 
+// The used part of nvml.h. Its binary interface is stable.
+using Device = void*;
+struct Utilization {
+  unsigned gpu;
+  unsigned memory;
+};
+struct Memory {
+  unsigned version;  // the size of the struct, and 2 in the highest byte
+  unsigned long long total;
+  unsigned long long reserved;
+  unsigned long long free;
+  unsigned long long used;  // as nvidia-smi shows it: without the memory that the driver reserves
+};
+constexpr unsigned kMemoryVersion = sizeof(Memory) | (2U << 24);
+constexpr int kSuccess = 0;
+constexpr unsigned kNameBytes = 96;
+
 constexpr uint64_t kMebibyte = 1 << 20;
 
-}  // namespace
+// The lines of `nvidia-smi --query-gpu=... --format=csv`.
+constexpr const char* kCsvHeader =
+    "timestamp, index, name, utilization.gpu [%], utilization.memory [%], memory.total [MiB], "
+    "memory.used [MiB]";
 
-std::string gpu_csv_heading() {
-  return "timestamp, index, name, utilization.gpu [%], utilization.memory [%], memory.total [MiB], "
-         "memory.used [MiB]";
-}
-
-std::string gpu_csv_line(const GpuSample& sample, std::chrono::system_clock::time_point time) {
+std::string csv_line(const GpuSample& sample, std::chrono::system_clock::time_point time) {
   const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
   std::tm local{};
   ::localtime_r(&seconds, &local);
@@ -31,6 +48,106 @@ std::string gpu_csv_line(const GpuSample& sample, std::chrono::system_clock::tim
   return fmt::format("{:%Y/%m/%d %H:%M:%S}.{:03}, {}, {}, {} %, {} %, {} MiB, {} MiB", local, milliseconds,
                      sample.index, sample.name, sample.gpu_percent, sample.memory_percent,
                      sample.total_bytes / kMebibyte, sample.used_bytes / kMebibyte);
+}
+
+}  // namespace
+
+struct Nvml::Library {
+  void* handle = nullptr;
+  int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
+  int (*count)(unsigned*) = nullptr;
+  int (*device_by_index)(unsigned, Device*) = nullptr;
+  int (*device)(const char*, Device*) = nullptr;
+  int (*minor_number)(Device, unsigned*) = nullptr;
+  int (*name)(Device, char*, unsigned) = nullptr;
+  int (*utilization)(Device, Utilization*) = nullptr;
+  int (*memory)(Device, Memory*) = nullptr;
+  bool initialized = false;
+
+  Library() = default;
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+  ~Library() {
+    if (initialized) shutdown();
+    if (handle != nullptr) ::dlclose(handle);
+  }
+
+  template <typename Function>
+  bool find(Function& function, const char* symbol) {
+    function = reinterpret_cast<Function>(::dlsym(handle, symbol));
+    return function != nullptr;
+  }
+
+  bool find_all() {
+    return find(init, "nvmlInit_v2") && find(shutdown, "nvmlShutdown") &&
+           find(count, "nvmlDeviceGetCount_v2") && find(device_by_index, "nvmlDeviceGetHandleByIndex_v2") &&
+           find(device, "nvmlDeviceGetHandleByUUID") && find(minor_number, "nvmlDeviceGetMinorNumber") &&
+           find(name, "nvmlDeviceGetName") && find(utilization, "nvmlDeviceGetUtilizationRates") &&
+           find(memory, "nvmlDeviceGetMemoryInfo_v2");
+  }
+};
+
+Nvml::Nvml(std::unique_ptr<Library> library) : library_(std::move(library)) {}
+Nvml::~Nvml() = default;
+
+std::unique_ptr<Nvml> Nvml::load(std::string& reason) {
+  auto library = std::make_unique<Library>();
+  library->handle = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library->handle == nullptr) {
+    reason = ::dlerror();
+    return nullptr;
+  }
+  if (!library->find_all()) {
+    reason = "libnvidia-ml.so.1 lacks a function of NVML";
+    return nullptr;
+  }
+  if (const int status = library->init(); status != kSuccess) {
+    reason = "NVML does not start: error " + std::to_string(status);
+    return nullptr;
+  }
+  library->initialized = true;
+  return std::unique_ptr<Nvml>(new Nvml(std::move(library)));
+}
+
+void* Nvml::find(const std::string& uuid) const {
+  Device device = nullptr;
+  return library_->device(uuid.c_str(), &device) == kSuccess ? device : nullptr;
+}
+
+std::vector<std::string> Nvml::names() const {
+  std::vector<std::string> names;
+  unsigned count = 0;
+  if (library_->count(&count) != kSuccess) return names;
+  for (unsigned index = 0; index < count; ++index) {
+    Device device = nullptr;
+    char name[kNameBytes] = {};
+    if (library_->device_by_index(index, &device) != kSuccess) continue;
+    if (library_->name(device, name, kNameBytes) == kSuccess) names.emplace_back(name);
+  }
+  return names;
+}
+
+bool Nvml::sees(const std::string& uuid) const { return find(uuid) != nullptr; }
+
+std::optional<GpuSample> Nvml::sample(const std::string& uuid) const {
+  const Device device = find(uuid);
+  if (device == nullptr) return std::nullopt;
+  unsigned index = 0;
+  char name[kNameBytes] = {};
+  Utilization utilization{};
+  Memory memory{};
+  memory.version = kMemoryVersion;
+  if (library_->minor_number(device, &index) != kSuccess) return std::nullopt;
+  if (library_->name(device, name, kNameBytes) != kSuccess) return std::nullopt;
+  if (library_->utilization(device, &utilization) != kSuccess) return std::nullopt;
+  if (library_->memory(device, &memory) != kSuccess) return std::nullopt;
+  return GpuSample{.index = index,
+                   .name = name,
+                   .gpu_percent = utilization.gpu,
+                   .memory_percent = utilization.memory,
+                   .total_bytes = memory.total,
+                   .used_bytes = memory.used};
 }
 
 GpuMonitor::GpuMonitor(std::filesystem::path file, std::string gpu_uuid, Period period)
@@ -48,7 +165,7 @@ GpuMonitor::GpuMonitor(std::filesystem::path file, std::string gpu_uuid, Period 
   std::error_code ignored;
   const bool is_new = !std::filesystem::exists(file_, ignored);
   descriptor_.reset(::open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  if (!descriptor_ || (is_new && !write(gpu_csv_heading()))) {
+  if (!descriptor_ || (is_new && !write(kCsvHeader))) {
     warn_about_file();
     return;
   }
@@ -57,14 +174,14 @@ GpuMonitor::GpuMonitor(std::filesystem::path file, std::string gpu_uuid, Period 
 
 GpuMonitor::~GpuMonitor() {
   {
-    const std::lock_guard lock(mutex_);
+    const base::MutexLock lock(mutex_);
     stop_ = true;
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
 }
 
-// At once and at the end of the file, whoever else writes to it.
+// One write with O_APPEND: lines of several processes do not mix.
 bool GpuMonitor::write(const std::string& line) const {
   const std::string text = line + '\n';
   return ::write(descriptor_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
@@ -76,16 +193,18 @@ void GpuMonitor::warn_about_file() const {
 }
 
 void GpuMonitor::run() {
-  std::unique_lock lock(mutex_);
+  base::MutexLock lock(mutex_);
   while (!stop_) {
     lock.unlock();
     const std::optional<GpuSample> sample = nvml_->sample(gpu_uuid_);
-    if (sample && !write(gpu_csv_line(*sample, std::chrono::system_clock::now()))) {
+    if (sample && !write(csv_line(*sample, std::chrono::system_clock::now()))) {
       warn_about_file();
       return;
     }
+    const auto next = std::chrono::steady_clock::now() + period_;
     lock.lock();
-    wake_.wait_for(lock, period_, [this] { return stop_; });
+    while (!stop_ && wake_.wait_until(lock, next)) {
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-#include <lockstep/tracker.h>
+#include <lockstep/track.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,8 +8,7 @@
 namespace lockstep {
 namespace {
 
-// The same multiplications as torch.utils.tensorboard's, so that the limits are the
-// same bits.
+// The same multiplications as in torch.utils.tensorboard, so that the limits are bit-identical.
 std::vector<double> make_edges() {
   std::vector<double> positive;
   for (double limit = 1e-12; limit < 1e20; limit *= 1.1) positive.push_back(limit);
@@ -20,8 +19,8 @@ std::vector<double> make_edges() {
   return edges;
 }
 
-// The bucket of value as numpy.histogram places it: the last one includes its right
-// limit. Outside of all: the number of buckets.
+// The bucket of value as numpy.histogram chooses it: the last bucket includes its upper limit.
+// The number of buckets if the value is in none of them.
 size_t bucket_of(double value, std::span<const double> edges) {
   const size_t buckets = edges.size() - 1;
   if (value == edges.back()) return buckets - 1;
@@ -29,8 +28,8 @@ size_t bucket_of(double value, std::span<const double> edges) {
   return static_cast<size_t>(std::upper_bound(edges.begin(), edges.end(), value) - edges.begin()) - 1;
 }
 
-// Keeps the buckets from the first to the last that holds a value, and one empty one
-// before them, whose limit is the first one's lower end.
+// Keeps the buckets from the first to the last non-empty one, and an empty one before them, whose
+// limit is the lower limit of the first.
 void keep_support(std::span<const double> counts, std::span<const double> edges, Histogram& histogram) {
   const auto holds = [](double count) { return count > 0; };
   const auto first = std::find_if(counts.begin(), counts.end(), holds);
@@ -50,7 +49,7 @@ void keep_support(std::span<const double> counts, std::span<const double> edges,
 template <typename T>
 Histogram make_histogram(std::span<const T> values) {
   static const std::vector<double> edges = make_edges();
-  std::vector<double> counts(edges.size());  // the last one: in no bucket
+  std::vector<double> counts(edges.size());  // the last one counts the values in no bucket
   Histogram histogram;
   histogram.count = static_cast<double>(values.size());
   if (!values.empty()) histogram.min = histogram.max = static_cast<double>(values.front());
@@ -58,7 +57,7 @@ Histogram make_histogram(std::span<const T> values) {
     const double value = static_cast<double>(element);
     histogram.sum += value;
     histogram.sum_squares += value * value;
-    // Either comparison is false for NaN, and one NaN makes both NaN, as in numpy.
+    // Both comparisons are false for NaN, and one NaN makes min and max NaN, as in numpy.
     if (value < histogram.min || std::isnan(value)) histogram.min = value;
     if (value > histogram.max || std::isnan(value)) histogram.max = value;
     ++counts[bucket_of(value, edges)];

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <mutex>
 #include <utility>
 
 namespace lockstep::track {
@@ -17,9 +16,9 @@ namespace {
 
 constexpr long kConnectTimeout_s = 5;
 constexpr long kSilence_s = 30;
-// A server that takes less of a file than this does not count as one that takes it.
+// An upload makes progress when the server takes at least this much of it.
 constexpr curl_off_t kProgressBytes = 64 << 10;
-// Answers of MLflow have a few hundred bytes. One without an end must not fill the memory.
+// Answers of MLflow have a few hundred bytes. An endless one must not fill the memory.
 constexpr size_t kMaxAnswerBytes = size_t{8} << 20;
 
 struct CloseFile {
@@ -31,7 +30,7 @@ struct FreeList {
 using File = std::unique_ptr<std::FILE, CloseFile>;
 using HeaderList = std::unique_ptr<curl_slist, FreeList>;
 
-// Taking fewer bytes than there are ends the request.
+// A return value other than the number of bytes makes libcurl end the request.
 size_t keep_body(char* data, size_t size, size_t count, void* body) {
   auto& text = *static_cast<std::string*>(body);
   if (size * count > kMaxAnswerBytes - text.size()) return 0;
@@ -46,7 +45,7 @@ void add_header(HeaderList& list, const std::string& line) {
 HeaderList headers_of(const HttpRequest& request, const Credentials& credentials) {
   HeaderList list;
   if (!request.content_type.empty()) add_header(list, "Content-Type: " + request.content_type);
-  // Do not ask whether a large body is welcome: some servers never answer that.
+  // Do not send "Expect: 100-continue" before a large body: some servers never answer it.
   add_header(list, "Expect:");
   if (!credentials.token.empty()) add_header(list, "Authorization: Bearer " + credentials.token);
   return list;
@@ -79,19 +78,19 @@ struct HttpClient::Handle {
   }
 };
 
-// A request under way.
+// A request in progress.
 struct HttpClient::Transfer {
   HttpClient& client;
   const bool is_file;
   const Clock::time_point start = Clock::now();
   Clock::time_point last_byte = start;
-  curl_off_t moved = 0;                          // bytes, both ways
-  curl_off_t counted = 0;                        // of the file, when the deadline was put off last
-  Clock::duration sending = Clock::duration(0);  // how long the file took; 0: it is not over
+  curl_off_t moved = 0;    // bytes in both directions
+  curl_off_t counted = 0;  // bytes of the file at the last extension of the deadline
+  Clock::duration upload_time = Clock::duration(0);  // 0: the upload is not finished
   bool was_answer_given_time = false;
   bool is_silent = false;
 
-  // libcurl calls it whenever bytes move, and about once a second. Not 0: ends the request.
+  // libcurl calls this whenever bytes move, and about once a second. Not 0: ends the request.
   static int check(void* transfer, curl_off_t, curl_off_t received, curl_off_t to_send, curl_off_t sent) {
     return static_cast<Transfer*>(transfer)->check(received, to_send, sent) ? 0 : 1;
   }
@@ -105,31 +104,30 @@ struct HttpClient::Transfer {
     }
     if (sent - counted >= kProgressBytes) {
       counted = sent;
-      client.put_off(Clock::duration::zero());
+      client.extend_deadline(Clock::duration::zero());
     }
     if (to_send > 0 && sent == to_send) {
-      if (sending == Clock::duration::zero()) sending = now - start;
-      if (!was_answer_given_time) was_answer_given_time = client.put_off(sending);
+      if (upload_time == Clock::duration::zero()) upload_time = now - start;
+      if (!was_answer_given_time) was_answer_given_time = client.extend_deadline(upload_time);
     }
-    is_silent = now - last_byte > std::chrono::seconds(kSilence_s) + sending;
+    is_silent = now - last_byte > std::chrono::seconds(kSilence_s) + upload_time;
     return !is_silent && !client.has_given_up();
   }
 };
 
 HttpClient::HttpClient(Credentials credentials)
     : credentials_(std::move(credentials)), handle_(std::make_unique<Handle>()) {
-  static std::once_flag initialized;
-  std::call_once(initialized, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
+  [[maybe_unused]] static const CURLcode initialized = curl_global_init(CURL_GLOBAL_DEFAULT);
   handle_->curl = curl_easy_init();
   if (handle_->curl == nullptr) throw ConfigError("track", "libcurl cannot be used: curl_easy_init failed");
 }
 
 HttpClient::~HttpClient() { curl_easy_cleanup(handle_->curl); }
 
-bool HttpClient::put_off(Clock::duration more) {
-  const Clock::duration patience = patience_;
-  if (patience == Clock::duration::zero()) return false;
-  deadline_ = std::max(deadline_.load(), Clock::now() + patience + more);
+bool HttpClient::extend_deadline(Clock::duration more) {
+  const Clock::duration extension = extension_;
+  if (extension == Clock::duration::zero()) return false;
+  deadline_ = std::max(deadline_.load(), Clock::now() + extension + more);
   return true;
 }
 
@@ -141,7 +139,7 @@ HttpResponse HttpClient::send(const HttpRequest& request) {
   handle.set(CURLOPT_URL, request.url.c_str());
   handle.set(CURLOPT_NOSIGNAL, 1L);
 #if LIBCURL_VERSION_NUM >= 0x075700
-  // A name server that does not answer must not hold up the end of the program.
+  // A name server that does not answer must not delay the end of the program.
   handle.set(CURLOPT_QUICK_EXIT, 1L);
 #endif
   handle.set(CURLOPT_USERAGENT, "lockstep");
@@ -179,7 +177,7 @@ HttpResponse HttpClient::send(const HttpRequest& request) {
 
   const CURLcode result = curl_easy_perform(handle.curl);
   if (result == CURLE_ABORTED_BY_CALLBACK && transfer.is_silent) {
-    throw CommError("track", "the server has taken nothing of the file, and said nothing, for too long",
+    throw CommError("track", "the upload makes no progress and the server does not answer",
                     CommError::Recovery::kRebuild);
   }
   if (result == CURLE_ABORTED_BY_CALLBACK) {
@@ -193,8 +191,8 @@ HttpResponse HttpClient::send(const HttpRequest& request) {
   long status = 0;
   curl_easy_getinfo(handle.curl, CURLINFO_RESPONSE_CODE, &status);
   response.status = static_cast<int>(status);
-  // What is left to send after a file has its time, too.
-  if (transfer.is_file) put_off(Clock::duration::zero());
+  // The requests after a file need time, too.
+  if (transfer.is_file) extend_deadline(Clock::duration::zero());
   return response;
 }
 

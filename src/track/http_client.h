@@ -9,7 +9,7 @@
 
 namespace lockstep::track {
 
-// Who we are to a server. A token wins over a name and a password; all empty: nobody.
+// A token is preferred to user name and password; all empty: no authentication.
 struct Credentials {
   std::string username;
   std::string password;
@@ -30,9 +30,9 @@ struct HttpResponse {
   std::string body;
 };
 
-// Sends requests one after the other and keeps the connection. Proxies are those of the
-// usual variables, certificates those of the system. Sending is for one thread;
-// give_up_at() may be called from another one meanwhile.
+// Sends requests one after the other over one connection. Uses the proxy of the usual
+// environment variables and the certificates of the system. send() is for one thread;
+// give_up_at() may be called from another thread at the same time.
 class HttpClient {
  public:
   using Clock = std::chrono::steady_clock;
@@ -40,18 +40,18 @@ class HttpClient {
   explicit HttpClient(Credentials credentials);
   ~HttpClient();
 
-  // Blocks until the answer is there, whatever its status is. CommError: no connection
-  // within 5 s, no byte moved for 30 s, or the time of give_up_at(). A server that has all of a
-  // file may be silent for as long as the file took, and 30 s: it may have to pass the file on.
-  // ConfigError: a file that cannot be read, or an answer of more than 8 MiB.
+  // Blocks until the server has answered, with whatever status. CommError: no connection within
+  // 5 s, no byte transferred for 30 s, or the deadline of give_up_at(). After an upload the server
+  // may take 30 s plus the time of the upload to answer, because it may forward the file.
+  // ConfigError: the file cannot be read, or the answer has more than 8 MiB.
   HttpResponse send(const HttpRequest& request);
 
-  // Ends, within about a second of this time, a request under way, and all later ones. A file
-  // that is sent puts the time off: to `patience` after the server took some of it, and once the
-  // server has all of it by as long as that took, too. 0: nothing puts it off.
-  void give_up_at(Clock::time_point time, Clock::duration patience = {}) {
+  // Sets a deadline: a request in progress ends within about a second of it, and later requests
+  // fail. The progress of an upload moves the deadline to `extension` from now; after the last
+  // byte the time of the upload is added once. 0: the deadline does not move.
+  void give_up_at(Clock::time_point time, Clock::duration extension = {}) {
     deadline_ = time;
-    patience_ = patience;  // last: whoever sees it sees the deadline that it puts off
+    extension_ = extension;  // last: a thread that sees the extension also sees its deadline
   }
   bool has_given_up() const { return Clock::now() >= deadline_.load(); }
 
@@ -59,16 +59,16 @@ class HttpClient {
   struct Handle;
   struct Transfer;
 
-  // False: nothing puts the deadline off.
-  bool put_off(Clock::duration more);
+  // False: the deadline does not move.
+  bool extend_deadline(Clock::duration more);
 
   const Credentials credentials_;
   std::atomic<Clock::time_point> deadline_{Clock::time_point::max()};
-  std::atomic<Clock::duration> patience_{Clock::duration::zero()};
+  std::atomic<Clock::duration> extension_{Clock::duration::zero()};
   std::unique_ptr<Handle> handle_;
 };
 
-// A part of a URL with all but letters, digits and -._~ as %XX.
+// A part of a URL: all characters except letters, digits and -._~ become %XX.
 std::string url_encoded(std::string_view text);
 
 }  // namespace lockstep::track

@@ -1,4 +1,4 @@
-#include "track/jsonl_tracker.h"
+#include "track/trackers.h"
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
@@ -9,8 +9,7 @@
 #include <chrono>
 #include <string>
 
-#include "base/atomic_file.h"
-#include "track/clock.h"
+#include "base/file.h"
 #include "track/json_value.h"
 #include "track/output_file.h"
 
@@ -19,16 +18,17 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kOwnKeys = {"step", "time", "histogram", "text"};
 
-// Whether a run that goes on at resume_step keeps this line. A line that is no object
-// of ours is the user's: it stays.
+// Whether a run resumed at resume_step keeps this line. A line that this tracker did not write
+// belongs to the user and stays.
 bool is_before(std::string_view line, int64_t resume_step) {
   const Json object = Json::try_parse(line).value_or(nullptr);
-  if (!object.is_object() || !object.contains("step") || !object["step"].is_number_integer()) return true;
+  if (!object.is_object() || !object.contains("step") || !object["step"].is_integer_of<int64_t>())
+    return true;
   return object["step"].get<int64_t>() < resume_step;
 }
 
-// The whole lines before resume_step. A last line without an end was being written
-// when the run died.
+// The complete lines before resume_step. A last line without a line break is incomplete: the run
+// ended while writing it.
 std::string lines_before(std::string_view content, int64_t resume_step) {
   std::string kept;
   size_t end = 0;
@@ -39,22 +39,23 @@ std::string lines_before(std::string_view content, int64_t resume_step) {
   return kept;
 }
 
-// The file is as a run finds it that starts, or goes on, with these options.
-OutputFile open_file(const TrackerOptions& options) {
+// A new run starts an empty file and renames an old one; a resumed run drops the lines from
+// resume_step on.
+OutputFile open_jsonl_file(const TrackerOptions& options) {
   const std::filesystem::path path = options.folder / "metrics.jsonl";
   if (options.resume_step) {
     const std::string content = read_file(path);
     const std::string kept = lines_before(content, *options.resume_step);
     if (kept != content) base::publish_file(path, kept);
   } else {
-    set_aside(path);
+    rename_old_file(path);
   }
   return OutputFile::append_to(path);
 }
 
 class JsonlTracker final : public Tracker {
  public:
-  explicit JsonlTracker(const TrackerOptions& options) : file_(open_file(options)) {}
+  explicit JsonlTracker(const TrackerOptions& options) : file_(open_jsonl_file(options)) {}
 
   std::string_view name() const override { return "jsonl"; }
 
@@ -62,7 +63,7 @@ class JsonlTracker final : public Tracker {
     Json line = line_at(step);
     for (const Scalar& scalar : scalars) {
       if (std::find(kOwnKeys.begin(), kOwnKeys.end(), scalar.name) != kOwnKeys.end()) {
-        throw ConfigError("track", fmt::format("a metric needs another name than one of {}: '{}'",
+        throw ConfigError("track", fmt::format("a metric needs a name other than {}: '{}'",
                                                fmt::join(kOwnKeys, ", "), scalar.name));
       }
       line[std::string(scalar.name)] = json_value(scalar.value);

@@ -11,8 +11,8 @@
 #include <system_error>
 #include <utility>
 
-#include "base/interrupted.h"
-#include "base/whole_file.h"
+#include "base/file.h"
+#include "base/unique_fd.h"
 
 namespace lockstep::track {
 namespace {
@@ -55,7 +55,7 @@ void OutputFile::replace_from(int64_t offset, std::string_view record) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       const int reason = errno;
-      // Best effort: a device has no length to restore. What was replaced is gone.
+      // Best effort: a device has no length to restore. The replaced bytes are lost.
       if (base::retry_interrupted([&] { return ::ftruncate(fd_.get(), offset); }) == 0) size_ = offset;
       errno = reason;
       fail("write");
@@ -69,7 +69,7 @@ void OutputFile::replace_from(int64_t offset, std::string_view record) {
 }
 
 void OutputFile::sync() {
-  // EINVAL: something that cannot be synced, such as a pipe.
+  // EINVAL: the file cannot be synced, for example a pipe.
   if (base::retry_interrupted([&] { return ::fdatasync(fd_.get()); }) != 0 && errno != EINVAL)
     fail("fdatasync");
 }
@@ -96,7 +96,7 @@ std::string read_file(const std::filesystem::path& path) {
   return std::move(*content);
 }
 
-void set_aside(const std::filesystem::path& path) {
+void rename_old_file(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return;
   std::filesystem::path other = path;
   for (int number = 1; std::filesystem::exists(other); ++number) {

@@ -10,15 +10,15 @@
 
 namespace lockstep::track {
 
-// A file that grows by whole records. A record is handed to the system at once, so that
-// the end of the process loses none; one that cannot be written whole (full disk) is
-// taken back, so that a reader never meets a part of one. Errors are ConfigErrors that
-// name the path and the reason.
+// A file that grows by whole records. A record is passed to the system at once, so that no
+// record is lost when the process ends. A record that does not fit (full disk) is removed again,
+// so that a reader never finds a part of one. All errors are ConfigErrors that name the path and
+// the reason.
 class OutputFile {
  public:
-  // Opens for writing at the end; makes the file when it is not there.
+  // Opens the file for appending, and creates it if it does not exist.
   static OutputFile append_to(const std::filesystem::path& path);
-  // Makes the file; nullopt when there is one of this name.
+  // Creates the file; nullopt: it exists already.
   static std::optional<OutputFile> create(const std::filesystem::path& path);
 
   void append(std::string_view record) { replace_from(size_, record); }
@@ -26,7 +26,7 @@ class OutputFile {
   void replace_from(int64_t offset, std::string_view record);
   int64_t size() const { return size_; }
   void sync();
-  // Some file systems tell only here that there was no space.
+  // Some file systems report a full disk only here.
   void close();
 
  private:
@@ -38,12 +38,12 @@ class OutputFile {
   int64_t size_ = 0;
 };
 
-// The folder, made where it is missing.
+// Creates the folder if it does not exist.
 void make_folder(const std::filesystem::path& folder);
-// The whole file; empty when there is none.
+// The content of the file; empty if it does not exist.
 std::string read_file(const std::filesystem::path& path);
-// Gives a file of an earlier run another name, "metrics.1.csv": the first free number.
-// No-op when there is none.
-void set_aside(const std::filesystem::path& path);
+// Renames the file of an earlier run to "metrics.1.csv", with the first free number. Does nothing
+// if the file does not exist.
+void rename_old_file(const std::filesystem::path& path);
 
 }  // namespace lockstep::track

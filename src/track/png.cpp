@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <lockstep/tracker.h>
+#include <lockstep/track.h>
 #include <png.h>
 
 namespace lockstep::track {
@@ -26,7 +26,7 @@ std::string encode_png(const Image& image) {
   const int64_t bytes = int64_t{image.height} * image.width * image.channels;
   if (image.height <= 0 || image.width <= 0 || bytes != static_cast<int64_t>(image.pixels.size())) {
     throw ConfigError("track",
-                      fmt::format("an image of height {}, width {} and {} channels has as many bytes: {}",
+                      fmt::format("an image of height {}, width {} and {} channels needs as many bytes: {}",
                                   image.height, image.width, image.channels, image.pixels.size()));
   }
   header.height = static_cast<png_uint_32>(image.height);
@@ -35,7 +35,7 @@ std::string encode_png(const Image& image) {
   std::string png(PNG_IMAGE_PNG_SIZE_MAX(header), '\0');
   png_alloc_size_t size = png.size();
   if (png_image_write_to_memory(&header, png.data(), &size, 0, image.pixels.data(), 0, nullptr) == 0) {
-    throw ConfigError("track", fmt::format("cannot make a PNG: {}", header.message));
+    throw ConfigError("track", fmt::format("cannot encode a PNG: {}", header.message));
   }
   png.resize(size);
   return png;

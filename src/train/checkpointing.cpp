@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <lockstep/world.h>
+#include <lockstep/launch.h>
 
 #include <algorithm>
 
@@ -11,11 +11,12 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
-#include "comm/communicator_impl.h"
-#include "engine/save_together.h"
-#include "interop/weights_file.h"
-#include "train/main_rank.h"
-#include "train/state_snapshot.h"
+#include "checkpoint/weights.h"
+#include "comm/agree.h"
+#include "comm/communicator_internal.h"
+#include "train/deepspeed/save_together.h"
+#include "train/snapshot.h"
+#include "train/step.h"
 
 namespace lockstep::train {
 namespace {
@@ -34,8 +35,8 @@ bool asks_for_checkpoints(const TrainConfig& config) {
 
 // A checkpoint, or a run folder, whose newest one is meant.
 fs::path checkpoint_at(const fs::path& path) {
-  if (interop::is_checkpoint(path)) return path;
-  if (const auto entry = checkpoint::newest_valid(interop::checkpoints_folder(path))) return entry->path;
+  if (checkpoint::is_checkpoint(path)) return path;
+  if (const auto entry = checkpoint::newest_valid(checkpoint::checkpoints_folder(path))) return entry->path;
   throw ConfigError("train", fmt::format("resume: '{}' is no checkpoint, and no run folder with a valid one",
                                          path.string()));
 }
@@ -58,7 +59,7 @@ struct Checkpointing::Writer {
       : store(of_main_rank ? std::move(of_main_rank->store) : nullptr),
         group(std::move(own_group)),
         async([this](const checkpoint::Snapshot& snapshot) {
-          return engine::save_together(group, store.get(), snapshot);
+          return deepspeed::save_together(group, store.get(), snapshot);
         }) {}
 
   std::unique_ptr<checkpoint::Store> store;
@@ -69,7 +70,7 @@ struct Checkpointing::Writer {
 Checkpointing::Checkpointing(const World& world, const TrainConfig& config, fs::path folder, bool divided)
     : world_(world), config_(config), folder_(std::move(folder)), enabled_(asks_for_checkpoints(config)) {
   if (!enabled_) return;
-  on_main_rank(world, [&] {
+  comm::on_main_rank(world.communicator(), [&] {
     writer_ = std::make_unique<Writer>(folder_, config_);
     return std::string();
   });
@@ -123,30 +124,30 @@ void Checkpointing::save(TrainState& state, std::optional<double> metric, bool b
   checkpoint::Snapshot snapshot = take_snapshot(state, world_, config_.to_json());
   snapshot.metric = metric;
   snapshot.best = best;
-  const bool divided = state.sharded != nullptr;
+  const bool divided = state.step.sharded() != nullptr;
   // A part in a file: the next step changes it.
   bool at_once =
       !config_.checkpoint_async || std::any_of(snapshot.pieces.begin(), snapshot.pieces.end(),
                                                [](const auto& piece) { return piece.read != nullptr; });
-  if (divided) at_once = any_rank(world_, at_once);
+  if (divided) at_once = comm::any_rank(world_.communicator(), at_once);
   if (at_once) {
     // Weights were looked at before, so that the device has done what came before.
     comm::throw_if_failed(world_.communicator(), "a save");
     not_begun_ = !write_now(snapshot);
-    last_step_ = any_rank(world_, not_begun_) ? -1 : snapshot.step;
+    last_step_ = comm::any_rank(world_.communicator(), not_begun_) ? -1 : snapshot.step;
     return;
   }
   bool failed = !prepare(snapshot);
   // The weights are on the host now, and the device has done what came before.
   comm::throw_if_failed(world_.communicator(), "a save");
   // Writers of a divided model wait for each other: none starts where one cannot.
-  if (divided) failed = any_rank(world_, failed);
+  if (divided) failed = comm::any_rank(world_.communicator(), failed);
   if (failed) ++failures_;
   if (writer_ && !failed) {
     writer_->async.start();
     if (wait) failed = !wait_for_writer();
   }
-  const bool lost = wait ? any_rank(world_, failed) : divided && failed;
+  const bool lost = wait ? comm::any_rank(world_.communicator(), failed) : divided && failed;
   last_step_ = lost ? -1 : snapshot.step;
   not_begun_ = failed;
 }
@@ -162,17 +163,17 @@ fs::path Checkpointing::find() const {
 
 std::optional<fs::path> Checkpointing::resume(TrainState& state) {
   // One rank looks: all go on from the same one.
-  const fs::path path = on_main_rank(world_, [this] { return find().string(); });
+  const fs::path path = comm::on_main_rank(world_.communicator(), [this] { return find().string(); });
   if (path.empty()) return std::nullopt;
   restore_snapshot(checkpoint::Reader(path), state, world_, config_.seed);
-  last_step_ = state.result.step;
+  last_step_ = state.progress.result.step;
   return path;
 }
 
 bool Checkpointing::finish() {
   if (!enabled_) return true;
   // Where the model is whole only rank 0 knows, also that the last one never began.
-  const bool failed = any_rank(world_, !wait_for_writer() || not_begun_);
+  const bool failed = comm::any_rank(world_.communicator(), !wait_for_writer() || not_begun_);
   not_begun_ = false;
   if (failed) last_step_ = -1;
   return !failed;

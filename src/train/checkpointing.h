@@ -1,6 +1,6 @@
 #pragma once
 
-#include <lockstep/train_config.h>
+#include <lockstep/config.h>
 
 #include <cstdint>
 #include <filesystem>

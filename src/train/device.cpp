@@ -1,19 +1,23 @@
 #include "train/device.h"
 
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <dlfcn.h>
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
+#include <malloc.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "base/environment.h"
 #include "base/log.h"
 #include "cluster/devices.h"
 #include "comm/plugin.h"
-#include "track/nvml.h"
+#include "track/gpu_monitor.h"
 
 namespace lockstep::train {
 namespace {
@@ -91,6 +95,26 @@ c10::Device choose_device(const RankMap& map, const std::string& compute_setup) 
   // Before anything else touches CUDA: else every rank opens a context on GPU 0 too.
   c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->setDevice(device);
   return device;
+}
+
+namespace {
+
+constexpr int kMmapThresholdBytes = 32 << 20;  // the most that mallopt takes
+constexpr int kTrimThresholdBytes = 1 << 30;
+
+bool user_tunes_malloc() {
+  const char* tunables = std::getenv("GLIBC_TUNABLES");
+  if (tunables != nullptr && std::string_view(tunables).find("glibc.malloc") != std::string_view::npos)
+    return true;
+  return std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr || std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr;
+}
+
+}  // namespace
+
+void keep_freed_memory() {
+  if (user_tunes_malloc()) return;
+  ::mallopt(M_MMAP_THRESHOLD, kMmapThresholdBytes);
+  ::mallopt(M_TRIM_THRESHOLD, kTrimThresholdBytes);
 }
 
 }  // namespace lockstep::train

@@ -1,17 +1,15 @@
 #include "train/evaluator.h"
 
 #include <fmt/format.h>
+#include <lockstep/data.h>
 #include <lockstep/error.h>
-#include <lockstep/loader.h>
-#include <lockstep/world.h>
+#include <lockstep/launch.h>
 #include <torch/torch.h>
 
 #include <limits>
 
-#include "engine/autocast.h"
 #include "train/batch_source.h"
-#include "train/device_copy.h"
-#include "train/evaluation_mode.h"
+#include "train/precision.h"
 
 namespace lockstep::train {
 namespace {
@@ -118,7 +116,7 @@ at::Tensor predict(const Loader& whole, const World& world, c10::ScalarType dtyp
                    const TrainConfig& config) {
   const EvaluationMode mode(evaluated.model);
   const torch::NoGradGuard no_grad;
-  const engine::Autocast autocast(config.precision, world.device().type());
+  const train::Autocast autocast(config.precision, world.device().type());
   std::vector<at::Tensor> outputs;
   DeviceCopy copy_to_device(world.device(), dtype);
   // Once at least: a rank without samples must still know what the others' outputs look

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 #include <lockstep/callbacks.h>
 #include <lockstep/error.h>
-#include <lockstep/gradient_free.h>
-#include <lockstep/named_tensors.h>
-#include <lockstep/parameter_vector.h>
-#include <lockstep/sharded_model.h>
+#include <lockstep/sharded.h>
+#include <lockstep/weights.h>
 #include <signal.h>
 #include <torch/torch.h>
 
@@ -14,18 +12,10 @@
 #include <limits>
 
 #include "base/log.h"
-#include "train/main_rank.h"
+#include "comm/agree.h"
 
 namespace lockstep::train {
 namespace {
-
-// Without gradients every rank looks at the same data: candidates are what is shared.
-int data_rank(const Trainer::Impl& trainer) {
-  return trainer.gradient_free != nullptr ? 0 : trainer.world.rank();
-}
-int data_ranks(const Trainer::Impl& trainer) {
-  return trainer.gradient_free != nullptr ? 1 : trainer.world.size();
-}
 
 PreemptionOptions signals_to_heed(bool can_save) {
   PreemptionOptions options;
@@ -35,15 +25,15 @@ PreemptionOptions signals_to_heed(bool can_save) {
 }
 
 // The trained weights that this rank has, its shards or all of them.
-NamedTensors trained_weights(const TrainState& state) {
+NamedTensors trained_weights(const Step& step, const Model& model) {
   NamedTensors weights;
-  if (state.sharded != nullptr) {
-    for (const ShardedModel::Part& part : state.sharded->parameter_parts()) {
+  if (const ShardedModel* const sharded = step.sharded()) {
+    for (const ShardedModel::Part& part : sharded->parameter_parts()) {
       weights.emplace_back(part.name, part.data);
     }
     return weights;
   }
-  for (const auto& [name, parameter] : named_parameters(*state.model.module())) {
+  for (const auto& [name, parameter] : named_parameters(*model.module())) {
     if (parameter.requires_grad()) weights.emplace_back(name, parameter);
   }
   return weights;
@@ -76,28 +66,22 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
     : trainer_(trainer),
       world_(trainer.world),
       config_(trainer.config),
+      step_(*trainer.step),
+      progress_(trainer.progress),
       validation_(validation),
       folder_(world_, config_),
-      data_(train, data_rank(trainer), data_ranks(trainer), config_),
+      data_(train, step_.shares_samples() ? 0 : world_.rank(), step_.shares_samples() ? 1 : world_.size(),
+            config_),
       copy_to_device_(world_.device(), trainer.dtype),
-      checkpoints_(world_, config_, folder_.checkpoints(), trainer.step.sharded() != nullptr),
+      checkpoints_(world_, config_, folder_.checkpoints(), step_.sharded() != nullptr),
       bar_(config_.verbose ? config_.progress : "none", world_.is_main()),
       sums_(config_.log_setup == "auto"),
-      state_{.model = trainer.model,
-             .optimizer = trainer.optimizer,
-             .gradient_free = trainer.gradient_free,
-             .sharded = trainer.step.sharded(),
-             .deepspeed = trainer.step.deepspeed(),
-             .scaler = trainer.step.scaler() ? &*trainer.step.scaler() : nullptr,
+      state_{.step = step_,
              .average = trainer.average ? &*trainer.average : nullptr,
              .data = data_,
              .sums = sums_,
              .callbacks = config_.callbacks,
-             .result = trainer.result,
-             .epochs_done = trainer.epochs_done,
-             .best_validation = trainer.best_validation,
-             .best_saved = trainer.best_saved,
-             .stopped = stopped_,
+             .progress = progress_,
              .max_iter = config_.max_iter},
       batches_(copy_to_device_) {
   check_configuration();
@@ -114,16 +98,7 @@ FitLoop::~FitLoop() {
 
 void FitLoop::check_configuration() const {
   if (trainer_.fitting) throw ConfigError("train", "fit() was called inside fit() of the same trainer");
-  if (trainer_.gradient_free != nullptr && trainer_.average) {
-    throw ConfigError(
-        "train", "ema_decay averages what gradients make of the weights, and a search has none: set it to 0");
-  }
-  if (trainer_.step.deepspeed() != nullptr && data_.num_batches() < config_.accumulate_steps) {
-    throw ConfigError(
-        "train", fmt::format("an epoch has {} batches a rank, and deepspeed_config accumulates {} for one "
-                             "step: lower gradient_accumulation_steps or the batch",
-                             data_.num_batches(), config_.accumulate_steps));
-  }
+  step_.check_fit(data_.num_batches());
   if (config_.val_every > 0 && validation_.empty()) {
     throw ConfigError(
         "train", fmt::format("val_every is {}, and fit() got no data for validation: give it some, or set "
@@ -132,69 +107,70 @@ void FitLoop::check_configuration() const {
   }
 }
 
-void FitLoop::resume() {
+void FitLoop::start_or_resume() {
   // The weights are equal by now; dropout and the like differ from rank to rank.
   torch::manual_seed(config_.seed + static_cast<uint64_t>(world_.rank()));
-  trainer_.epochs_done = 0;
-  trainer_.result.step = 0;
-  trainer_.result.iteration = 0;
-  trainer_.result.metrics.clear();
-  trainer_.best_validation = std::numeric_limits<double>::infinity();
-  trainer_.best_saved = std::numeric_limits<double>::infinity();
+  progress_.epochs_done = 0;
+  progress_.result.step = 0;
+  progress_.result.iteration = 0;
+  progress_.result.metrics.clear();
+  progress_.best_validation = TrainingProgress::kNone;
+  progress_.best_saved = TrainingProgress::kNone;
+  progress_.stopped.clear();
   trainer_.save_requested = false;
   trainer_.stop_reason.clear();
   for (const auto& callback : config_.callbacks) callback->reset();
-  if (state_.deepspeed != nullptr) state_.deepspeed->restart();
+  step_.begin_fit();
   const auto path = checkpoints_.resume(state_);
   const bool ended = path && path->parent_path() == folder_.checkpoints() && has_ended();
   if (ended) {
     // checkpoint_best_only leaves the best state, which may be older than the end.
-    trainer_.epochs_done = folder_.end()->epochs;
-    trainer_.result.iteration = folder_.end()->epochs;
-    trainer_.result.step = folder_.end()->steps;
-    trainer_.result.metrics = folder_.end()->metrics;
-    stopped_ = folder_.end()->stopped;
+    progress_.epochs_done = folder_.end()->epochs;
+    progress_.result.iteration = folder_.end()->epochs;
+    progress_.result.step = folder_.end()->steps;
+    progress_.result.metrics = folder_.end()->metrics;
+    progress_.stopped = folder_.end()->stopped;
   }
   folder_.describe(world_, config_, ended ? folder_.end() : std::nullopt);
   // Weights that came without their average begin a new one.
   if (path && trainer_.average && trainer_.average->updates() == 0) trainer_.make_average();
   if (path && world_.is_main() && config_.verbose) {
-    fmt::print("Going on from {}: {} of {} epochs are done, {} steps\n", path->string(), trainer_.epochs_done,
-               config_.max_iter, trainer_.result.step);
+    fmt::print("Going on from {}: {} of {} epochs are done, {} steps\n", path->string(),
+               progress_.epochs_done, config_.max_iter, progress_.result.step);
   }
   open_trackers(path.has_value());
-  first_step_ = trainer_.result.step;
-  trainer_.step.begin_fit();
+  first_step_ = progress_.result.step;
 }
 
 bool FitLoop::has_ended() const {
   const std::optional<RunEnd>& end = folder_.end();
-  return end && end->max_iter == config_.max_iter && end->checkpoint_step == trainer_.result.step;
+  return end && end->max_iter == config_.max_iter && end->checkpoint_step == progress_.result.step;
 }
 
 FitResult FitLoop::run() {
   // First, so that a signal while a checkpoint is loaded ends nothing either.
   preemption_.emplace(world_, signals_to_heed(checkpoints_.enabled() || trainer_.preemption_save));
-  resume();
+  start_or_resume();
   announce();
   // A model that was evaluated is trained again. In one that trains, what the user has put into
   // evaluation mode, such as a batch norm, stays there.
   if (!trainer_.model.module()->is_training()) trainer_.model.module()->train();
-  trainer_.begin(Stage::kTrainStart, trainer_.epochs_done);
-  const bool is_fresh = trainer_.epochs_done == 0 && first_step_ == 0;
+  trainer_.begin(Stage::kTrainStart, progress_.epochs_done);
+  const bool is_fresh = progress_.epochs_done == 0 && first_step_ == 0;
   if (config_.val_every > 0 && config_.val_at_start && is_fresh) validate();
   agree_to_stop();
   start_ = Clock::now();
-  while (trainer_.epochs_done < config_.max_iter && stopped_.empty() && !interrupted_) train_epoch();
+  while (progress_.epochs_done < config_.max_iter && progress_.stopped.empty() && !interrupted_)
+    train_epoch();
   return finish();
 }
 
 void FitLoop::train_epoch() {
-  trainer_.result.iteration = trainer_.epochs_done + 1;
-  trainer_.result.first_batch = data_.batches_done();
+  progress_.result.iteration = progress_.epochs_done + 1;
+  progress_.result.first_batch = data_.batches_done();
   epoch_start_ = Clock::now();
-  trainer_.begin(Stage::kTrainEpochStart, trainer_.result.iteration);
-  data_.begin_epoch(trainer_.epochs_done);
+  trainer_.begin(Stage::kTrainEpochStart, progress_.result.iteration);
+  data_.begin_epoch(progress_.epochs_done);
   trainer_.clock.take();
   while (train_step()) {
     // The end of an epoch is a step boundary too, with more to save.
@@ -207,7 +183,7 @@ void FitLoop::train_epoch() {
 }
 
 bool FitLoop::has_another_step() const {
-  return data_.batches_left() >= (trainer_.step.deepspeed() != nullptr ? config_.accumulate_steps : 1);
+  return data_.batches_left() >= (step_.takes_full_windows() ? config_.accumulate_steps : 1);
 }
 
 bool FitLoop::train_step() {
@@ -218,21 +194,22 @@ bool FitLoop::train_step() {
     batches_.add(std::move(batch));
   }
   const int64_t samples = batches_.samples();
-  // An engine's step has all its batches: those that are left over at the end of an epoch
-  // wait for the next one, which is shuffled anew.
-  const bool whole_steps_only = trainer_.step.deepspeed() != nullptr;
-  if (whole_steps_only && static_cast<int64_t>(batches_.size()) < config_.accumulate_steps) return false;
-  if (batches_.empty()) return false;
-  trainer_.begin(Stage::kTrainBatchStart, trainer_.result.step + 1, batches_.on_device(0));
-  const LossResult outcome =
-      trainer_.gradient_free != nullptr ? step_without_gradients() : step_with_gradients();
-  ++trainer_.result.step;
-  base::Progress::of_process().set_step(trainer_.result.step);
+  const bool is_full = static_cast<int64_t>(batches_.size()) == config_.accumulate_steps;
+  if (batches_.empty() || (step_.takes_full_windows() && !is_full)) return false;
+  trainer_.begin(Stage::kTrainBatchStart, progress_.result.step + 1, batches_.on_device(0));
+  watch_gradients();
+  const LossResult outcome = step_.run(batches_);
+  if (trainer_.average && step_.changed_weights()) {
+    step_.finish_update();
+    trainer_.average->update(progress_.result.step + 1);
+  }
+  ++progress_.result.step;
+  base::Progress::of_process().set_step(progress_.result.step);
   sums_.add(outcome, samples);
   own_samples_ += static_cast<double>(samples);
-  trainer_.result.loss = outcome.loss.is_cpu() ? scalar_value(outcome.loss) : std::nan("");
-  if (outcome.loss.is_cpu() && trainer_.gradient_free == nullptr) check_finite(trainer_.result.loss);
-  trainer_.end(Stage::kTrainBatchEnd, trainer_.result.step, outcome);
+  progress_.result.loss = outcome.loss.is_cpu() ? scalar_value(outcome.loss) : std::nan("");
+  if (outcome.loss.is_cpu()) check_finite(progress_.result.loss);
+  trainer_.end(Stage::kTrainBatchEnd, progress_.result.step, outcome);
   if (bar_.due()) show_progress(scalar_value(outcome.loss));
   return true;
 }
@@ -241,61 +218,23 @@ void FitLoop::watch_gradients() {
   for (const auto& callback : config_.callbacks) {
     const auto monitoring = std::dynamic_pointer_cast<GradientMonitoring>(callback);
     if (!monitoring || monitoring->called_every() == 0) continue;
-    if ((trainer_.result.step + 1) % monitoring->called_every() != 0) continue;
-    trainer_.step.watch_gradients(monitoring->has_histograms());
+    if ((progress_.result.step + 1) % monitoring->called_every() != 0) continue;
+    step_.watch_gradients(monitoring->has_histograms());
     if (monitoring->has_histograms()) return;
   }
 }
 
-LossResult FitLoop::step_with_gradients() {
-  watch_gradients();
-  LossResult outcome = trainer_.step.run(batches_, *trainer_.optimizer);
-  if (trainer_.average && trainer_.step.stepped()) {
-    trainer_.step.finish_update();
-    trainer_.average->update(trainer_.result.step + 1);
-  }
-  return outcome;
-}
-
-LossResult FitLoop::step_without_gradients() {
-  trainer_.clock.enter(base::Phase::kForward);
-  const torch::NoGradGuard no_grad;
-  const std::vector<Batch> batches = batches_.all_on_device();  // every candidate needs them
-  GradientFreeOptimizer& optimizer = *trainer_.gradient_free;
-  torch::nn::Module& module = *trainer_.model.module();
-  const auto loss_of = [&](const at::Tensor& point) {
-    set_parameters(module, point);
-    double total = 0;
-    int64_t samples = 0;
-    for (const Batch& batch : batches) {
-      total += scalar_value(trainer_.step.forward(batch).loss) * static_cast<double>(batch.size());
-      samples += batch.size();
-    }
-    return total / static_cast<double>(samples);
-  };
-  const at::Tensor losses =
-      evaluate_over_ranks(optimizer, optimizer.population(), loss_of, world_.communicator());
-  set_parameters(module, optimizer.best());
-  constexpr double kWorst = std::numeric_limits<double>::infinity();
-  return losses.nan_to_num(kWorst, kWorst).min();
-}
-
 void FitLoop::check_finite(double loss) const {
-  if (std::isfinite(loss)) return;
-  if (trainer_.step.deepspeed() != nullptr && trainer_.step.deepspeed()->may_skip()) return;
-  if (trainer_.step.scaler()) {  // leaves out the steps that overflow
-    trainer_.step.scaler()->check_progress();
-    return;
-  }
+  if (step_.accepts_loss(loss)) return;
   throw ConfigError(
       "train", fmt::format("the loss is {} in epoch {}, step {} on rank {}: lower the learning rate, set "
                            "clip_grad_norm, or look at the data{}",
-                           loss, trainer_.result.iteration, trainer_.result.step, world_.rank(),
+                           loss, progress_.result.iteration, progress_.result.step, world_.rank(),
                            checkpoints_.enabled() ? "; the checkpoints before it are kept" : ""));
 }
 
 bool FitLoop::after_step() {
-  if (checkpoints_.due_after_step(trainer_.result.step)) {
+  if (checkpoints_.due_after_step(progress_.result.step)) {
     save();
   } else {
     save_on_request();
@@ -308,28 +247,27 @@ bool FitLoop::after_step() {
 void FitLoop::finish_epoch() {
   own_ = sums_.own();
   MetricSums::Means means = sums_.over(world_.communicator());
-  // A search shows the same samples to every rank.
-  if (trainer_.gradient_free != nullptr) means.samples /= world_.size();
+  if (step_.shares_samples()) means.samples /= world_.size();  // each rank has counted all of them
   sums_.clear();
   const double seconds = std::chrono::duration<double>(Clock::now() - epoch_start_).count();
   epoch_samples_per_s_ = means.samples / seconds;
   samples_ += means.samples;
   Evaluation evaluation{.loss = means.values.at("loss"), .metrics = means.values};
   evaluation.metrics.erase("loss");
-  trainer_.note("train", evaluation);
-  if (trainer_.gradient_free == nullptr) check_finite(evaluation.loss);
-  const int64_t epoch = ++trainer_.epochs_done;
+  trainer_.record("train", evaluation);
+  check_finite(evaluation.loss);
+  const int64_t epoch = ++progress_.epochs_done;
   data_.finish_epoch(epoch);
   trainer_.end(Stage::kTrainEpochEnd, epoch);
   if (config_.val_every > 0 && epoch % config_.val_every == 0) validate();
-  if (config_.trainstop_criterion && config_.trainstop_criterion(trainer_.result)) {
+  if (config_.trainstop_criterion && config_.trainstop_criterion(progress_.result)) {
     trainer_.stop_reason = "trainstop_criterion";
   }
   print_line();
   write_metrics();
   write_plots();
   agree_to_stop();
-  if (checkpoints_.due_after_epoch(epoch) || checkpoints_.due_after_step(trainer_.result.step)) {
+  if (checkpoints_.due_after_epoch(epoch) || checkpoints_.due_after_step(progress_.result.step)) {
     save();
   } else {
     save_on_request();
@@ -337,18 +275,18 @@ void FitLoop::finish_epoch() {
 }
 
 void FitLoop::agree_to_stop() {
-  if (!any_rank(world_, !trainer_.stop_reason.empty())) return;
-  stopped_ = trainer_.stop_reason.empty() ? "another rank asked for it" : trainer_.stop_reason;
+  if (!comm::any_rank(world_.communicator(), !trainer_.stop_reason.empty())) return;
+  progress_.stopped = trainer_.stop_reason.empty() ? "another rank asked for it" : trainer_.stop_reason;
 }
 
 void FitLoop::validate() {
   bar_.clear();
   const Evaluation evaluation = trainer_.validate(validation_);
-  validated_step_ = trainer_.result.step;
-  if (!is_better(evaluation.loss, trainer_.best_validation)) return;
-  trainer_.best_validation = evaluation.loss;
-  best_step_ = trainer_.result.step;
-  if (config_.checkpoint_best_only && trainer_.epochs_done > 0) save();
+  validated_step_ = progress_.result.step;
+  if (!is_better(evaluation.loss, progress_.best_validation)) return;
+  progress_.best_validation = evaluation.loss;
+  best_step_ = progress_.result.step;
+  if (config_.checkpoint_best_only && progress_.epochs_done > 0) save();
 }
 
 bool FitLoop::is_better(double loss, double best) const {
@@ -359,13 +297,13 @@ bool FitLoop::is_better(double loss, double best) const {
 // The best of all may not have been saved, because no save was due. The best of the saved ones is
 // then found by the same criterion.
 bool FitLoop::is_best_saved(double loss) {
-  const int64_t step = trainer_.result.step;
+  const int64_t step = progress_.result.step;
   if (best_saved_step_ == step) return true;  // a save that is tried again
   if (best_step_ != step) {
-    const bool best_is_saved = trainer_.best_saved == trainer_.best_validation;
-    if (best_is_saved || !is_better(loss, trainer_.best_saved)) return false;
+    const bool best_is_saved = progress_.best_saved == progress_.best_validation;
+    if (best_is_saved || !is_better(loss, progress_.best_saved)) return false;
   }
-  trainer_.best_saved = loss;
+  progress_.best_saved = loss;
   best_saved_step_ = step;
   return true;
 }
@@ -373,7 +311,7 @@ bool FitLoop::is_best_saved(double loss) {
 // On a GPU losses are not looked at step by step: before weights that may be broken take
 // the place of good ones on disk, they are.
 void FitLoop::check_epoch_so_far() const {
-  if (world_.device().is_cpu() || trainer_.gradient_free != nullptr) return;
+  if (world_.device().is_cpu()) return;
   const MetricSums::Means means = sums_.over(world_.communicator());
   const auto loss = means.values.find("loss");
   if (loss != means.values.end()) check_finite(loss->second);
@@ -382,14 +320,14 @@ void FitLoop::check_epoch_so_far() const {
 // The loss of a step says nothing of its update. A training that can only resume with broken
 // weights is lost.
 void FitLoop::check_weights() const {
-  on_every_rank(world_, [this] {
-    const std::string name = first_broken(trained_weights(state_));
+  comm::on_every_rank(world_.communicator(), [this] {
+    const std::string name = first_broken(trained_weights(step_, trainer_.model));
     if (name.empty()) return;
     throw ConfigError(
         "train",
         fmt::format("the weights are not finite after step {} ({}), so they are not saved: lower the "
                     "learning rate, or set clip_grad_norm; the checkpoints before it are kept",
-                    trainer_.result.step, name));
+                    progress_.result.step, name));
   });
 }
 
@@ -406,11 +344,11 @@ void FitLoop::save(bool wait) {
     throw ConfigError("train", "a checkpoint was asked for, and checkpoints are off: set checkpoint_every");
   }
   check_epoch_so_far();
-  trainer_.step.settle();
+  step_.finish_state();
   check_weights();
   // A validation of other weights says nothing about these.
   std::optional<double> metric;
-  if (validated_step_ == trainer_.result.step) metric = trainer_.result.metrics.at("val_loss");
+  if (validated_step_ == progress_.result.step) metric = progress_.result.metrics.at("val_loss");
   const bool best = metric && is_best_saved(*metric);
   checkpoints_.save(state_, metric, best, wait);
 }
@@ -419,20 +357,20 @@ void FitLoop::handle_preemption() {
   interrupted_ = true;
   const bool is_interrupt = preemption_->signal() == SIGINT;
   checkpoints_.finish();  // a save of this step that failed is tried again
-  if (checkpoints_.enabled() && !checkpoints_.saved(trainer_.result.step)) save(/*wait=*/true);
+  if (checkpoints_.enabled() && !checkpoints_.saved(progress_.result.step)) save(/*wait=*/true);
   checkpoints_.finish();
-  trainer_.step.finish_update();
+  step_.finish_update();
   if (trainer_.preemption_save && !is_interrupt) trainer_.preemption_save();
   if (is_interrupt) return;
   bar_.clear();
-  write_hyperparameters(trainer_.result.metrics);
+  write_hyperparameters(progress_.result.metrics);
   if (trackers_) trackers_->close(RunStatus::kInterrupted);
   preemption_->leave();
 }
 
 void FitLoop::save_at_end() {
   if (!checkpoints_.enabled()) return;
-  const int64_t step = trainer_.result.step;
+  const int64_t step = progress_.result.step;
   const bool was_begun = checkpoints_.saved(step);
   checkpoints_.finish();
   // One that failed is tried once more: nothing comes after it.
@@ -444,20 +382,20 @@ void FitLoop::save_at_end() {
 
 FitResult FitLoop::finish() {
   bar_.clear();
-  trainer_.end(Stage::kTrainEnd, trainer_.epochs_done);
+  trainer_.end(Stage::kTrainEnd, progress_.epochs_done);
   trainer_.stage = Stage::kIdle;
   save_at_end();
-  trainer_.step.settle();
+  step_.finish_state();
   FitResult result;
-  result.epochs = trainer_.epochs_done;
-  result.steps = trainer_.result.step;
-  result.metrics = trainer_.result.metrics;
+  result.epochs = progress_.epochs_done;
+  result.steps = progress_.result.step;
+  result.metrics = progress_.result.metrics;
   const auto loss = result.metrics.find("train_loss");
   result.train_loss = loss != result.metrics.end() ? loss->second : std::nan("");
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   result.samples_per_s = samples_ / seconds;
-  result.skipped_steps = trainer_.step.skipped_steps();
-  result.stopped = interrupted_ ? "interrupted" : stopped_;
+  result.skipped_steps = step_.skipped_steps();
+  result.stopped = interrupted_ ? "interrupted" : progress_.stopped;
   result.run_folder = folder_.path().string();
   finish_trackers();
   if (!interrupted_) {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <lockstep/preemption.h>
-#include <lockstep/tracker_set.h>
+#include <lockstep/launch.h>
+#include <lockstep/track.h>
 
 #include <chrono>
 #include <map>
@@ -10,12 +10,11 @@
 
 #include "train/batch_source.h"
 #include "train/checkpointing.h"
-#include "train/device_copy.h"
 #include "train/metric_sums.h"
 #include "train/progress_bar.h"
 #include "train/run_folder.h"
-#include "train/step_batches.h"
-#include "train/train_state.h"
+#include "train/snapshot.h"
+#include "train/step.h"
 #include "train/trainer_impl.h"
 
 namespace lockstep::train {
@@ -33,7 +32,8 @@ class FitLoop {
   using Clock = std::chrono::steady_clock;
 
   void check_configuration() const;
-  void resume();
+  // Starts the run, or resumes it from a checkpoint.
+  void start_or_resume();
   // Whether the run in the folder has ended, for the same max_iter, with the checkpoint that was
   // resumed: nothing is left to train.
   bool has_ended() const;
@@ -42,12 +42,10 @@ class FitLoop {
 
   void train_epoch();
   bool train_step();
-  // Whether the epoch goes on: an engine's step needs all its batches.
+  // Whether the epoch has batches for another step.
   bool has_another_step() const;
-  LossResult step_with_gradients();
-  // Where a callback writes the gradients of the step that comes.
+  // Before a step whose gradients a callback looks at.
   void watch_gradients();
-  LossResult step_without_gradients();
   void check_finite(double loss) const;
   // After a step that is not the last of its epoch: whether to leave the epoch.
   bool after_step();
@@ -84,6 +82,8 @@ class FitLoop {
   Trainer::Impl& trainer_;
   World& world_;
   const TrainConfig& config_;
+  Step& step_;
+  TrainingProgress& progress_;
   const DataSource validation_;
   RunFolder folder_;
   BatchSource data_;
@@ -103,7 +103,6 @@ class FitLoop {
   int64_t validated_step_ = -1;   // the step whose weights were validated last
   int64_t best_step_ = -1;        // whose validation was the best so far, in this call
   int64_t best_saved_step_ = -1;  // and the best of those that were saved
-  std::string stopped_;           // why all ranks end it before its time
   double samples_ = 0;            // of this call, over all ranks
   double own_samples_ = 0;        // of this call, on this rank
   double epoch_samples_per_s_ = 0;

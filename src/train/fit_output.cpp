@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <lockstep/learning_rate.h>
-#include <lockstep/sharded_model.h>
+#include <lockstep/schedule.h>
+#include <lockstep/sharded.h>
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
@@ -13,9 +13,10 @@
 #include <sstream>
 
 #include "base/log.h"
-#include "train/evaluation_mode.h"
+#include "comm/agree.h"
+#include "parallel/parallel_model.h"
+#include "train/evaluator.h"
 #include "train/fit_loop.h"
-#include "train/main_rank.h"
 #include "train/model_graph.h"
 
 namespace lockstep::train {
@@ -59,11 +60,11 @@ void FitLoop::announce() const {
 
 void FitLoop::open_trackers(bool resumed) {
   // What cannot be opened ends all ranks: the user still looks on.
-  on_main_rank(world_, [this, resumed] {
+  comm::on_main_rank(world_.communicator(), [this, resumed] {
     TrackerOptions options;
     options.folder = folder_.path();
     options.run_name = folder_.path().filename().string();
-    if (resumed) options.resume_step = trainer_.result.step + 1;
+    if (resumed) options.resume_step = progress_.result.step + 1;
     trackers_.emplace(TrackerSet::open(tracker_names(config_), options));
     return std::string();
   });
@@ -76,12 +77,12 @@ void FitLoop::open_trackers(bool resumed) {
   std::ostringstream model;
   model << module;
   trackers_->write_text("model", model.str(), 0);
-  const ShardedModel* divided = trainer_.step.sharded();
-  trackers_->write_graph(model_graph(module, divided != nullptr ? divided->shapes() : Shapes()));
+  const ShardedModel* const sharded = step_.sharded();
+  trackers_->write_graph(model_graph(module, sharded != nullptr ? sharded->shapes() : Shapes()));
 }
 
 std::map<std::string, double> FitLoop::shown_metrics(bool own) const {
-  std::map<std::string, double> shown = trainer_.result.metrics;
+  std::map<std::string, double> shown = progress_.result.metrics;
   if (own) {
     for (const auto& [name, value] : own_.values) shown["train_" + name] = value;
   }
@@ -91,15 +92,15 @@ std::map<std::string, double> FitLoop::shown_metrics(bool own) const {
 void FitLoop::write_metrics() {
   if (!world_.is_main()) return;
   const StepClock::Split split = trainer_.clock.take();
-  const std::chrono::nanoseconds waited = trainer_.step.exposed_wait();
+  const std::chrono::nanoseconds waited = step_.parallel().exposed_wait();
   const double exposed_s = std::chrono::duration<double>(waited - waited_before_).count();
   waited_before_ = waited;
-  if (config_.write_every == 0 || trainer_.epochs_done % config_.write_every != 0) return;
-  std::vector<Scalar> scalars = {{"epoch", static_cast<double>(trainer_.epochs_done)}};
+  if (config_.write_every == 0 || progress_.epochs_done % config_.write_every != 0) return;
+  std::vector<Scalar> scalars = {{"epoch", static_cast<double>(progress_.epochs_done)}};
   const std::map<std::string, double> shown = shown_metrics(/*own=*/!config_.all_reduce_metrics);
   for (const auto& [name, value] : shown) scalars.push_back({name, value});
-  if (trainer_.optimizer != nullptr) {
-    scalars.push_back({"learning_rate", learning_rates(*trainer_.optimizer).front()});
+  if (const torch::optim::Optimizer* const optimizer = step_.optimizer()) {
+    scalars.push_back({"learning_rate", learning_rates(*optimizer).front()});
   }
   scalars.push_back({"samples_per_s", epoch_samples_per_s_});
   scalars.push_back({"time_data_s", split.data_s});
@@ -108,16 +109,16 @@ void FitLoop::write_metrics() {
   scalars.push_back({"time_backward_s", split.backward_s - exposed_s});
   scalars.push_back({"time_exposed_communication_s", exposed_s});
   scalars.push_back({"time_optimizer_s", split.optimizer_s});
-  if (trainer_.step.may_skip()) {
-    scalars.push_back({"loss_scale", trainer_.step.loss_scale()});
-    scalars.push_back({"skipped_steps", static_cast<double>(trainer_.step.skipped_steps())});
+  if (step_.may_skip()) {
+    scalars.push_back({"loss_scale", step_.loss_scale()});
+    scalars.push_back({"skipped_steps", static_cast<double>(step_.skipped_steps())});
   }
-  trackers_->write_scalars(scalars, trainer_.result.step);
+  trackers_->write_scalars(scalars, progress_.result.step);
 }
 
 // perceptrain's line, so that what reads its output reads ours.
 void FitLoop::print_line() {
-  const int64_t epoch = trainer_.epochs_done;
+  const int64_t epoch = progress_.epochs_done;
   const bool due = config_.verbose && config_.print_every > 0 && epoch % config_.print_every == 0;
   if (!due || !(world_.is_main() || config_.print_all_ranks)) return;
   bar_.clear();
@@ -132,24 +133,24 @@ void FitLoop::print_line() {
 }
 
 void FitLoop::write_plots() {
-  if (config_.plot_every == 0 || trainer_.epochs_done % config_.plot_every != 0 || !world_.is_main()) return;
+  if (config_.plot_every == 0 || progress_.epochs_done % config_.plot_every != 0 || !world_.is_main()) return;
   const torch::NoGradGuard no_grad;
-  trainer_.step.finish_update();
+  step_.finish_update();
   const EvaluationMode mode(trainer_.model);
   for (const PlotFunction& plot : config_.plotting_functions) {
-    const auto [name, image] = plot(trainer_.model, trainer_.epochs_done);
-    trackers_->write_image(name, image, trainer_.result.step);
+    const auto [name, image] = plot(trainer_.model, progress_.epochs_done);
+    trackers_->write_image(name, image, progress_.result.step);
   }
 }
 
 void FitLoop::show_progress(double loss) {
   const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
-  const double done = static_cast<double>(trainer_.result.step - first_step_);
+  const double done = static_cast<double>(progress_.result.step - first_step_);
   const auto steps_an_epoch =
       static_cast<double>((data_.num_batches() + config_.accumulate_steps - 1) / config_.accumulate_steps);
   const double left =
-      steps_an_epoch * static_cast<double>(config_.max_iter) - static_cast<double>(trainer_.result.step);
-  bar_.show({.epoch = trainer_.result.iteration,
+      steps_an_epoch * static_cast<double>(config_.max_iter) - static_cast<double>(progress_.result.step);
+  bar_.show({.epoch = progress_.result.iteration,
              .epochs = config_.max_iter,
              .batch = data_.batches_done(),
              .batches = data_.num_batches(),
@@ -182,7 +183,7 @@ void FitLoop::write_hyperparameters(const FinalMetrics& metrics) {
 }
 
 void FitLoop::finish_trackers() {
-  write_hyperparameters(trainer_.result.metrics);
+  write_hyperparameters(progress_.result.metrics);
   if (config_.log_model) {
     const auto hand_over = [this](const char* name, Weights which) {
       const auto file = folder_.path() / name;

@@ -1,8 +1,8 @@
 #include "train/gradient_statistics.h"
 
 #include <lockstep/communicator.h>
-#include <lockstep/named_tensors.h>
-#include <lockstep/sharded_model.h>
+#include <lockstep/sharded.h>
+#include <lockstep/weights.h>
 #include <torch/torch.h>
 
 #include <limits>
@@ -74,7 +74,7 @@ std::vector<GradientStatistics> gradient_statistics(const torch::nn::Module& mod
                                                     double factor, bool with_values) {
   const torch::NoGradGuard no_grad;
   // At stage 0 every rank has all of them.
-  const Communicator communicator = model.options().stage > 0 ? model.communicator() : Communicator();
+  const Communicator communicator = model.options().zero.stage > 0 ? model.communicator() : Communicator();
   const bool is_main = model.communicator().rank() == 0;
   if (communicator.size() == 1 && !is_main) return {};
   std::map<std::string, at::Tensor> own;

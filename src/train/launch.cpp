@@ -1,17 +1,146 @@
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <lockstep/config.h>
 #include <lockstep/error.h>
+#include <lockstep/json.h>
 #include <lockstep/launch.h>
-#include <lockstep/world.h>
+#include <lockstep/version.h>
 #include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
 
 #include "base/environment.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "cluster/memory_room.h"
+#include "cluster/node_resources.h"
 #include "cluster/placement.h"
-#include "cluster/topology.h"
-#include "launch/agent/spawn.h"
-#include "train/join.h"
-#include "train/main_rank.h"
+#include "comm/agree.h"
+#include "comm/plugin.h"
+#include "launcher/agent/spawn.h"
+#include "launcher/error_file.h"
+#include "train/device.h"
+
+namespace lockstep {
+namespace {
+
+// torchrun and `lockstep run` read this file to tell why a worker failed.
+void leave_error_file(const std::string& message) {
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr || *path == '\0') return;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  launcher::write_error_file(path, {.message = message, .timestamp_s = seconds});
+}
+
+int leave(const std::string& message, int status) {
+  try {
+    leave_error_file(message);
+  } catch (const std::exception& error) {
+    base::log_warning("launch", "the error file was not written: {}", error.what());
+  }
+  return status;
+}
+
+int print_and_leave(const std::string& message, int status) {
+  const std::string line = base::log_prefix() + message + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  return leave(message, status);
+}
+
+}  // namespace
+
+int run_main(const std::function<int()>& body) noexcept {
+  try {
+    return body();
+  } catch (const HelpRequested& help) {
+    std::fputs(help.what(), stdout);
+    return kExitSuccess;
+  } catch (const comm::ReportedElsewhere& error) {
+    return leave(error.what(), kExitUsage);
+  } catch (const ConfigError& error) {
+    return print_and_leave(error.what(), kExitUsage);
+  } catch (const Preempted& preempted) {
+    // All ranks leave, one of them says so. No error file: nothing has failed.
+    base::log_info("launch", "{}", preempted.what());
+    return kExitPreempted;
+  } catch (const CommError& error) {
+    return print_and_leave(error.what(), kExitCommunication);
+  } catch (const InternalError& error) {
+    return print_and_leave(error.what(), kExitInternal);
+  } catch (const c10::Error& error) {
+    return print_and_leave(fmt::format("[libtorch] {}", error.what_without_backtrace()), kExitFailure);
+  } catch (const std::exception& error) {
+    return print_and_leave(fmt::format("[program] {}", error.what()), kExitFailure);
+  } catch (...) {
+    return print_and_leave("[program] an exception that is no std::exception", kExitFailure);
+  }
+}
+
+}  // namespace lockstep
+
+namespace lockstep::train {
+
+// Makes this process the rank that the map says: picks the device, connects to the
+// peers, and checks that all ranks agree (world size, version, distinct devices).
+// Blocks until all ranks are there. ConfigError, CommError.
+std::unique_ptr<World> join_world(const RankMap& map, const TrainConfig& config);
+
+namespace {
+
+// Under srun and mpirun every rank would take all cores for itself.
+void share_cores(const RankMap& map) {
+  const base::Environment environment = base::Environment::of_process();
+  if (!environment.has("OMP_NUM_THREADS")) {
+    at::set_num_threads(cluster::threads_of_this_process(environment, map.local_world_size));
+  }
+}
+
+CommunicatorOptions communicator_options(const TrainConfig& config, c10::Device device) {
+  CommunicatorOptions options;
+  options.backend = config.backend;
+  options.timeout = std::chrono::seconds(config.timeout_s);
+  options.device_index = device.is_cuda() ? device.index() : -1;
+  return options;
+}
+
+// A job whose ranks disagree about what they are must not start to train.
+void check_agreement(const World& world) {
+  const Json own = {
+      {"version", kVersion}, {"world_size", world.size()}, {"backend", world.communicator().backend()}};
+  const std::vector<std::string> all = world.communicator().all_gather_bytes(own.dump());
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (all[rank] != all[0]) {
+      throw ConfigError("launch", fmt::format("ranks 0 and {} do not run the same job: {} and {}", rank,
+                                              all[0], all[rank]));
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<World> join_world(const RankMap& map, const TrainConfig& config) {
+  if (config.local_rank >= 0 && config.local_rank != map.local_rank) {
+    throw ConfigError("launch", fmt::format("--local_rank is {}, and this rank's local rank is {}: let the "
+                                            "launcher set LOCAL_RANK, or leave the flag out",
+                                            config.local_rank, map.local_rank));
+  }
+  base::set_log_identity({.rank = map.rank, .world_size = map.world_size, .host = map.host});
+  const c10::Device device = choose_device(map, config.compute_setup);
+  // Before anything runs on the device: autograd remembers the stream of each parameter.
+  if (config.cuda_graph && device.is_cuda()) comm::use_own_cuda_stream(device.index());
+  share_cores(map);
+  keep_freed_memory();
+  auto world =
+      std::make_unique<World>(map, Communicator::connect(map, communicator_options(config, device)), device);
+  check_agreement(*world);
+  return world;
+}
+
+}  // namespace lockstep::train
 
 namespace lockstep {
 namespace {
@@ -30,10 +159,10 @@ void run_rank(const RankMap& map, const TrainConfig& config, const std::function
   torch::manual_seed(config.seed);
   try {
     rank_main(*world);
-  } catch (const train::AgreedError&) {
+  } catch (const comm::AgreedError&) {
     throw;
   } catch (const ConfigError& error) {
-    train::throw_once(*world, error);
+    comm::throw_once(world->communicator(), error);
   }
   // Nobody leaves while another still needs it.
   world->communicator().barrier();

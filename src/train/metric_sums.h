@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <lockstep/loss.h>
+#include <lockstep/trainer.h>
 
 #include <lockstep/json.h>
 #include <cstdint>

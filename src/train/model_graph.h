@@ -1,6 +1,6 @@
 #pragma once
 
-#include <lockstep/tracker.h>
+#include <lockstep/track.h>
 
 #include <cstdint>
 #include <map>

@@ -1,8 +1,8 @@
+#include <signal.h>
+
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <lockstep/preemption.h>
-#include <lockstep/world.h>
-#include <signal.h>
+#include <lockstep/launch.h>
 #include <string.h>
 #include <torch/torch.h>
 
@@ -12,7 +12,7 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "cluster/job_deadline.h"
-#include "train/main_rank.h"
+#include "comm/agree.h"
 #include "train/signal_watch.h"
 
 namespace lockstep {
@@ -29,7 +29,7 @@ std::vector<int> signals_or_default(const std::vector<int>& signals) {
 struct Preemption::Impl {
   Impl(const World& world_, const PreemptionOptions& options_)
       : world(world_), options(options_), signals(signals_or_default(options_.signals)) {
-    train::on_main_rank(world, [this] {
+    comm::on_main_rank(world.communicator(), [this] {
       find_deadline();
       return std::string();
     });

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <lockstep/deepspeed_config.h>
 #include <lockstep/error.h>
-#include <lockstep/world.h>
+#include <lockstep/launch.h>
 #include <unistd.h>
 
 #include <lockstep/json.h>
@@ -14,12 +14,12 @@
 #include <sstream>
 #include <vector>
 
-#include "base/atomic_file.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/number.h"
 #include "base/process.h"
 #include "checkpoint/error.h"
-#include "train/main_rank.h"
+#include "comm/agree.h"
 
 namespace lockstep::train {
 namespace {
@@ -297,7 +297,7 @@ RunFolder::RunFolder(World& world, const TrainConfig& config, const base::Enviro
     say_new_folder(runs, wanted, path_);
   };
   // The path, which may be any bytes but 0, and the end of the run in it.
-  const std::string answer = on_main_rank(world, [&] {
+  const std::string answer = comm::on_main_rank(world.communicator(), [&] {
     try {
       take();
     } catch (const std::exception& error) {
@@ -325,7 +325,7 @@ std::string RunFolder::record(const World& world, const std::optional<RunEnd>& e
 
 void RunFolder::describe(const World& world, const TrainConfig& config,
                          const std::optional<RunEnd>& end) const {
-  on_main_rank(world, [&, ranks = ranks_json(world)] {
+  comm::on_main_rank(world.communicator(), [&, ranks = ranks_json(world)] {
     try {
       base::publish_file(path_ / kConfigName, config.to_json() + "\n");
       base::publish_file(path_ / "config_defaults.json", TrainConfig().to_json() + "\n");

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <lockstep/train_config.h>
+#include <lockstep/config.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/environment.h"
-#include "checkpoint/folder_lock.h"
+#include "checkpoint/file_system.h"
 
 namespace lockstep {
 class World;

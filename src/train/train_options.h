@@ -1,10 +1,12 @@
 #pragma once
 
-#include <lockstep/program_options.h>
-#include <lockstep/train_config.h>
+#include <lockstep/config.h>
+#include <lockstep/deepspeed_config.h>
+#include <lockstep/json.h>
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "config/option_table.h"
 
@@ -24,5 +26,16 @@ config::OptionTable options_of(const ProgramOptions& own);
 // so that the run folder tells it. Throws as OptionTable::parse does.
 void parse_options(const std::string& description, const config::OptionTable& own, TrainConfig& config,
                    int argc, const char* const* argv, const std::set<std::string>& instead_of = {});
+
+// An option of the trainer or of its program that a DeepSpeed configuration says, too.
+struct GovernedOption {
+  std::string name;
+  std::string key;  // the configuration's
+};
+
+// Those that `file` governs and whose values in `after` are not those in `before`: both are
+// JSON objects of options by name. An option that is in neither is passed over.
+std::vector<GovernedOption> governed_changes(const DeepSpeedConfig& file, const Json& before,
+                                             const Json& after);
 
 }  // namespace lockstep::train

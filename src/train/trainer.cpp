@@ -1,9 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <lockstep/gradient_free.h>
-#include <lockstep/learning_rate.h>
-#include <lockstep/named_tensors.h>
-#include <lockstep/sharded_model.h>
+#include <lockstep/schedule.h>
+#include <lockstep/search.h>
+#include <lockstep/sharded.h>
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
@@ -12,10 +11,13 @@
 #include <limits>
 #include <set>
 
-#include "engine/convert_module.h"
-#include "train/dtype.h"
+#include "parallel/parallel_model.h"
+#include "train/deepspeed/engine_step.h"
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
+#include "train/gradient_step.h"
+#include "train/precision.h"
+#include "train/search_step.h"
 #include "train/trainer_impl.h"
 
 namespace lockstep {
@@ -23,13 +25,13 @@ namespace {
 
 Model place_model(Model model, std::optional<c10::Device> device, c10::ScalarType dtype) {
   if (device) model.module()->to(*device);
-  engine::convert_floating_point(*model.module(), dtype);
+  train::convert_floating_point(*model.module(), dtype);
   return model;
 }
 
 // With offload_param it is divided in host memory: it may be larger than the device.
 std::optional<c10::Device> home_of(const TrainConfig& config, const World& world) {
-  if (config.zero.offload_param != "none") return std::nullopt;
+  if (config.zero.offload_param.device != OffloadDevice::kNone) return std::nullopt;
   return world.device();
 }
 
@@ -46,7 +48,7 @@ void move_optimizer_state(const torch::optim::Optimizer& optimizer) {
   }
 }
 
-// LibTorch's own word about it tells nobody what to change.
+// LibTorch's error does not name the option.
 void check_rates(const torch::optim::Optimizer& optimizer, c10::ScalarType dtype) {
   const double most = dtype == torch::kFloat64 ? std::numeric_limits<double>::max()
                                                : static_cast<double>(std::numeric_limits<float>::max());
@@ -77,12 +79,10 @@ void refuse_doubles(const torch::nn::Module& module, const torch::optim::Optimiz
   }
 }
 
-torch::optim::Optimizer* checked(torch::optim::Optimizer* optimizer, const torch::nn::Module& module,
-                                 c10::ScalarType dtype) {
-  if (optimizer == nullptr) return nullptr;
-  refuse_doubles(module, *optimizer);
-  check_rates(*optimizer, dtype);
-  return optimizer;
+void check_optimizer(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
+                     c10::ScalarType dtype) {
+  refuse_doubles(module, optimizer);
+  check_rates(optimizer, dtype);
 }
 
 std::optional<DeepSpeedConfig> read_deepspeed(const TrainConfig& config) {
@@ -103,10 +103,45 @@ void use_deterministic_algorithms() {
   at::globalContext().setBenchmarkCuDNN(false);
 }
 
+parallel::ParallelOptions parallel_options(const TrainConfig& config, c10::Device device) {
+  parallel::ParallelOptions options;
+  options.stage_zero = parallel::StageZero::kReplicate;
+  options.sharding.zero = config.zero;
+  options.sharding.find_unused_parameters = config.find_unused_parameters;
+  if (config.precision != "fp32") {
+    options.sharding.autocast_dtype = config.precision == "bf16" ? at::kBFloat16 : at::kHalf;
+  }
+  // The model is still in host memory.
+  if (config.zero.offload_param.device != OffloadDevice::kNone) options.sharding.device = device;
+  return options;
+}
+
+// The kinds of step. A new kind is added here.
+std::unique_ptr<train::Step> make_step(train::StepParts& parts, torch::optim::Optimizer* optimizer,
+                                       GradientFreeOptimizer* search,
+                                       const std::optional<DeepSpeedConfig>& deepspeed,
+                                       c10::ScalarType dtype) {
+  if (deepspeed) {
+    if (optimizer == nullptr) {
+      throw ConfigError(
+          "train", "deepspeed_config is about gradients, and training without them has none: leave it out");
+    }
+    // The optimizer that a configuration names is checked by its reader.
+    if (!deepspeed->optimizer.exists()) check_optimizer(*optimizer, *parts.model.module(), dtype);
+    return std::make_unique<train::EngineStep>(parts, *deepspeed, *optimizer);
+  }
+  if (optimizer != nullptr) check_optimizer(*optimizer, *parts.model.module(), dtype);
+  parts.parallel = parallel::ParallelModel::make(parts.model.module(), optimizer, parts.world.communicator(),
+                                                 parallel_options(parts.config, parts.world.device()));
+  if (parts.config.precision == "fp16") parts.scaler.emplace();
+  if (search != nullptr) return std::make_unique<train::SearchStep>(parts, *search);
+  return std::make_unique<train::GradientStep>(parts, *optimizer);
+}
+
 }  // namespace
 
-Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::Optimizer* optimizer_,
-                    GradientFreeOptimizer* gradient_free_, TrainConfig config_, Loss loss_)
+Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::Optimizer* optimizer,
+                    GradientFreeOptimizer* search, TrainConfig config_, Loss loss_)
     : self(self_),
       world(world_),
       deepspeed(read_deepspeed(config_)),
@@ -116,47 +151,26 @@ Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::O
       model(deepspeed ? place_model(std::move(model_), std::nullopt, torch::kFloat32)
                       : place_model(std::move(model_), home_of(config, world), dtype)),
       loss(std::move(loss_)),
-      // The one that a configuration names is checked by its reader.
-      optimizer(deepspeed && deepspeed->optimizer.exists() ? optimizer_
-                                                           : checked(optimizer_, *model.module(), dtype)),
-      gradient_free(gradient_free_),
-      step(world, model, optimizer, loss, config, deepspeed, clock) {
-  if (step.deepspeed() != nullptr) optimizer = &step.deepspeed()->optimizer();
+      parts{.world = world, .model = model, .loss = loss, .config = config, .clock = clock} {
+  step = make_step(parts, optimizer, search, deepspeed, dtype);
   if (!loss) throw ConfigError("train", "a trainer needs a loss: mse, cross_entropy, nll or a function");
-  if (optimizer != nullptr) move_optimizer_state(*optimizer);
+  if (step->optimizer() != nullptr) move_optimizer_state(*step->optimizer());
   if (config.deterministic) use_deterministic_algorithms();
   if (config.cudnn_benchmark) at::globalContext().setBenchmarkCuDNN(true);
   if (config.ema_decay > 0) make_average();
-  result.rank = world.rank();
-  result.device = world.device().str();
+  progress.result.rank = world.rank();
+  progress.result.device = world.device().str();
 }
 
 void Trainer::Impl::make_average() {
   average.emplace(*model.module(), WeightAverageOptions{.decay = config.ema_decay});
 }
 
-void Trainer::Impl::check_no_fit() const {
-  if (fitting) throw ConfigError("train", "the optimizer cannot be changed while fit() runs");
-}
-
-void Trainer::Impl::check_not_divided() const {
-  if (step.deepspeed() != nullptr) {
-    throw ConfigError(
-        "train",
-        "the optimizer cannot be changed with deepspeed_config: leave it out, or make another trainer");
-  }
-  if (config.zero.stage == 0) return;
-  throw ConfigError(
-      "train", fmt::format("the optimizer cannot be changed with zero_stage {}, which shards the model for "
-                           "the one it was made with: set it to 0, or make another trainer",
-                           config.zero.stage));
-}
-
 void Trainer::Impl::call_callbacks(Stage at, int64_t count) {
   stage = at;
   for (const auto& callback : config.callbacks) {
     if (callback->on() != at) continue;
-    step.finish_update();
+    step->finish_update();
     callback->call(self, count);
   }
 }
@@ -188,10 +202,10 @@ void Trainer::Impl::end(Stage at, int64_t count, const LossResult& outcome) {
   }
 }
 
-void Trainer::Impl::note(const std::string& phase, const Evaluation& evaluation) {
-  result.loss = evaluation.loss;
-  result.metrics[phase + "_loss"] = evaluation.loss;
-  for (const auto& [name, value] : evaluation.metrics) result.metrics[phase + "_" + name] = value;
+void Trainer::Impl::record(const std::string& phase, const Evaluation& evaluation) {
+  progress.result.loss = evaluation.loss;
+  progress.result.metrics[phase + "_loss"] = evaluation.loss;
+  for (const auto& [name, value] : evaluation.metrics) progress.result.metrics[phase + "_" + name] = value;
 }
 
 Evaluation Trainer::Impl::evaluate(const DataSource& data, const std::string& phase, Stage batch_start,
@@ -201,20 +215,20 @@ Evaluation Trainer::Impl::evaluate(const DataSource& data, const std::string& ph
   hooks.start = [&](const Batch& batch) { begin(batch_start, ++batches, batch); };
   hooks.end = [&](const LossResult& outcome) { end(batch_end, batches, outcome); };
   // Rank 0's buffers are everybody's: evaluations must not depend on who runs them.
-  const bool in_step = step.prepare_evaluation();
+  const bool in_step = step->parallel().prepare_evaluation();
   std::optional<WeightAverage::Swap> averaged;
   if (average) averaged.emplace(average->swap_in());
-  const auto forward = [this](const Batch& batch) { return step.forward(batch); };
+  const auto forward = [this](const Batch& batch) { return step->forward(batch); };
   const Evaluation evaluation = train::evaluate(data, world, dtype, forward, {model, in_step}, config, hooks);
-  note(phase, evaluation);
+  record(phase, evaluation);
   stage = Stage::kIdle;
   return evaluation;
 }
 
 Evaluation Trainer::Impl::validate(const DataSource& data) {
-  begin(Stage::kValEpochStart, result.iteration);
+  begin(Stage::kValEpochStart, progress.result.iteration);
   const Evaluation evaluation = evaluate(data, "val", Stage::kValBatchStart, Stage::kValBatchEnd);
-  end(Stage::kValEpochEnd, result.iteration);
+  end(Stage::kValEpochEnd, progress.result.iteration);
   stage = Stage::kIdle;
   return evaluation;
 }
@@ -240,14 +254,14 @@ Evaluation Trainer::test(const DataSource& data) {
 }
 
 at::Tensor Trainer::predict(const Loader& loader) {
-  const bool in_step = impl_->step.prepare_evaluation();
+  const bool in_step = impl_->step->parallel().prepare_evaluation();
   std::optional<WeightAverage::Swap> averaged;
   if (impl_->average) averaged.emplace(impl_->average->swap_in());
   return train::predict(loader, impl_->world, impl_->dtype, {impl_->model, in_step}, impl_->config);
 }
 
 std::shared_ptr<void> Trainer::gather_parameters() {
-  ShardedModel* sharded = impl_->step.sharded();
+  ShardedModel* sharded = impl_->step->sharded();
   if (sharded == nullptr) return nullptr;
   return std::make_shared<ShardedModel::Gathered>(sharded->gather_parameters());
 }
@@ -257,7 +271,7 @@ void Trainer::save_weights(const std::string& file, Weights which) {
   if (is_average && !impl_->average) {
     throw ConfigError("train", "there is no average of the weights to save: set ema_decay");
   }
-  if (impl_->step.sharded() != nullptr) {
+  if (impl_->step->sharded() != nullptr) {
     impl_->world.communicator().meet("save_weights");
   }
   const std::shared_ptr<void> whole = gather_parameters();
@@ -267,62 +281,58 @@ void Trainer::save_weights(const std::string& file, Weights which) {
   lockstep::save_weights(*impl_->model.module(), file);
 }
 
-void Trainer::set_optimize_step(OptimizeStep step) { impl_->step.set_custom(std::move(step)); }
+void Trainer::set_optimize_step(OptimizeStep step) { impl_->parts.custom = std::move(step); }
 
 void Trainer::on_preemption(std::function<void()> save) { impl_->preemption_save = std::move(save); }
 
 struct Trainer::OptimizerScope::Saved {
   Impl& impl;
-  torch::optim::Optimizer* optimizer;
-  GradientFreeOptimizer* gradient_free;
+  std::unique_ptr<train::Step> step;
 };
 
 Trainer::OptimizerScope::OptimizerScope(std::unique_ptr<Saved> saved) : saved_(std::move(saved)) {}
 Trainer::OptimizerScope::OptimizerScope(OptimizerScope&&) noexcept = default;
 
 Trainer::OptimizerScope::~OptimizerScope() {
-  if (!saved_) return;
-  saved_->impl.optimizer = saved_->optimizer;
-  saved_->impl.gradient_free = saved_->gradient_free;
+  if (saved_) saved_->impl.step = std::move(saved_->step);
+}
+
+Trainer::OptimizerScope Trainer::Impl::replace_step(std::unique_ptr<train::Step> replacement) {
+  if (fitting) throw ConfigError("train", "the optimizer cannot be changed while fit() runs");
+  step->check_replaceable();
+  using Saved = OptimizerScope::Saved;
+  return OptimizerScope(
+      std::unique_ptr<Saved>(new Saved{*this, std::exchange(step, std::move(replacement))}));
 }
 
 Trainer::OptimizerScope Trainer::disable_grad_opt(GradientFreeOptimizer& optimizer) {
-  impl_->check_no_fit();
-  impl_->check_not_divided();
-  OptimizerScope scope(std::unique_ptr<OptimizerScope::Saved>(
-      new OptimizerScope::Saved{*impl_, impl_->optimizer, impl_->gradient_free}));
-  impl_->optimizer = nullptr;
-  impl_->gradient_free = &optimizer;
-  return scope;
+  return impl_->replace_step(std::make_unique<train::SearchStep>(impl_->parts, optimizer));
 }
 
 Trainer::OptimizerScope Trainer::enable_grad_opt(torch::optim::Optimizer& optimizer) {
-  impl_->check_no_fit();
-  impl_->check_not_divided();
-  OptimizerScope scope(std::unique_ptr<OptimizerScope::Saved>(
-      new OptimizerScope::Saved{*impl_, impl_->optimizer, impl_->gradient_free}));
-  impl_->optimizer = &optimizer;
-  impl_->gradient_free = nullptr;
-  return scope;
+  return impl_->replace_step(std::make_unique<train::GradientStep>(impl_->parts, optimizer));
 }
 
 const World& Trainer::world() const { return impl_->world; }
 const TrainConfig& Trainer::config() const { return impl_->config; }
 const Model& Trainer::model() const { return impl_->model; }
 Stage Trainer::stage() const { return impl_->stage; }
-const TrainResult& Trainer::result() const { return impl_->result; }
+const TrainResult& Trainer::result() const { return impl_->progress.result; }
 
 torch::optim::Optimizer& Trainer::optimizer() const {
-  if (impl_->optimizer == nullptr) {
+  torch::optim::Optimizer* const optimizer = impl_->step->optimizer();
+  if (optimizer == nullptr) {
     throw ConfigError("train", "training runs without gradients: there is no optimizer with learning rates");
   }
-  return *impl_->optimizer;
+  return *optimizer;
 }
 
-void Trainer::modify_result(const std::function<void(TrainResult&)>& change) { change(impl_->result); }
+void Trainer::modify_result(const std::function<void(TrainResult&)>& change) {
+  change(impl_->progress.result);
+}
 
 double Trainer::metric(const std::string& name) const {
-  const auto& metrics = impl_->result.metrics;
+  const auto& metrics = impl_->progress.result.metrics;
   const auto found = metrics.find(name);
   if (found != metrics.end()) return found->second;
   std::vector<std::string> known;
@@ -333,7 +343,7 @@ double Trainer::metric(const std::string& name) const {
 }
 
 std::vector<GradientStatistics> Trainer::gradient_statistics(bool with_values) {
-  return impl_->step.gradient_statistics(with_values);
+  return impl_->step->gradient_statistics(with_values);
 }
 
 TrackerSet& Trainer::trackers() { return impl_->trackers != nullptr ? *impl_->trackers : impl_->no_trackers; }

@@ -19,7 +19,7 @@ import numpy
 from PIL import Image
 
 HERE = pathlib.Path(__file__).parent
-GOLDEN = HERE.parent / "unit/interop/golden"
+GOLDEN = HERE.parent / "unit/checkpoint/golden"
 
 IMAGES = (numpy.arange(4 * 5 * 4 * 3) * 31 % 251).astype(numpy.uint8).reshape(4, 5, 4, 3)
 LABELS = numpy.array([0, 1, 2, 1])

@@ -2,9 +2,8 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
-#include <lockstep/device_image_dataset.h>
-#include <lockstep/image_dataset.h>
-#include <lockstep/loader.h>
+#include <lockstep/data.h>
+#include <lockstep/images.h>
 #include <torch/torch.h>
 
 #include <thread>
@@ -13,7 +12,7 @@
 #include "support/byte_images.h"
 #include "support/formula.h"
 #include "support/gpu.h"
-#include "train/device_copy.h"
+#include "train/batch_source.h"
 
 namespace lockstep {
 namespace {

@@ -1,7 +1,7 @@
 // Training by a DeepSpeed configuration on a GPU.
 
 #include <gtest/gtest.h>
-#include <lockstep/engine.h>
+#include <lockstep/deepspeed.h>
 #include <torch/torch.h>
 
 #include <filesystem>

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <lockstep/sharded.h>
-#include <lockstep/sharded_model.h>
 #include <torch/torch.h>
 
 #include "support/block_net.h"
@@ -54,10 +53,10 @@ Result undivided_loop(c10::Device device, int steps = kShardedSteps) {
 
 // Small buckets and few small parameters: all paths are taken.
 ShardedOptions options_of(int stage, OffloadDevice optimizer, const std::filesystem::path& folder) {
-  ShardedOptions options{.stage = stage, .bucket_cap_bytes = 300, .persistence_threshold = 9};
-  options.offload_optimizer.device = optimizer;
-  options.offload_optimizer.nvme_path = folder;
-  options.aio.block_size = 4096;
+  ShardedOptions options{.zero = {.stage = stage, .bucket_cap_bytes = 300, .persistence_threshold = 9}};
+  options.zero.offload_optimizer.device = optimizer;
+  options.zero.offload_optimizer.nvme_path = folder;
+  options.zero.aio.block_size = 4096;
   return options;
 }
 
@@ -66,7 +65,7 @@ Result sharded_loop(const Communicator& group, c10::Device device, ShardedOption
                     const std::function<void(const ShardedModel::Memory&)>& inspect = {},
                     int steps = kShardedSteps) {
   Net net;
-  if (options.offload_param.device == OffloadDevice::kNone) {
+  if (options.zero.offload_param.device == OffloadDevice::kNone) {
     net->to(device);
   } else {
     options.device = device;  // it comes from host memory, bucket by bucket
@@ -154,7 +153,7 @@ TEST_F(GpuShardedTest, OffloadOfParametersIsThePlainLoop) {
   const Result expected = undivided_loop(device());
   for (const OffloadDevice optimizer : {OffloadDevice::kCpu, OffloadDevice::kNvme}) {
     ShardedOptions all = options(3, optimizer);
-    all.offload_param.device = OffloadDevice::kCpu;
+    all.zero.offload_param.device = OffloadDevice::kCpu;
     expect_close(sharded_loop(alone(), device(), all,
                               [](const ShardedModel::Memory& memory) {
                                 EXPECT_LT(memory.device(), memory.total() / 2);

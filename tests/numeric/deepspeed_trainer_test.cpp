@@ -3,17 +3,17 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <lockstep/callbacks.h>
-#include <lockstep/engine.h>
+#include <lockstep/deepspeed.h>
 
 #include <fstream>
 
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
-#include "engine/make_schedule.h"
 #include "support/config_error.h"
 #include "support/counted_saves.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
+#include "train/deepspeed/make_schedule.h"
 
 namespace lockstep {
 namespace {
@@ -167,7 +167,7 @@ TEST_F(DeepSpeedTrainerTest, ASecondFitBeginsItsScheduleAndItsCountsAnew) {
     return training.run();
   };
   const LearningRateSchedule schedule =
-      engine::make_schedule(DeepSpeedConfig::from_text(text, "ds.json").scheduler).value();
+      deepspeed::make_schedule(DeepSpeedConfig::from_text(text, "ds.json").scheduler).value();
   const Training::Outcome expected = twice(
       training(1, "own"), std::make_shared<ScheduleLearningRate>(schedule, ScheduleLearningRate::Per::kStep));
   const std::vector<double> expected_rates = rates;

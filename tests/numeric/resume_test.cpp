@@ -1,7 +1,7 @@
 // A training that was stopped and goes on ends where one ends that was not stopped.
 
 #include <fmt/format.h>
-#include <lockstep/adam_lbfgs.h>
+#include <lockstep/optim.h>
 
 #include <fstream>
 #include <map>
@@ -9,7 +9,7 @@
 
 #include "support/temporary_folder.h"
 #include "support/training.h"
-#include "train/counted_memory.h"
+#include "train/measured_memory.h"
 
 namespace lockstep {
 namespace {

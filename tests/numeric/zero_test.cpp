@@ -75,8 +75,9 @@ TEST_F(ZeroTest, EveryStageEndsWhereAWholeModelEnds) {
 
 TEST_F(ZeroTest, OffloadedStatesEndWhereAWholeModelEnds) {
   const Training::Outcome whole = training(0, 2, "whole").run();
-  const auto expect_same = [&](const ZeroConfig& zero) {
-    SCOPED_TRACE(fmt::format("stage {}, {}, {}", zero.stage, zero.offload_optimizer, zero.offload_param));
+  const auto expect_same = [&](const ZeroOptions& zero) {
+    SCOPED_TRACE(fmt::format("stage {}, {}, {}", zero.stage, name_of(zero.offload_optimizer.device),
+                             name_of(zero.offload_param.device)));
     Training offloaded = training(zero.stage, 2, "offloaded");
     offloaded.config.zero = zero;
     offloaded.config.zero.persistence_threshold = 2;
@@ -84,11 +85,16 @@ TEST_F(ZeroTest, OffloadedStatesEndWhereAWholeModelEnds) {
     EXPECT_NEAR(outcome.result.train_loss, whole.result.train_loss, 1e-12);
     test::expect_close_weights(outcome, whole);
   };
-  for (const int stage : {1, 2, 3}) expect_same({.stage = stage, .offload_optimizer = "cpu"});
-  expect_same({.stage = 3, .offload_optimizer = "cpu", .offload_param = "cpu"});
+  for (const int stage : {1, 2, 3}) {
+    expect_same({.stage = stage, .offload_optimizer = {.device = OffloadDevice::kCpu}});
+  }
+  expect_same({.stage = 3,
+               .offload_optimizer = {.device = OffloadDevice::kCpu},
+               .offload_param = {.device = OffloadDevice::kCpu}});
   // Not in memory: its file is read and written past the page cache.
   const test::TemporaryFolder disk;
-  expect_same({.stage = 3, .offload_optimizer = "nvme", .nvme_path = disk.path().string()});
+  expect_same(
+      {.stage = 3, .offload_optimizer = {.device = OffloadDevice::kNvme, .nvme_path = disk.path().string()}});
 }
 
 TEST_F(ZeroTest, AccumulatesAndValidatesLikeAWholeModel) {
@@ -190,8 +196,8 @@ TEST_F(ZeroTest, StatesInAFileAreSavedBetweenStepsAndGoOnBitForBit) {
   const test::TemporaryFolder disk;
   const auto in_a_file = [&](const std::string& name) {
     Training changed = training(3, 2, name);
-    changed.config.zero.offload_optimizer = "nvme";
-    changed.config.zero.nvme_path = disk.path().string();
+    changed.config.zero.offload_optimizer.device = OffloadDevice::kNvme;
+    changed.config.zero.offload_optimizer.nvme_path = disk.path().string();
     return changed;
   };
   Training first = in_a_file("file");

@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/store.h"
-#include "interop/torch_file.h"
-#include "interop/weights_file.h"
+#include "checkpoint/torch_file.h"
+#include "checkpoint/weights.h"
 #include "support/golden.h"
 #include "support/process.h"
 #include "support/temporary_folder.h"
@@ -125,7 +125,7 @@ TEST_F(CkptTest, ExportsTheAverageOfTheWeights) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Finished result = ckpt(arguments);
     EXPECT_EQ(result.code, 0) << result.errors;
-    const NamedTensors tensors = interop::read_weights(path("out.safetensors"));
+    const NamedTensors tensors = checkpoint::read_weights(path("out.safetensors"));
     return std::map<std::string, torch::Tensor>(tensors.begin(), tensors.end());
   };
   auto tensors = exported({});
@@ -143,7 +143,7 @@ TEST_F(CkptTest, RefusesToExportAnAverageThatIsNotThere) {
   const Finished none = ckpt({"export", path("run"), "--to", path("out.pt"), "--what", "average"});
   EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.errors, HasSubstr("holds no averaged weights: its run had no ema_decay"));
-  interop::write_weights(path("file.pt"), {{"weight", torch::ones({2})}});
+  checkpoint::write_weights(path("file.pt"), {{"weight", torch::ones({2})}});
   EXPECT_THAT(ckpt({"export", path("file.pt"), "--to", path("out.pt"), "--what", "average"}).errors,
               HasSubstr("is a file of weights"));
 }
@@ -172,7 +172,7 @@ TEST_F(CkptTest, InspectsACheckpoint) {
 }
 
 TEST_F(CkptTest, InspectsAFileOfPython) {
-  const json content = ckpt_json({"inspect", data_path("unit/interop/golden/network.pt")});
+  const json content = ckpt_json({"inspect", data_path("unit/checkpoint/golden/network.pt")});
   EXPECT_EQ(content["kind"], "torch");
   EXPECT_EQ(content["tensors"].size(), 9U);
   EXPECT_EQ(content["tensors"][0],
@@ -197,7 +197,7 @@ TEST_F(CkptTest, ExportsAndImportsTheModel) {
   for (const std::string name : {"w.pt", "w.safetensors"}) {
     const Finished result = ckpt({"export", path("run"), "--to", path(name), "--prefix", "module."});
     ASSERT_EQ(result.code, 0) << result.errors;
-    const auto tensors = interop::read_weights(path(name));
+    const auto tensors = checkpoint::read_weights(path(name));
     ASSERT_EQ(tensors.size(), 2U);
     for (const auto& [key, tensor] : tensors) {
       EXPECT_TRUE(key == "module.weight" ? tensor.equal(torch::full({2, 3}, 30.0))
@@ -208,7 +208,7 @@ TEST_F(CkptTest, ExportsAndImportsTheModel) {
     EXPECT_EQ(ckpt_json({"inspect", path("from_" + name)})["metadata"]["weights_only"], true);
   }
   ASSERT_EQ(ckpt({"export", step(10), "--to", path("all.safetensors"), "--what", "all"}).code, 0);
-  EXPECT_EQ(interop::read_weights(path("all.safetensors")).size(), 3U);
+  EXPECT_EQ(checkpoint::read_weights(path("all.safetensors")).size(), 3U);
 }
 
 TEST_F(CkptTest, ExportsInAnotherDtype) {
@@ -240,10 +240,10 @@ TEST_F(CkptTest, ImportsADeepSpeedCheckpoint) {
 }
 
 TEST_F(CkptTest, FillsATorchScriptModule) {
-  const std::string golden = data_path("unit/interop/golden/");
-  NamedTensors weights = interop::read_weights(golden + "network.pt");
+  const std::string golden = data_path("unit/checkpoint/golden/");
+  NamedTensors weights = checkpoint::read_weights(golden + "network.pt");
   for (auto& entry : weights) entry.second = entry.second + 1;
-  interop::write_torch_file(path("w.pt"), weights);
+  checkpoint::write_torch_file(path("w.pt"), weights);
   const Finished result =
       ckpt({"export", path("w.pt"), "--to", path("filled.pt"), "--script", golden + "script.pt"});
   ASSERT_EQ(result.code, 0) << result.errors;
@@ -251,16 +251,16 @@ TEST_F(CkptTest, FillsATorchScriptModule) {
 }
 
 TEST_F(CkptTest, DiffTellsNamesShapesAndValues) {
-  interop::write_torch_file(path("a.pt"), {{"same", torch::ones({2})},
-                                           {"value", torch::tensor({1.0, 2.0})},
-                                           {"shape", torch::ones({2})},
-                                           {"type", torch::ones({2})},
-                                           {"gone", torch::ones({2})}});
-  interop::write_torch_file(path("b.pt"), {{"module.same", torch::ones({2})},
-                                           {"module.value", torch::tensor({1.0, 2.5})},
-                                           {"module.shape", torch::ones({3})},
-                                           {"module.type", torch::ones({2}, torch::kDouble)},
-                                           {"module.come", torch::ones({2})}});
+  checkpoint::write_torch_file(path("a.pt"), {{"same", torch::ones({2})},
+                                              {"value", torch::tensor({1.0, 2.0})},
+                                              {"shape", torch::ones({2})},
+                                              {"type", torch::ones({2})},
+                                              {"gone", torch::ones({2})}});
+  checkpoint::write_torch_file(path("b.pt"), {{"module.same", torch::ones({2})},
+                                              {"module.value", torch::tensor({1.0, 2.5})},
+                                              {"module.shape", torch::ones({3})},
+                                              {"module.type", torch::ones({2}, torch::kDouble)},
+                                              {"module.come", torch::ones({2})}});
   const Finished result = ckpt({"diff", path("a.pt"), path("b.pt")});
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(
@@ -296,9 +296,9 @@ TEST_F(CkptTest, BadInputIsSaidAndChangesNothing) {
   expect_refused({"export", path("run"), "--to", path("w.pt"), "--dtype", "float16", "--what", "all"},
                  "leave out --what all");
   expect_refused({"export", path("run"), "--to", path("no/such/w.pt")}, "no/such/w.pt");
-  expect_refused({"import", data_path("unit/interop/golden/network.pt"), "--to", checkpoints()},
+  expect_refused({"import", data_path("unit/checkpoint/golden/network.pt"), "--to", checkpoints()},
                  "has checkpoints");
-  expect_refused({"import", data_path("unit/interop/golden/whole_module.pt"), "--to", path("new")},
+  expect_refused({"import", data_path("unit/checkpoint/golden/whole_module.pt"), "--to", path("new")},
                  "torch.save(model.state_dict()");
   EXPECT_FALSE(std::filesystem::exists(path("new")));
   expect_refused({"frobnicate"}, "subcommand is required");

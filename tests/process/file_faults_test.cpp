@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/exit_status.h>
+#include <lockstep/error.h>
 
 #include <array>
 #include <cerrno>
@@ -25,10 +25,10 @@
 #include <sstream>
 
 #include "checkpoint/catalog.h"
-#include "checkpoint/safetensors_file.h"
+#include "checkpoint/safetensors.h"
 #include "support/process.h"
 #include "support/temporary_folder.h"
-#include "track/crc32c.h"
+#include "track/tfrecord.h"
 
 namespace lockstep::test {
 namespace {
@@ -318,6 +318,25 @@ TEST_F(FileFaultsTest, AnErrorFileIsWrittenWholeOrNotAtAll) {
                              "/dev/null/run"};
                    },
                    .code = kExitUsage});
+}
+
+// On network and FUSE file systems signals interrupt also who looks into a folder.
+TEST_F(FileFaultsTest, AnInterruptedListingIsRepeated) {
+  const fs::path folder = folder_.path() / "files";
+  fs::create_directory(folder);
+  Process first(faulted_training(folder / "run"), {{"OMP_NUM_THREADS", "1"}});
+  ASSERT_EQ(finish(first, seconds(120)).code, kExitSuccess);
+  const std::vector<std::string> list = {program_path("lockstep"), "ckpt", "ls", folder / "run"};
+  const Run untouched = run(folder, list, "eintr", -1);
+  ASSERT_EQ(untouched.finished.code, kExitSuccess) << untouched.finished.errors;
+  ASSERT_THAT(untouched.finished.output, testing::HasSubstr("latest"));
+  ASSERT_THAT(untouched.operations, testing::Contains(testing::StartsWith("getdents ")));
+  for (size_t i = 0; i < untouched.operations.size(); ++i) {
+    const Run interrupted = run(folder, list, "eintr", static_cast<int64_t>(i));
+    EXPECT_EQ(interrupted.finished.code, kExitSuccess) << interrupted.finished.errors;
+    EXPECT_EQ(interrupted.finished.output, untouched.finished.output) << untouched.operations[i];
+    EXPECT_EQ(interrupted.operations.at(i), "! " + untouched.operations[i]);
+  }
 }
 
 TEST_F(FileFaultsTest, AReportIsWrittenWholeOrNotAtAll) {

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/exit_status.h>
+#include <lockstep/error.h>
 
 #include "support/process.h"
 

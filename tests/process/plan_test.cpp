@@ -2,14 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/exit_status.h>
+#include <lockstep/error.h>
 #include <torch/torch.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "interop/weights_file.h"
+#include "checkpoint/weights.h"
 #include "support/process.h"
 #include "support/temporary_folder.h"
 
@@ -162,9 +162,9 @@ TEST(PlanTest, ActivationsGrowWithTheBatchAndShrinkByComputingThemAgain) {
 TEST(PlanTest, OfAFileForMoreRanksThanAnyMachineHas) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "model.safetensors";
-  interop::write_weights(path, {{"layers.0.weight", torch::ones({64, 64})},
-                                {"layers.1.weight", torch::ones({64, 64})},
-                                {"norm.running_mean", torch::ones({64})}});
+  checkpoint::write_weights(path, {{"layers.0.weight", torch::ones({64, 64})},
+                                   {"layers.1.weight", torch::ones({64, 64})},
+                                   {"norm.running_mean", torch::ones({64})}});
   const json answer =
       plan_json({path.string(), "--world", "1024", "--zero", "3", "--persistence-threshold", "0"});
   EXPECT_EQ(answer["parameters"], 2 * 64 * 64) << "a statistic is not trained";

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/exit_status.h>
+#include <lockstep/error.h>
 #include <signal.h>
 
 #include <fstream>
@@ -186,7 +186,7 @@ TEST_F(RecipesTest, ARecipeLeavesTheRunOfAnotherOneAlone) {
   EXPECT_THAT(
       other.errors,
       ContainsRegex("^\\[rank 0 [^]]*\\] \\[train\\] the checkpoint '[^']*/step-[0-9]+' is of "
-                    "another model; go on with the one that saved it, or train in another folder:\n"));
+                    "another model; resume with the one that saved it, or train in another folder:\n"));
   EXPECT_THAT(other.errors, Not(HasSubstr("rank 1"))) << "said once";
 }
 

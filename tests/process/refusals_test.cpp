@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/exit_status.h>
+#include <lockstep/error.h>
 
 #include <chrono>
 #include <ostream>
@@ -61,8 +61,10 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCommand{train({"sine", "--precision", "bf16", "--dtype", "float64"}),
                        "set dtype to float32, or precision to fp32"},
         RefusedCommand{train({"sine", "--checkpoint_best_only"}), "val_every is 0: set val_every"},
-        RefusedCommand{train({"sine", "--zero_offload_optimizer", "cpu"}),
-                       "zero_offload_optimizer needs zero_stage 1, 2 or 3; set zero_stage, which is: 0"},
+        RefusedCommand{
+            train({"sine", "--zero_offload_optimizer", "cpu"}),
+            "zero_offload_optimizer cpu needs zero_stage 1, 2 or 3, and it is 0: set zero_stage, or "
+            "zero_offload_optimizer to none"},
         RefusedCommand{train({"sine", "--deepspeed"}), "give deepspeed_config a file"},
         RefusedCommand{{"ckpt", "export", "w.pt", "--to", "x.pt", "--script", "s.pt", "--prefix", "a."},
                        "--script takes the model as it is: leave out --prefix"},

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
-#include <lockstep/exit_status.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/ptrace.h>
@@ -25,7 +24,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/listen_socket.h"
+#include "base/network.h"
 #include "base/unique_fd.h"
 #include "support/held_calls.h"
 #include "support/process.h"
@@ -336,7 +335,7 @@ TEST_F(SlowSystemTest, ALauncherNamesAHostThatIsNotKnown) {
     const Finished ended = finish(job, kSlowBound);
     EXPECT_NE(ended.code, 0);
     EXPECT_THAT(ended.errors,
-                AllOf(HasSubstr("the job meets at host 'no..host' port 29511"),
+                AllOf(HasSubstr("the job's rendezvous is at host 'no..host' port 29511"),
                       HasSubstr("Name or service not known"), HasSubstr("set --master-addr to")));
   }
   Process job =

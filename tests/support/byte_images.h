@@ -2,8 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
-#include <lockstep/image_source.h>
-#include <lockstep/image_transform.h>
+#include <lockstep/image_files.h>
 
 #include <random>
 #include <stdexcept>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <lockstep/callback.h>
+#include <lockstep/callbacks.h>
 
 #include <atomic>
 #include <string>

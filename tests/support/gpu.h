@@ -3,7 +3,7 @@
 #include <c10/core/Device.h>
 #include <gtest/gtest.h>
 #include <lockstep/communicator.h>
-#include <lockstep/world.h>
+#include <lockstep/launch.h>
 
 #include <chrono>
 #include <filesystem>

@@ -1,60 +1,30 @@
 #include "support/held_calls.h"
 
-#include <fcntl.h>
-#include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <cstddef>
 #include <future>
 #include <mutex>
-#include <system_error>
 #include <thread>
 
 #include "base/unique_fd.h"
+#include "support/supervised_calls.h"
 
 namespace lockstep::test {
 namespace {
 
-// In the thread that calls this and in all that it starts. Readable: a call waits.
-base::UniqueFd supervise_calls(const std::vector<int>& numbers) {
-  std::vector<sock_filter> code{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
-  for (const int number : numbers) {
-    code.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(number), 0, 1));
-    code.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF));
-  }
-  code.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
-  const sock_fprog program{static_cast<unsigned short>(code.size()), code.data()};
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
-    throw std::system_error(errno, std::generic_category(), "PR_SET_NO_NEW_PRIVS");
-  }
-  base::UniqueFd listener(static_cast<int>(
-      ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program)));
-  if (!listener) throw std::system_error(errno, std::generic_category(), "seccomp");
-  return listener;
-}
-
 std::string path_of(const seccomp_notif& call) {
   const uint64_t address =
       call.data.nr == SYS_mkdirat || call.data.nr == SYS_openat ? call.data.args[1] : call.data.args[0];
-  const base::UniqueFd memory(
-      ::open(("/proc/" + std::to_string(call.pid) + "/mem").c_str(), O_RDONLY | O_CLOEXEC));
-  std::array<char, 4096> text{};
-  // A path near the end of its mapping is read up to there.
-  for (size_t at = 0; at + 1 < text.size(); ++at) {
-    if (::pread(memory.get(), &text[at], 1, static_cast<off_t>(address + at)) != 1 || text[at] == '\0') break;
-  }
-  return text.data();
+  return text_in(static_cast<pid_t>(call.pid), address);
 }
 
 }  // namespace

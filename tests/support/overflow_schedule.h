@@ -1,6 +1,6 @@
 #pragma once
 
-#include <lockstep/engine.h>
+#include <lockstep/deepspeed.h>
 
 #include <functional>
 #include <string>

@@ -1,7 +1,7 @@
 #include "support/parity_training.h"
 
 #include <lockstep/data_parallel.h>
-#include <lockstep/python_adam.h>
+#include <lockstep/optim.h>
 #include <torch/torch.h>
 
 #include <cstdlib>

@@ -2,7 +2,7 @@
 
 // What tests of ShardedModel train with, and what they keep of it.
 
-#include <lockstep/sharded_model.h>
+#include <lockstep/sharded.h>
 #include <torch/torch.h>
 
 #include <cmath>

@@ -4,19 +4,16 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/activation_checkpoint.h>
 #include <lockstep/data_parallel.h>
 #include <lockstep/models.h>
 #include <lockstep/sharded.h>
-#include <lockstep/sharded_model.h>
 #include <pthread.h>
 #include <torch/torch.h>
 
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
-#include "train/activation_memory.h"
-#include "train/counted_memory.h"
+#include "train/measured_memory.h"
 
 namespace lockstep {
 namespace {
@@ -292,8 +289,9 @@ TEST(ActivationCheckpoint, OverRanksAtEveryStage) {
           TupleNet net;
           set_activation_checkpointing(*net);
           torch::optim::SGD own(net->parameters(), 0.1);
-          ShardedModel model(net.ptr(), own, group,
-                             {.stage = stage, .bucket_cap_bytes = 512, .persistence_threshold = threshold});
+          ShardedModel model(
+              net.ptr(), own, group,
+              {.zero = {.stage = stage, .bucket_cap_bytes = 512, .persistence_threshold = threshold}});
           train(model, net, [&] { model.step(); });
           const auto scope = model.gather_parameters();
           for (size_t i = 0; i < whole->parameters().size(); ++i) {
@@ -333,7 +331,7 @@ TEST(ActivationCheckpoint, NeedsNoMoreBuffersAtStage3) {
       TupleNet net(8, 6);
       if (checkpoint) set_activation_checkpointing(*net);
       torch::optim::SGD optimizer(net->parameters(), 0.1);
-      ShardedModel model(net.ptr(), optimizer, group, {.stage = 3, .persistence_threshold = 0});
+      ShardedModel model(net.ptr(), optimizer, group, {.zero = {.stage = 3, .persistence_threshold = 0}});
       for (int step = 0; step < 3; ++step) {
         model.zero_grad();
         model.prepare_forward();

@@ -1,13 +1,13 @@
 // Small tensors of any dtypes and sizes reach all ranks in one broadcast.
 
-#include "grad/coalesced_broadcast.h"
+#include "parallel/coalesced_broadcast.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "support/group_case.h"
 
-namespace lockstep::grad {
+namespace lockstep::parallel {
 namespace {
 
 TEST(CoalescedBroadcastTest, DtypesOfAllWidthsInAnyOrder) {
@@ -29,4 +29,4 @@ TEST(CoalescedBroadcastTest, DtypesOfAllWidthsInAnyOrder) {
 }
 
 }  // namespace
-}  // namespace lockstep::grad
+}  // namespace lockstep::parallel

@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/listen_socket.h"
+#include "base/network.h"
 #include "support/rank_threads.h"
 
 namespace lockstep {

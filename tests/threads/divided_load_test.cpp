@@ -2,22 +2,19 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/optimizer_state.h>
+#include <lockstep/optim.h>
 #include <lockstep/sharded.h>
-#include <lockstep/sharded_model.h>
 #include <torch/torch.h>
 
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
-#include "engine/save_together.h"
-#include "engine/sharded_snapshot.h"
-#include "engine/snapshot_names.h"
-#include "engine/whole_snapshot.h"
+#include "parallel/model_snapshot.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
 #include "support/temporary_folder.h"
-#include "train/counted_memory.h"
+#include "train/deepspeed/save_together.h"
+#include "train/measured_memory.h"
 
 namespace lockstep {
 namespace {
@@ -41,7 +38,7 @@ struct DividedTraining {
     test::set_parameters(*net);
     model = std::make_unique<ShardedModel>(
         net.ptr(), optimizer, group,
-        ShardedOptions{.stage = stage, .bucket_cap_bytes = 10'000, .persistence_threshold = 65});
+        ShardedOptions{.zero = {.stage = stage, .bucket_cap_bytes = 10'000, .persistence_threshold = 65}});
   }
 
   void step(c10::ScalarType dtype) {
@@ -78,10 +75,10 @@ std::filesystem::path save(const std::filesystem::path& folder, c10::ScalarType 
     checkpoint::Snapshot snapshot;
     snapshot.step = 1;
     snapshot.world_size = group.size();
-    engine::add_parts(snapshot, *training.net, *training.model, group.rank() == 0);
+    parallel::add_shards(snapshot, *training.net, *training.model, group.rank() == 0);
     std::unique_ptr<checkpoint::Store> store;
     if (group.rank() == 0) store = std::make_unique<checkpoint::Store>(folder);
-    const checkpoint::Entry entry = engine::save_together(group, store.get(), snapshot);
+    const checkpoint::Entry entry = deepspeed::save_together(group, store.get(), snapshot);
     if (group.rank() == 0) saved = entry.path;
   });
   return saved;
@@ -109,8 +106,8 @@ TEST_P(DividedLoadTest, EachRankReadsItsRangesOnly) {
         DividedTraining training(group, stage, GetParam());
         const checkpoint::Reader reader(saved);
         ASSERT_EQ(reader.bytes_read(), manifest_bytes);
-        engine::restore_weight_parts(reader, *training.net, *training.model);
-        engine::restore_optimizer_parts(reader, *training.model);
+        parallel::restore_weight_shards(reader, *training.net, *training.model);
+        parallel::restore_optimizer_shards(reader, *training.model);
         const int64_t read = reader.bytes_read() - manifest_bytes;
         EXPECT_EQ(read, training.owned_bytes());
         const int64_t everything = tensor_bytes(reader);
@@ -153,15 +150,15 @@ TEST_P(SixteenBitLoadTest, AWholeStateBecomesADividedOne) {
   whole.net->forward(formula({2, 64}, 0).to(dtype())).square().mean().backward();
   whole.optimizer.step();
   checkpoint::Snapshot snapshot{.step = 1};
-  engine::add_weights(snapshot, *whole.net);
-  engine::add_optimizer(snapshot, *whole.net, whole.optimizer);
+  parallel::add_weights(snapshot, *whole.net);
+  parallel::add_optimizer(snapshot, *whole.net, whole.optimizer);
   const std::filesystem::path saved = checkpoint::Store(folder_.path()).save(snapshot).path;
 
   run_group(on_one_host(ranks()), [&](Communicator& group) {
     DividedTraining training(group, stage(), dtype());
     const checkpoint::Reader reader(saved);
-    engine::restore_weight_parts(reader, *training.net, *training.model);
-    engine::restore_optimizer_parts(reader, *training.model);
+    parallel::restore_weight_shards(reader, *training.net, *training.model);
+    parallel::restore_optimizer_shards(reader, *training.model);
     const auto expect_parts = [&](const std::vector<ShardedModel::Part>& parts, const std::string& prefix) {
       for (const ShardedModel::Part& part : parts) {
         const at::Tensor expected =
@@ -183,8 +180,8 @@ TEST_P(SixteenBitLoadTest, ADividedStateBecomesAWholeOne) {
   const std::filesystem::path saved = save(folder_.path(), dtype(), stage(), ranks());
   const checkpoint::Reader reader(saved);
   WholeTraining whole(dtype());
-  engine::restore_weights(reader, *whole.net);
-  engine::restore_optimizer(reader, *whole.net, whole.optimizer);
+  parallel::restore_weights(reader, *whole.net);
+  parallel::restore_optimizer(reader, *whole.net, whole.optimizer);
   for (const auto& item : whole.net->named_parameters()) {
     EXPECT_TRUE(torch::equal(item.value(), reader.read("model." + item.key()))) << item.key();
   }
@@ -215,7 +212,7 @@ TEST(DividedLoad, ComparingWithAFileTakesNoMemory) {
   const checkpoint::Reader reader(save(folder.path(), at::kFloat));
   at::globalContext().setDeterministicAlgorithms(true, false);
   const train::CountedMemory memory;
-  const engine::SavedWeights saved = engine::saved_weights(reader);
+  const parallel::SavedWeights saved = parallel::saved_weights(reader);
   at::globalContext().setDeterministicAlgorithms(false, false);
   EXPECT_EQ(saved.tensors.size(), 6U);
   EXPECT_EQ(memory.peak_bytes(), 0);
@@ -230,8 +227,8 @@ TEST(DividedLoad, AnotherModelIsRefusedWhateverItsShapes) {
     torch::nn::Sequential net;
     for (int i = 0; i < 4; ++i) net->push_back(i == 3 ? "9" : std::to_string(2 * i), Unit(64, 64));
     torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01));
-    ShardedModel model(net.ptr(), optimizer, Communicator(), ShardedOptions{.stage = stage});
-    EXPECT_THAT(test::error_of([&] { engine::restore_weight_parts(reader, *net, model); }),
+    ShardedModel model(net.ptr(), optimizer, Communicator(), ShardedOptions{.zero = {.stage = stage}});
+    EXPECT_THAT(test::error_of([&] { parallel::restore_weight_shards(reader, *net, model); }),
                 testing::HasSubstr("missing in the file: 9.weight"));
   }
 }

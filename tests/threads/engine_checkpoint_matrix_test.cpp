@@ -1,7 +1,7 @@
 // Checkpoints in folders, from every stage on 1 to 4 ranks to every stage on 1 to 4 ranks.
 
 #include <gtest/gtest.h>
-#include <lockstep/engine.h>
+#include <lockstep/deepspeed.h>
 #include <torch/torch.h>
 
 #include "support/block_net.h"

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/engine.h>
+#include <lockstep/deepspeed.h>
 #include <lockstep/error.h>
 #include <lockstep/weights.h>
 #include <torch/torch.h>

@@ -1,10 +1,10 @@
 // Whole weights of a divided 16-bit training: as they train, and as the masters behind them.
 
 #include <gtest/gtest.h>
-#include <lockstep/engine.h>
+#include <lockstep/deepspeed.h>
 #include <torch/torch.h>
 
-#include "interop/weights_file.h"
+#include "checkpoint/weights.h"
 #include "support/block_net.h"
 #include "support/group_case.h"
 #include "support/temporary_folder.h"
@@ -58,10 +58,10 @@ class EngineExportTest : public testing::TestWithParam<int> {
 
 TEST_P(EngineExportTest, Float32IsTheMasterBehindTheWeight) {
   train<BlockNet>();
-  const interop::WeightsSource source = interop::find_weights(folder_.path());
-  const NamedTensors saved = interop::read_tensors(source, interop::WhichTensors::kModel);
-  const NamedTensors whole = interop::read_weights_as(source, torch::kFloat32);
-  const NamedTensors half = interop::read_weights_as(source, torch::kFloat16);
+  const checkpoint::WeightsSource source = checkpoint::find_weights(folder_.path());
+  const NamedTensors saved = checkpoint::read_tensors(source, checkpoint::WhichTensors::kModel);
+  const NamedTensors whole = checkpoint::read_weights_as(source, torch::kFloat32);
+  const NamedTensors half = checkpoint::read_weights_as(source, torch::kFloat16);
   ASSERT_EQ(whole.size(), saved.size());
   ASSERT_EQ(saved.size(), BlockNet()->parameters().size());
   bool is_finer = false;
@@ -79,7 +79,7 @@ TEST_P(EngineExportTest, Float32IsTheMasterBehindTheWeight) {
 // Read by name, the last of which counts: all of them must be the master.
 TEST_P(EngineExportTest, ATiedWeightIsTheSameUnderEachName) {
   train<UsedTwice>();
-  NamedTensors whole = interop::read_weights_as(interop::find_weights(folder_.path()), torch::kFloat32);
+  NamedTensors whole = checkpoint::read_weights_as(checkpoint::find_weights(folder_.path()), torch::kFloat32);
   const auto find = [&](const std::string& name) {
     for (const auto& [own, tensor] : whole) {
       if (own == name) return tensor;

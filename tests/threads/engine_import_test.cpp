@@ -3,14 +3,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/engine.h>
+#include <lockstep/deepspeed.h>
 #include <torch/torch.h>
 
 #include <lockstep/json.h>
 
+#include "checkpoint/deepspeed/deepspeed_checkpoint.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/safetensors_file.h"
-#include "interop/deepspeed/deepspeed_checkpoint.h"
+#include "checkpoint/safetensors.h"
 #include "support/formula.h"
 #include "support/golden.h"
 #include "support/group_case.h"
@@ -101,7 +101,8 @@ TEST_P(EngineImportTest, GoesOnWithItsWeightsMomentsAndCounts) {
     const std::string original =
         test::data_path("fuzz/deepspeed_checkpoint/stage" + std::to_string(from.saved));
     const std::filesystem::path imported = folder.path() / ("imported" + std::to_string(from.saved));
-    const Reader source(interop::save_checkpoint(interop::open_deepspeed_checkpoint(original), imported));
+    const Reader source(
+        checkpoint::save_checkpoint(checkpoint::open_deepspeed_checkpoint(original), imported));
     const test::GroupCase group_case{"shm", std::vector<int>(static_cast<size_t>(from.ranks), 0)};
     run_group(group_case, [&](Communicator& group) {
       Odd net;

@@ -3,20 +3,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/data_parallel.h>
-#include <lockstep/engine.h>
+#include <lockstep/deepspeed.h>
 #include <lockstep/error.h>
 #include <torch/torch.h>
 
 #include <limits>
 
-#include "engine/make_optimizer.h"
-#include "engine/make_schedule.h"
-#include "engine/sharded_options.h"
 #include "support/block_net.h"
 #include "support/config_error.h"
 #include "support/group_case.h"
 #include "support/overflow_schedule.h"
 #include "support/parameter_copies.h"
+#include "train/deepspeed/make_optimizer.h"
+#include "train/deepspeed/make_schedule.h"
+#include "train/deepspeed/sharded_options.h"
 
 namespace lockstep {
 namespace {
@@ -57,7 +57,7 @@ TEST_P(EngineTest, Fp32IsDataParallelBitForBit) {
           config(std::string("gradient_clipping: 0, prescale_gradients: true, optimizer: ") + optimizer);
       BlockNet plain;
       DataParallel model(plain, group);
-      const auto plain_optimizer = engine::make_optimizer(file.optimizer, plain->parameters());
+      const auto plain_optimizer = deepspeed::make_optimizer(file.optimizer, plain->parameters());
       BlockNet net;
       auto engine = initialize(net, file, group);
       for (int step = 0; step < 5; ++step) {
@@ -90,9 +90,9 @@ TEST_P(EngineTest, ShortDtypesAreShardedModelBitForBit) {
           config(std::string(precision.file) +
                  R"(, gradient_clipping: 0.05, optimizer: {type: "AdamW", params: {lr: 0.01}})");
       BlockNet plain;
-      const auto optimizer = engine::make_optimizer(file.optimizer, plain->parameters());
+      const auto optimizer = deepspeed::make_optimizer(file.optimizer, plain->parameters());
       plain->to(precision.dtype);
-      ShardedModel model(plain.ptr(), *optimizer, group, engine::sharded_options(file));
+      ShardedModel model(plain.ptr(), *optimizer, group, deepspeed::sharded_options(file));
       BlockNet net;
       auto engine = initialize(net, file, group);
       EXPECT_EQ(engine.loss_scale(), precision.scale);
@@ -155,7 +155,7 @@ TEST_P(EngineTest, AccumulatesMicroBatches) {
     BlockNet net;
     auto engine = initialize(net, file, group);
     EXPECT_EQ(engine.batch().train_batch_size, 3 * kBatch * group.size());
-    const LearningRateSchedule schedule = engine::make_schedule(file.scheduler).value();
+    const LearningRateSchedule schedule = deepspeed::make_schedule(file.scheduler).value();
     for (int micro = 0; micro < 9; ++micro) {
       const bool is_last = micro % 3 == 2;
       const at::Tensor x = batch_of(group.rank(), micro);

@@ -19,8 +19,8 @@
 #include <thread>
 
 #include "base/job_token.h"
-#include "base/listen_socket.h"
-#include "comm/job_store_wire.h"
+#include "base/network.h"
+#include "comm/job_store_server.h"
 #include "comm/secure_connection.h"
 #include "support/rank_threads.h"
 
@@ -222,7 +222,7 @@ TEST(JobStoreTest, TakesNoOneWithAnotherSecret) {
                 ThrowsMessage<CommError>(HasSubstr("rank 1 did not come")));
   });
   EXPECT_THAT([&] { open_job_store(stranger, std::chrono::seconds(1)); },
-              ThrowsMessage<CommError>(HasSubstr("proven to be of this job")));
+              ThrowsMessage<CommError>(HasSubstr("proved that it belongs to this job")));
 }
 
 TEST(JobStoreTest, AnInheritedSecretThatIsNoneIsToldAsThat) {

@@ -1,5 +1,5 @@
 #include <lockstep/communicator.h>
-#include <lockstep/grad_scaler.h>
+#include <lockstep/optim.h>
 
 #include <limits>
 

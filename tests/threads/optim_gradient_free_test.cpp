@@ -1,5 +1,5 @@
 #include <lockstep/communicator.h>
-#include <lockstep/gradient_free.h>
+#include <lockstep/search.h>
 
 #include <atomic>
 

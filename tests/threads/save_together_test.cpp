@@ -1,6 +1,6 @@
 // One checkpoint of two ranks, where a call on one of them fails.
 
-#include "engine/save_together.h"
+#include "train/deepspeed/save_together.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "unit/checkpoint/faulty_files.h"
 #include "unit/checkpoint/folder.h"
 
-namespace lockstep::engine {
+namespace lockstep::deepspeed {
 namespace {
 
 using checkpoint::FaultyFiles;
@@ -117,4 +117,4 @@ INSTANTIATE_TEST_SUITE_P(Ranks, SaveTogetherTest, testing::Values(0, 1),
                          [](const auto& info) { return "rank" + std::to_string(info.param); });
 
 }  // namespace
-}  // namespace lockstep::engine
+}  // namespace lockstep::deepspeed

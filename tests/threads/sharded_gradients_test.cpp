@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/sharded_model.h>
+#include <lockstep/sharded.h>
 #include <torch/torch.h>
 
 #include <cmath>
@@ -44,7 +44,7 @@ struct Trained {
 class ShardedGradientsTest : public testing::TestWithParam<int> {
  protected:
   ShardedOptions options() const {
-    return {.stage = GetParam(), .bucket_cap_bytes = 300, .persistence_threshold = 9};
+    return {.zero = {.stage = GetParam(), .bucket_cap_bytes = 300, .persistence_threshold = 9}};
   }
   void run(const std::function<void(Communicator&)>& body) { run_group({"shm", {0, 0, 0}}, body); }
 };
@@ -73,8 +73,8 @@ TEST_P(ShardedGradientsTest, ReducesAllAtTheEndWhereAsked) {
   run([&](Communicator& group) {
     Trained plain(group, options());
     ShardedOptions changed = options();
-    changed.overlap = false;
-    changed.prefetch_limit = 100;
+    changed.zero.overlap = false;
+    changed.zero.prefetch_limit = 100;
     Trained late(group, changed);
     for (size_t i = 0; i < plain.model.flat_gradients().size(); ++i) {
       EXPECT_TRUE(same_bits(late.model.flat_gradients()[i], plain.model.flat_gradients()[i]));
@@ -116,7 +116,8 @@ INSTANTIATE_TEST_SUITE_P(Stages, ShardedGradientsTest, testing::Values(0, 1, 2, 
 TEST(ShardedPersistenceTest, SmallParametersAreWholeUpToALimit) {
   run_group({"shm", {0, 0}}, [](Communicator& group) {
     const auto whole_elements = [&](int64_t limit) {
-      Trained trained(group, {.stage = 3, .persistence_threshold = 1000, .persistence_limit = limit});
+      Trained trained(group,
+                      {.zero = {.stage = 3, .persistence_threshold = 1000, .persistence_limit = limit}});
       trained.model.step();
       int64_t count = 0;
       for (const at::Tensor& parameter : trained.net->parameters()) count += parameter.numel();

@@ -5,7 +5,6 @@
 #include <lockstep/data_parallel.h>
 #include <lockstep/error.h>
 #include <lockstep/sharded.h>
-#include <lockstep/sharded_model.h>
 #include <torch/torch.h>
 
 #include "support/block_net.h"
@@ -98,7 +97,7 @@ class ShardedModelTest : public testing::TestWithParam<StageCase> {
  protected:
   // Small buckets and no small parameters: all paths are taken.
   ShardedOptions options() const {
-    return {.stage = GetParam().stage, .bucket_cap_bytes = 300, .persistence_threshold = 9};
+    return {.zero = {.stage = GetParam().stage, .bucket_cap_bytes = 300, .persistence_threshold = 9}};
   }
   void run(const std::function<void(Communicator&)>& body) { run_group(GetParam().group, body); }
 };
@@ -110,7 +109,7 @@ TEST_P(ShardedModelTest, TrainsAsDataParallelBitForBit) {
       PairNet net;
       const auto optimizer = make(net->parameters());
       ShardedOptions overlapping = options();
-      overlapping.overlap_gather = make != make_adam;
+      overlapping.zero.overlap_gather = make != make_adam;
       ShardedModel model(net.ptr(), *optimizer, group, overlapping);
       for (int step = 0; step < 5; ++step) {
         model.zero_grad();
@@ -348,7 +347,7 @@ TEST(ShardedModel, Stage3HoldsNothingWholeBetweenSteps) {
   run_group({"shm", {0, 0}}, [](Communicator& group) {
     PairNet net;
     const auto optimizer = make_adam(net->parameters());
-    ShardedModel model(net.ptr(), *optimizer, group, {.stage = 3, .persistence_threshold = 0});
+    ShardedModel model(net.ptr(), *optimizer, group, {.zero = {.stage = 3, .persistence_threshold = 0}});
     for (int step = 0; step < 2; ++step) {
       EXPECT_EQ(net->last->up->weight.numel(), 0);
       model.zero_grad();
@@ -389,7 +388,7 @@ TEST(ShardedModel, UsesAUnitTwiceInAForward) {
     BlockUnit block(8);
     set_parameters(*block);
     torch::optim::SGD optimizer(block->parameters(), 0.1);
-    ShardedModel model(block.ptr(), optimizer, group, {.stage = 3, .persistence_threshold = 0});
+    ShardedModel model(block.ptr(), optimizer, group, {.zero = {.stage = 3, .persistence_threshold = 0}});
     model.prepare_forward();
     loss_of(block, input).backward();
     model.step();
@@ -408,8 +407,9 @@ TEST(ShardedModel, RefusesWhatCannotBeDivided) {
   torch::optim::LBFGS lbfgs(net->parameters());
   EXPECT_THAT(refusal(lbfgs, {}), HasSubstr("LBFGS looks at whole parameters together"));
   torch::optim::SGD sgd(net->parameters(), 0.1);
-  EXPECT_THAT(refusal(sgd, {.stage = 4}), HasSubstr("the stage must be 0, 1, 2 or 3: 4"));
-  EXPECT_THAT(refusal(sgd, {.bucket_cap_bytes = 0}), HasSubstr("bucket_cap_bytes must be positive: 0"));
+  EXPECT_THAT(refusal(sgd, {.zero = {.stage = 4}}), HasSubstr("zero.stage must be 0, 1, 2 or 3: 4"));
+  EXPECT_THAT(refusal(sgd, {.zero = {.bucket_cap_bytes = 0}}),
+              HasSubstr("zero.bucket_cap_bytes must be at least 1: 0"));
   torch::optim::SGD partly(net->in->parameters(), 0.1);
   EXPECT_THAT(refusal(partly, {}), HasSubstr("not in the optimizer; freeze it"));
   auto more = net->parameters();
@@ -436,7 +436,8 @@ TEST(ShardedModel, PartsOfAllRanksAreTheWhole) {
     run_group({"shm", {0, 0, 0}}, [&](Communicator& group) {
       PairNet net;
       const auto optimizer = make_sgd(net->parameters());
-      ShardedModel model(net.ptr(), *optimizer, group, {.stage = stage, .persistence_threshold = 0});
+      ShardedModel model(net.ptr(), *optimizer, group,
+                         {.zero = {.stage = stage, .persistence_threshold = 0}});
       for (const auto& owned : model.master_parts()) {
         counts[static_cast<size_t>(group.rank())][owned.name] += owned.data.numel();
       }

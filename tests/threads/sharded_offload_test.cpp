@@ -3,25 +3,23 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/cpu_adam.h>
 #include <lockstep/error.h>
-#include <lockstep/lion.h>
+#include <lockstep/optim.h>
 #include <lockstep/sharded.h>
-#include <lockstep/sharded_model.h>
 #include <torch/torch.h>
 
 #include <filesystem>
 
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
-#include "engine/sharded_snapshot.h"
+#include "parallel/model_snapshot.h"
 #include "support/block_net.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
 #include "support/sharded_training.h"
 #include "support/temporary_folder.h"
-#include "train/counted_memory.h"
+#include "train/measured_memory.h"
 
 namespace lockstep {
 namespace {
@@ -74,11 +72,11 @@ constexpr Kind kNvmeAll{"nvme_all", OffloadDevice::kNvme, OffloadDevice::kCpu};
 
 // Small buckets and no small parameters: all paths are taken.
 ShardedOptions options_of(int stage, const Kind& kind, const std::filesystem::path& folder) {
-  ShardedOptions options{.stage = stage, .bucket_cap_bytes = 300, .persistence_threshold = 9};
-  options.offload_optimizer.device = kind.optimizer;
-  options.offload_optimizer.nvme_path = folder;
-  options.offload_param.device = kind.parameters;
-  options.aio.block_size = 4096;
+  ShardedOptions options{.zero = {.stage = stage, .bucket_cap_bytes = 300, .persistence_threshold = 9}};
+  options.zero.offload_optimizer.device = kind.optimizer;
+  options.zero.offload_optimizer.nvme_path = folder;
+  options.zero.offload_param.device = kind.parameters;
+  options.zero.aio.block_size = 4096;
   return options;
 }
 
@@ -241,7 +239,7 @@ TEST(ShardedOffload, SavesAndLoadsAFileOfStatesPartByPart) {
   net->to(at::kBFloat16);
   const auto optimizer = make_adamw(net->parameters());
   ShardedOptions options = options_of(3, kNvme, disk.path());
-  options.bucket_cap_bytes = 70'000;
+  options.zero.bucket_cap_bytes = 70'000;
   ShardedModel model(net.ptr(), *optimizer, Communicator(), options);
   model.prepare_forward();
   net->forward(formula({2, 128}, 0).to(at::kBFloat16)).square().mean().backward();
@@ -253,7 +251,7 @@ TEST(ShardedOffload, SavesAndLoadsAFileOfStatesPartByPart) {
   {
     const train::CountedMemory memory;
     checkpoint::Snapshot snapshot{.step = 1};
-    engine::add_parts(snapshot, *net, model, /*is_main=*/true);
+    parallel::add_shards(snapshot, *net, model, /*is_main=*/true);
     saved = store.save(snapshot).path;
     EXPECT_LT(memory.peak_bytes(), state / 8);
   }
@@ -278,8 +276,8 @@ TEST(ShardedOffload, SavesAndLoadsAFileOfStatesPartByPart) {
   step();
   {
     const train::CountedMemory memory;
-    engine::restore_weight_parts(reader, *net, model);
-    engine::restore_optimizer_parts(reader, model);
+    parallel::restore_weight_shards(reader, *net, model);
+    parallel::restore_optimizer_shards(reader, model);
     EXPECT_LT(memory.peak_bytes(), state / 4);
   }
   expect_saved(model.master_parts(), "lockstep/master/");
@@ -294,7 +292,7 @@ TEST(ShardedOffload, SaysWhatIsWhere) {
       net->to(at::kBFloat16);
       const auto optimizer = make_adamw(net->parameters());
       ShardedOptions options = options_of(3, kind, folder.path());
-      options.persistence_threshold = 0;
+      options.zero.persistence_threshold = 0;
       ShardedModel model(net.ptr(), *optimizer, group, options);
       train(model, net, 0, 2);
       return model.memory();
@@ -352,9 +350,9 @@ TEST(ShardedOffload, EveryPipelineIsTheSameStep) {
       net->to(at::kBFloat16);
       const auto optimizer = make_adamw(net->parameters());
       ShardedOptions options = options_of(3, kNvme, folder.path());
-      options.offload_optimizer.buffer_count = buffers;
-      options.offload_optimizer.pipeline_read = reads;
-      options.offload_optimizer.pipeline_write = writes;
+      options.zero.offload_optimizer.buffer_count = buffers;
+      options.zero.offload_optimizer.pipeline_read = reads;
+      options.zero.offload_optimizer.pipeline_write = writes;
       ShardedModel model(net.ptr(), *optimizer, alone, options);
       train(model, net, 0, 5);
       const auto scope = model.gather_parameters();
@@ -422,22 +420,23 @@ TEST(ShardedOffload, RefusesWhatDoesNotGoTogether) {
     return error_of([&] { ShardedModel(net.ptr(), *optimizer, Communicator(), options); });
   };
   EXPECT_THAT(refusal(options_of(0, kCpu, folder.path())),
-              HasSubstr("needs stage 1, 2 or 3, and the stage is: 0"));
+              HasSubstr("zero.offload_optimizer.device cpu needs zero.stage 1, 2 or 3, and it is 0"));
   EXPECT_THAT(refusal(options_of(2, kNvme, folder.path())),
-              HasSubstr("to nvme needs stage 3; offload to cpu, as the stage is: 2"));
-  EXPECT_THAT(refusal(options_of(3, kNvme, "")), HasSubstr("needs nvme_path"));
+              HasSubstr("zero.offload_optimizer.device nvme needs zero.stage 3, and it is 2"));
+  EXPECT_THAT(refusal(options_of(3, kNvme, "")), HasSubstr("needs zero.offload_optimizer.nvme_path"));
   EXPECT_THAT(refusal(options_of(2, kCpuAll, folder.path())),
-              HasSubstr("offload_param needs stage 3; set the stage, which is: 2"));
-  EXPECT_THAT(refusal(options_of(3, {"", OffloadDevice::kNone, OffloadDevice::kCpu}, folder.path())),
-              HasSubstr("offload_param needs offload_optimizer, too; set its device, which is: none"));
+              HasSubstr("zero.offload_param.device cpu needs zero.stage 3, and it is 2"));
+  EXPECT_THAT(
+      refusal(options_of(3, {"", OffloadDevice::kNone, OffloadDevice::kCpu}, folder.path())),
+      HasSubstr("zero.offload_param.device cpu needs zero.offload_optimizer.device too, and it is none"));
   EXPECT_THAT(refusal(options_of(3, {"", OffloadDevice::kCpu, OffloadDevice::kNvme}, folder.path())),
-              HasSubstr("goes to host memory only"));
+              HasSubstr("parameters are offloaded to host memory only: use cpu"));
   ShardedOptions options = options_of(3, kNvme, folder.path());
-  options.aio.block_size = 1000;
+  options.zero.aio.block_size = 1000;
   EXPECT_THAT(refusal(options), HasSubstr("aio.block_size must be a multiple of 4096: 1000"));
   options = options_of(3, kNvme, folder.path());
-  options.offload_optimizer.buffer_count = 0;
-  EXPECT_THAT(refusal(options), HasSubstr("buffer_count must be 1 or more: 0"));
+  options.zero.offload_optimizer.buffer_count = 0;
+  EXPECT_THAT(refusal(options), HasSubstr("buffer_count must be at least 1: 0"));
 }
 
 // The model is what it was, and nothing is left.

@@ -2,9 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/optimizer_state.h>
+#include <lockstep/optim.h>
 #include <lockstep/sharded.h>
-#include <lockstep/sharded_model.h>
 #include <torch/torch.h>
 
 #include "support/config_error.h"
@@ -78,10 +77,11 @@ struct Layout {
 };
 
 ShardedOptions options_of(const Layout& layout, const TemporaryFolder& folder) {
-  ShardedOptions options{.stage = layout.stage, .bucket_cap_bytes = 200, .persistence_threshold = 7};
-  options.offload_optimizer.device = layout.optimizer;
-  options.offload_optimizer.nvme_path = folder.path();
-  options.offload_param.device = layout.parameters;
+  ShardedOptions options{
+      .zero = {.stage = layout.stage, .bucket_cap_bytes = 200, .persistence_threshold = 7}};
+  options.zero.offload_optimizer.device = layout.optimizer;
+  options.zero.offload_optimizer.nvme_path = folder.path();
+  options.zero.offload_param.device = layout.parameters;
   return options;
 }
 

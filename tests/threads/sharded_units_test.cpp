@@ -4,19 +4,17 @@
 #include <gtest/gtest.h>
 #include <lockstep/data_parallel.h>
 #include <lockstep/sharded.h>
-#include <lockstep/sharded_model.h>
-#include <lockstep/zero_plan.h>
 #include <torch/torch.h>
 
 #include <future>
 #include <optional>
 
-#include "engine/autocast.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
 #include "support/parameter_copies.h"
-#include "train/counted_memory.h"
+#include "train/measured_memory.h"
+#include "train/precision.h"
 
 namespace lockstep {
 namespace {
@@ -61,7 +59,7 @@ struct LayerNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(LayerNet);
 
-const ShardedOptions kStage3{.stage = 3, .persistence_threshold = 0};
+const ShardedOptions kStage3{.zero = {.stage = 3, .persistence_threshold = 0}};
 
 at::Tensor batch_of(const Communicator& group, int step = 0) {
   return formula({4, 8}, 10 * step + group.rank());
@@ -170,7 +168,7 @@ TEST_P(ShardedUnitsTest, RanksMayUseDifferentParameters) {
     torch::optim::SGD optimizer(net->parameters(), 0.1);
     ShardedOptions options = kStage3;
     options.find_unused_parameters = true;
-    options.bucket_cap_bytes = 64;
+    options.zero.bucket_cap_bytes = 64;
     ShardedModel model(net.ptr(), optimizer, group, options);
     for (int step = 0; step < 3; ++step) {
       model.zero_grad();
@@ -238,7 +236,7 @@ TEST_P(ShardedUnitsTest, RanksMustAgreeOnTheOptions) {
                 run([](Communicator& group) {
                   LayerNet net;
                   torch::optim::SGD optimizer(net->parameters(), 0.1);
-                  ShardedModel model(net.ptr(), optimizer, group, {.stage = 1 + group.rank() % 2});
+                  ShardedModel model(net.ptr(), optimizer, group, {.zero = {.stage = 1 + group.rank() % 2}});
                 });
               }),
               HasSubstr("option stage"));
@@ -258,7 +256,7 @@ TEST(UnitUpdatesTest, AStepDoesNotWaitForTheUpdatesOfUnits) {
       Layer block;
       set_parameters(*block);
       torch::optim::SGD optimizer(block->parameters(), 0.1);
-      ShardedModel model(block.ptr(), optimizer, group, {.stage = stage, .overlap_gather = true});
+      ShardedModel model(block.ptr(), optimizer, group, {.zero = {.stage = stage, .overlap_gather = true}});
       model.prepare_forward();
       block->forward(formula({4, 8}, group.rank())).square().mean().backward();
       if (group.rank() == 1) {
@@ -283,7 +281,7 @@ TEST(UnitUpdatesTest, FinishStepMakesUpdatesReadable) {
       set_parameters(*block);
       torch::optim::SGD optimizer(block->parameters(), 0.1);
       ShardedModel model(block.ptr(), optimizer, group,
-                         {.stage = stage, .bucket_cap_bytes = 64, .overlap_gather = true});
+                         {.zero = {.stage = stage, .bucket_cap_bytes = 64, .overlap_gather = true}});
       for (int step = 0; step < 10; ++step) {
         model.zero_grad();
         model.prepare_forward();
@@ -327,10 +325,9 @@ struct CastRun {
 };
 
 ShardedOptions under_autocast(int stage) {
-  return {.stage = stage,
-          .bucket_cap_bytes = 1000,
-          .persistence_threshold = CastNetImpl::kWidth + 1,
-          .autocast_dtype = at::kBFloat16};
+  return {
+      .zero = {.stage = stage, .bucket_cap_bytes = 1000, .persistence_threshold = CastNetImpl::kWidth + 1},
+      .autocast_dtype = at::kBFloat16};
 }
 
 CastRun train_under_autocast(int stage, bool recomputes) {
@@ -348,7 +345,7 @@ CastRun train_under_autocast(int stage, bool recomputes) {
     {
       const train::CountedMemory memory;
       {
-        const engine::Autocast autocast(at::kBFloat16, at::kCPU);
+        const train::Autocast autocast(at::kBFloat16, at::kCPU);
         loss = net->forward(x).to(at::kFloat).square().mean();
       }
       result.after_forward = memory.live_bytes();
@@ -387,7 +384,8 @@ TEST(ShardedUnits, CopiesThatAutocastKeepsMustFit) {
   torch::optim::SGD optimizer(net->parameters(), 0.05);
   ShardedOptions options = under_autocast(2);
   options.memory_limit_bytes =
-      plan_zero(*net, optimizer, 1, {.stage = 2, .bucket_cap_bytes = 1000}).memory.total() + 100'000;
+      plan_zero(*net, optimizer, 1, {.zero = {.stage = 2, .bucket_cap_bytes = 1000}}).memory.total() +
+      100'000;
   EXPECT_THAT(error_of([&] { ShardedModel(net.ptr(), optimizer, Communicator(), options); }),
               HasSubstr("the model does not fit: at stage 2"));
   options.autocast_dtype.reset();

@@ -213,7 +213,7 @@ TEST(ShmFailure, RanksThatCannotShareMemoryAreRefused) {
   expect_refused({{"version", 0}}, "another version");
   expect_refused({{"pid", 1 << 30}}, "No such file or directory");
   // An address of memory is not taken from the store.
-  expect_refused({{"magic", 0}, {"address", 1}}, "it says that it is of this process, and is not");
+  expect_refused({{"magic", 0}, {"address", 1}}, "it claims to be of this process and is not");
 }
 
 TEST(ShmFailure, NobodyComes) {

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <map>
 
-#include "interop/weights_file.h"
+#include "checkpoint/weights.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
 
@@ -78,7 +78,7 @@ TEST_F(TrainerCheckpointsTest, TheAverageOfTheWeightsCanBeSaved) {
     });
     const std::filesystem::path folder = outcome.result.run_folder;
     const auto tensors = [](const std::filesystem::path& path) {
-      const NamedTensors list = interop::read_weights(path);
+      const NamedTensors list = checkpoint::read_weights(path);
       return std::map<std::string, at::Tensor>(list.begin(), list.end());
     };
     const auto average = tensors(file("average.pt"));
@@ -86,7 +86,8 @@ TEST_F(TrainerCheckpointsTest, TheAverageOfTheWeightsCanBeSaved) {
     for (const auto& [name, tensor] : tensors(folder / "model_average.safetensors")) {
       EXPECT_TRUE(torch::equal(tensor, average.at(name))) << name;
     }
-    for (const auto& [name, tensor] : interop::read_average(interop::find_weights(folder), std::nullopt)) {
+    for (const auto& [name, tensor] :
+         checkpoint::read_average(checkpoint::find_weights(folder), std::nullopt)) {
       EXPECT_TRUE(torch::equal(tensor, average.at(name))) << name << " in the checkpoint";
     }
     EXPECT_FALSE(torch::equal(tensors(file("trained.pt")).begin()->second, average.begin()->second));
@@ -129,6 +130,28 @@ TEST_F(TrainerCheckpointsTest, BestOnlyRemembersThatTheRunHasEnded) {
   EXPECT_EQ(stopped.epochs, 5);
   EXPECT_EQ(stopped.stopped, "trainstop_criterion");
   EXPECT_EQ(stopped.samples_per_s, 0);
+}
+
+// Also where its max_iter is larger than an int.
+TEST_F(TrainerCheckpointsTest, AStoppedRunStaysStopped) {
+  const auto train = [this](int64_t max_iter, int64_t stop_at) {
+    Training training = training_;
+    training.config.max_iter = max_iter;
+    training.config.checkpoint_every = 1;
+    training.config.trainstop_criterion = [stop_at](const TrainResult& result) {
+      return result.iteration == stop_at;
+    };
+    return training.run().result;
+  };
+  const int64_t many = int64_t{1} << 40;
+  const FitResult first = train(many, 2);
+  EXPECT_EQ(first.stopped, "trainstop_criterion");
+  // What the checkpoint says counts where the folder does not say that the run has ended.
+  std::filesystem::remove(std::filesystem::path(first.run_folder) / "run.json");
+  const FitResult again = train(many, 3);
+  EXPECT_EQ(again.epochs, 2);
+  EXPECT_EQ(again.stopped, "trainstop_criterion");
+  EXPECT_EQ(train(many + 1, 3).epochs, 3) << "another max_iter goes on";
 }
 
 // A criterion of one's own, for which the first stays the best, decides what rotation keeps.

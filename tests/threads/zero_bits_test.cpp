@@ -1,10 +1,10 @@
 // The stages against each other over a longer training: the same losses and weights.
 
 #include <gtest/gtest.h>
-#include <lockstep/engine.h>
+#include <lockstep/deepspeed.h>
 #include <torch/torch.h>
 
-#include "models/vision_transformer.h"
+#include "recipes/vision_transformer.h"
 #include "support/block_net.h"
 #include "support/group_case.h"
 

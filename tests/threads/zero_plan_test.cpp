@@ -3,11 +3,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/cpu_adam.h>
-#include <lockstep/lion.h>
+#include <lockstep/optim.h>
 #include <lockstep/sharded.h>
-#include <lockstep/sharded_model.h>
-#include <lockstep/zero_plan.h>
 #include <torch/torch.h>
 
 #include "support/config_error.h"
@@ -78,8 +75,8 @@ struct PlanCase {
 
   std::string text() const {
     return fmt::format("{} ranks, {}, stage {}, threshold {}, bucket {}, nested {}", ranks,
-                       c10::toString(dtype), options.stage, options.persistence_threshold,
-                       options.bucket_cap_bytes, nested);
+                       c10::toString(dtype), options.zero.stage, options.zero.persistence_threshold,
+                       options.zero.bucket_cap_bytes, nested);
   }
 };
 
@@ -123,10 +120,11 @@ TEST(ZeroPlan, IsWhatATrainingHolds) {
   for (int ranks = 1; ranks <= 4; ++ranks) {
     for (int stage = 0; stage <= 3; ++stage) {
       for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-        expect_planned({.ranks = ranks, .dtype = dtype, .options = {.stage = stage}});
-        expect_planned({.ranks = ranks,
-                        .dtype = dtype,
-                        .options = {.stage = stage, .bucket_cap_bytes = 4096, .persistence_threshold = 100}});
+        expect_planned({.ranks = ranks, .dtype = dtype, .options = {.zero = {.stage = stage}}});
+        expect_planned(
+            {.ranks = ranks,
+             .dtype = dtype,
+             .options = {.zero = {.stage = stage, .bucket_cap_bytes = 4096, .persistence_threshold = 100}}});
       }
     }
   }
@@ -135,16 +133,18 @@ TEST(ZeroPlan, IsWhatATrainingHolds) {
 TEST(ZeroPlan, OfUnitsInsideOfUnits) {
   for (const bool prefetch : {false, true}) {
     for (const int64_t threshold : {0, 100}) {
-      expect_planned({.ranks = 2,
-                      .options = {.stage = 3, .persistence_threshold = threshold, .prefetch = prefetch},
-                      .nested = true});
+      expect_planned(
+          {.ranks = 2,
+           .options = {.zero = {.stage = 3, .persistence_threshold = threshold, .prefetch = prefetch}},
+           .nested = true});
     }
   }
 }
 
 TEST(ZeroPlan, OfWhatIsReducedAtTheEndOnly) {
   expect_planned(
-      {.ranks = 2, .options = {.stage = 3, .find_unused_parameters = true, .persistence_threshold = 0}});
+      {.ranks = 2,
+       .options = {.zero = {.stage = 3, .persistence_threshold = 0}, .find_unused_parameters = true}});
 }
 
 TEST(ZeroPlan, KnowsTheStateOfEveryOptimizer) {
@@ -163,7 +163,7 @@ TEST(ZeroPlan, KnowsTheStateOfEveryOptimizer) {
       [](auto& m) { return make_cpu_adam(m.parameters(), {.lr = 1e-3}); },
   };
   for (const MakeForModule& make : makers) {
-    expect_planned({.ranks = 2, .dtype = at::kBFloat16, .options = {.stage = 1}, .make = make});
+    expect_planned({.ranks = 2, .dtype = at::kBFloat16, .options = {.zero = {.stage = 1}}, .make = make});
   }
 }
 
@@ -171,7 +171,7 @@ TEST(ZeroPlan, LeavesTheOptimizerAsItWas) {
   PlannedNet net(false);
   torch::optim::Adagrad optimizer(net->parameters());
   const size_t states = optimizer.state().size();
-  plan_zero(*net, optimizer, 4, {.stage = 2});
+  plan_zero(*net, optimizer, 4, {.zero = {.stage = 2}});
   EXPECT_EQ(optimizer.state().size(), states);
   ASSERT_EQ(optimizer.param_groups()[0].params().size(), net->parameters().size());
   EXPECT_TRUE(optimizer.param_groups()[0].params()[0].is_same(net->parameters()[0]));
@@ -181,8 +181,9 @@ TEST(ZeroPlan, LeavesTheOptimizerAsItWas) {
 TEST(ZeroPlan, FollowsTheFormulas) {
   for (const int ranks : {1, 8, 64}) {
     for (int stage = 1; stage <= 3; ++stage) {
-      const ZeroPlan plan = plan_of(
-          {.ranks = ranks, .dtype = at::kBFloat16, .options = {.stage = stage, .persistence_threshold = 0}});
+      const ZeroPlan plan = plan_of({.ranks = ranks,
+                                     .dtype = at::kBFloat16,
+                                     .options = {.zero = {.stage = stage, .persistence_threshold = 0}}});
       const double n = ranks;
       const double formula = stage == 1 ? 4 + 12 / n : stage == 2 ? 2 + 14 / n : 16 / n;
       int64_t padding = 0;
@@ -194,7 +195,8 @@ TEST(ZeroPlan, FollowsTheFormulas) {
 }
 
 TEST(ZeroPlan, NamesEveryParameterOnce) {
-  const ZeroPlan plan = plan_of({.ranks = 4, .options = {.stage = 3, .persistence_threshold = 100}});
+  const ZeroPlan plan =
+      plan_of({.ranks = 4, .options = {.zero = {.stage = 3, .persistence_threshold = 100}}});
   std::vector<std::string> names;
   int64_t elements = 0;
   for (const auto& bucket : plan.buckets) {
@@ -215,7 +217,7 @@ TEST(ZeroPlan, RefusesWhatATrainingWouldRefuse) {
   EXPECT_THAT(error_of([&] { plan_zero(*net, optimizer, 2, {}); }), HasSubstr("LBFGS"));
   torch::optim::SGD sgd(net->parameters(), 0.1);
   EXPECT_THAT(error_of([&] { plan_zero(*net, sgd, 0, {}); }), HasSubstr("number of ranks"));
-  EXPECT_THAT(error_of([&] { plan_zero(*net, sgd, 2, {.stage = 4}); }), HasSubstr("stage must be"));
+  EXPECT_THAT(error_of([&] { plan_zero(*net, sgd, 2, {.zero = {.stage = 4}}); }), HasSubstr("stage must be"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #include <fmt/format.h>
-#include <lockstep/exit_status.h>
+#include <lockstep/error.h>
 #include <torch/torch.h>
 
 #include <lockstep/json.h>
@@ -8,11 +8,10 @@
 #include <map>
 #include <optional>
 
+#include "checkpoint/compare_weights.h"
+#include "checkpoint/weights.h"
 #include "cli/ckpt/commands.h"
 #include "cli/ckpt/text.h"
-#include "interop/compare_tensors.h"
-#include "interop/match_weights.h"
-#include "interop/weights_file.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
@@ -22,15 +21,16 @@ using Tensors = std::map<std::string, at::Tensor>;
 struct DifferenceRow {
   std::string name;
   std::string what;  // in words; empty: the values differ, or nothing does
-  std::optional<interop::TensorDifference> values;
+  std::optional<checkpoint::TensorDifference> values;
   bool differs = false;
 };
 
 // Names as a plain model has them.
 Tensors read(const std::string& path, const DiffOptions& options) {
-  const auto which = options.what == "all" ? interop::WhichTensors::kAll : interop::WhichTensors::kModel;
-  const NamedTensors tensors = interop::read_tensors(interop::find_weights(path), which);
-  const size_t prefix = interop::wrapper_prefix(tensors).size();
+  const auto which =
+      options.what == "all" ? checkpoint::WhichTensors::kAll : checkpoint::WhichTensors::kModel;
+  const NamedTensors tensors = checkpoint::read_tensors(checkpoint::find_weights(path), which);
+  const size_t prefix = checkpoint::wrapper_prefix(tensors).size();
   Tensors result;
   for (const auto& [name, tensor] : tensors) result[name.substr(prefix)] = tensor;
   return result;
@@ -48,7 +48,7 @@ DifferenceRow compare(const std::string& name, const at::Tensor& a, const at::Te
     row.differs = true;
   }
   if (a.sizes() != b.sizes()) return row;
-  row.values = interop::compare_tensors(a, b, {options.rtol, options.atol});
+  row.values = checkpoint::compare_tensors(a, b, {options.rtol, options.atol});
   row.differs = row.differs || row.values->out_of_range > 0;
   return row;
 }

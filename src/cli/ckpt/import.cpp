@@ -1,19 +1,18 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <lockstep/exit_status.h>
 #include <sys/resource.h>
 #include <torch/torch.h>
 
 #include <filesystem>
 
 #include "checkpoint/catalog.h"
+#include "checkpoint/compare_weights.h"
+#include "checkpoint/deepspeed/deepspeed_checkpoint.h"
+#include "checkpoint/deepspeed/shards.h"
 #include "checkpoint/store.h"
+#include "checkpoint/weights.h"
 #include "cli/ckpt/commands.h"
 #include "cli/ckpt/text.h"
-#include "interop/deepspeed/deepspeed_checkpoint.h"
-#include "interop/deepspeed/folder.h"
-#include "interop/match_weights.h"
-#include "interop/weights_file.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
@@ -24,14 +23,14 @@ bool is_weights_file(const std::string& to) {
 }
 
 // Weights alone, all at once: files of other programs are written so.
-int64_t write_file(const interop::DeepSpeedCheckpoint& imported, const std::string& to) {
+int64_t write_file(const checkpoint::DeepSpeedCheckpoint& imported, const std::string& to) {
   NamedTensors weights;
   int64_t bytes = 0;
   for (const auto& tensor : imported.tensors) {
-    weights.emplace_back(tensor.name.substr(interop::kModelPrefix.size()), tensor.read());
+    weights.emplace_back(tensor.name.substr(checkpoint::kModelPrefix.size()), tensor.read());
     bytes += tensor.bytes;
   }
-  interop::write_weights(to, weights);
+  checkpoint::write_weights(to, weights);
   return bytes;
 }
 
@@ -46,18 +45,18 @@ void raise_open_files() {
 int import_deepspeed(const ImportOptions& options) {
   raise_open_files();
   const bool to_file = is_weights_file(options.to);
-  const interop::DeepSpeedCheckpoint imported =
-      interop::open_deepspeed_checkpoint(options.file, {.tag = options.tag,
-                                                        .weights_alone = options.what == "model" || to_file,
-                                                        .float32 = options.dtype == "float32",
-                                                        .optimizer = options.optimizer});
+  const checkpoint::DeepSpeedCheckpoint imported = checkpoint::open_deepspeed_checkpoint(
+      options.file, {.tag = options.tag,
+                     .weights_alone = options.what == "model" || to_file,
+                     .float32 = options.dtype == "float32",
+                     .optimizer = options.optimizer});
   int64_t bytes = 0;
   for (const auto& tensor : imported.tensors) bytes += tensor.bytes;
   std::filesystem::path written = options.to;
   if (to_file) {
     write_file(imported, options.to);
   } else {
-    written = interop::save_checkpoint(imported, options.to);
+    written = checkpoint::save_checkpoint(imported, options.to);
   }
   fmt::print("{}: {} tensors, {}, of {}: stage {}, {} rank{}, step {}\n", written.string(),
              imported.tensors.size(), size_text(bytes), imported.folder.string(), imported.stage,
@@ -67,14 +66,14 @@ int import_deepspeed(const ImportOptions& options) {
 }
 
 int import_file(const ImportOptions& options) {
-  const NamedTensors tensors = interop::read_weights(options.file);
-  const size_t wrapper = interop::wrapper_prefix(tensors).size();
+  const NamedTensors tensors = checkpoint::read_weights(options.file);
+  const size_t wrapper = checkpoint::wrapper_prefix(tensors).size();
   checkpoint::Snapshot snapshot;
   snapshot.metadata = {{"weights_only", true}, {"imported_from", options.file}};
   int64_t bytes = 0;
   for (const auto& [name, tensor] : tensors) {
     snapshot.pieces.push_back(
-        checkpoint::TensorPiece::whole(std::string(interop::kModelPrefix) + name.substr(wrapper), tensor));
+        checkpoint::TensorPiece::whole(std::string(checkpoint::kModelPrefix) + name.substr(wrapper), tensor));
     bytes += static_cast<int64_t>(tensor.nbytes());
   }
   checkpoint::Store store(options.to);
@@ -86,7 +85,7 @@ int import_file(const ImportOptions& options) {
 }  // namespace
 
 int import_weights(const ImportOptions& options) {
-  const bool of_deepspeed = !options.tag.empty() || interop::is_deepspeed_folder(options.file);
+  const bool of_deepspeed = !options.tag.empty() || checkpoint::is_deepspeed_folder(options.file);
   const bool to_file = of_deepspeed && is_weights_file(options.to);
   if (!to_file && !checkpoint::list(options.to).empty()) {
     throw ConfigError("ckpt",

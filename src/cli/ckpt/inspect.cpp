@@ -1,13 +1,13 @@
 #include <fmt/format.h>
-#include <lockstep/exit_status.h>
+#include <lockstep/error.h>
 #include <torch/torch.h>
 
 #include <lockstep/json.h>
 
 #include "checkpoint/reader.h"
+#include "checkpoint/weights.h"
 #include "cli/ckpt/commands.h"
 #include "cli/ckpt/text.h"
-#include "interop/weights_file.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
@@ -42,11 +42,11 @@ Content content_of_checkpoint(const std::filesystem::path& folder) {
   return content;
 }
 
-Content content_of_file(const interop::WeightsSource& source) {
+Content content_of_file(const checkpoint::WeightsSource& source) {
   Content content;
-  const bool is_safetensors = source.kind == interop::WeightsSource::Kind::kSafetensors;
+  const bool is_safetensors = source.kind == checkpoint::WeightsSource::Kind::kSafetensors;
   content.facts = {{"kind", is_safetensors ? "safetensors" : "torch"}, {"path", source.path.string()}};
-  for (const auto& [name, tensor] : interop::read_tensors(source, interop::WhichTensors::kAll)) {
+  for (const auto& [name, tensor] : checkpoint::read_tensors(source, checkpoint::WhichTensors::kAll)) {
     content.tensors.push_back(
         {name, tensor.scalar_type(), tensor.sizes().vec(), static_cast<int64_t>(tensor.nbytes())});
   }
@@ -102,8 +102,8 @@ void print_text(const Content& content) {
 }  // namespace
 
 int inspect(const InspectOptions& options) {
-  const interop::WeightsSource source = interop::find_weights(options.path);
-  const Content content = source.kind == interop::WeightsSource::Kind::kCheckpoint
+  const checkpoint::WeightsSource source = checkpoint::find_weights(options.path);
+  const Content content = source.kind == checkpoint::WeightsSource::Kind::kCheckpoint
                               ? content_of_checkpoint(source.path)
                               : content_of_file(source);
   options.json ? print_json(content) : print_text(content);

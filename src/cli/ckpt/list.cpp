@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <lockstep/exit_status.h>
 
 #include <lockstep/json.h>
 #include <algorithm>
@@ -8,10 +7,9 @@
 
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/rotation.h"
+#include "checkpoint/weights.h"
 #include "cli/ckpt/commands.h"
 #include "cli/ckpt/text.h"
-#include "interop/weights_file.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
@@ -97,7 +95,7 @@ int list(const ListOptions& options) {
   if (!std::filesystem::is_directory(options.folder)) {
     throw ConfigError("ckpt", fmt::format("there is no folder '{}'", options.folder));
   }
-  const std::filesystem::path folder = interop::checkpoints_folder(options.folder);
+  const std::filesystem::path folder = checkpoint::checkpoints_folder(options.folder);
   const std::vector<CheckpointRow> rows = rows_of(folder, options.best);
   if (rows.empty() && !options.json) {
     throw ConfigError("ckpt", fmt::format("there are no checkpoints in '{}'", folder.string()));

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 
-#include "interop/pickle_globals.h"
+#include "checkpoint/dtype.h"
 
 namespace lockstep::cli::ckpt {
 
 std::string dtype_text(at::ScalarType dtype) {
-  const std::string_view name = interop::dtype_name(dtype);
+  const std::string_view name = checkpoint::python_dtype_name(dtype);
   return std::string(name.substr(name.rfind('.') + 1));
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/size_text.h"
+#include "base/number.h"
 
 namespace lockstep::cli::ckpt {
 

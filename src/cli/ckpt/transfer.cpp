@@ -1,15 +1,14 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <lockstep/exit_status.h>
 #include <lockstep/script_model.h>
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
 #include <filesystem>
 
+#include "checkpoint/weights.h"
 #include "cli/ckpt/commands.h"
 #include "cli/ckpt/text.h"
-#include "interop/weights_file.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
@@ -48,18 +47,18 @@ void export_script(const ExportOptions& options, const std::filesystem::path& fr
   fmt::print("{}: the module of {} with the weights of {}\n", options.to, options.script, from.string());
 }
 
-NamedTensors tensors_of(const interop::WeightsSource& source, const ExportOptions& options) {
+NamedTensors tensors_of(const checkpoint::WeightsSource& source, const ExportOptions& options) {
   const bool is_average = options.what == "average";
-  if (options.dtype == "saved" && is_average) return interop::read_average(source, std::nullopt);
+  if (options.dtype == "saved" && is_average) return checkpoint::read_average(source, std::nullopt);
   if (options.dtype == "saved") {
-    return interop::read_tensors(
-        source, options.what == "all" ? interop::WhichTensors::kAll : interop::WhichTensors::kModel);
+    return checkpoint::read_tensors(
+        source, options.what == "all" ? checkpoint::WhichTensors::kAll : checkpoint::WhichTensors::kModel);
   }
   const auto dtype = options.dtype == "float32"   ? at::kFloat
                      : options.dtype == "float16" ? at::kHalf
                                                   : at::kBFloat16;
-  if (is_average) return interop::read_average(source, dtype);
-  return interop::read_weights_as(source, dtype);
+  if (is_average) return checkpoint::read_average(source, dtype);
+  return checkpoint::read_weights_as(source, dtype);
 }
 
 }  // namespace
@@ -67,14 +66,14 @@ NamedTensors tensors_of(const interop::WeightsSource& source, const ExportOption
 int export_weights(const ExportOptions& options) {
   check_target(options.to);
   check_together(options);
-  const interop::WeightsSource source = interop::find_weights(options.path);
+  const checkpoint::WeightsSource source = checkpoint::find_weights(options.path);
   if (!options.script.empty()) {
     export_script(options, source.path);
     return kExitSuccess;
   }
   NamedTensors tensors = tensors_of(source, options);
   for (auto& entry : tensors) entry.first.insert(0, options.prefix);
-  interop::write_weights(options.to, tensors);
+  checkpoint::write_weights(options.to, tensors);
   fmt::print("{}: {} tensors, {}, of {}\n", options.to, tensors.size(), size_text(total_bytes(tensors)),
              source.path.string());
   return kExitSuccess;

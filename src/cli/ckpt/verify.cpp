@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <lockstep/exit_status.h>
 
 #include <filesystem>
 #include <functional>
@@ -8,9 +7,9 @@
 
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/weights.h"
 #include "cli/ckpt/commands.h"
 #include "cli/ckpt/text.h"
-#include "interop/weights_file.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
@@ -35,7 +34,7 @@ bool checkpoint_is_whole(const std::filesystem::path& path) {
 }
 
 bool run_is_whole(const std::filesystem::path& run) {
-  const std::filesystem::path folder = interop::checkpoints_folder(run);
+  const std::filesystem::path folder = checkpoint::checkpoints_folder(run);
   const std::vector<checkpoint::Entry> entries = checkpoint::list(folder);
   if (entries.empty()) {
     throw ConfigError("ckpt", fmt::format("there are no checkpoints in '{}'", folder.string()));
@@ -53,13 +52,13 @@ int verify(const VerifyOptions& options) {
     throw ConfigError("ckpt", fmt::format("there is no checkpoint or file '{}'", options.path));
   }
   bool whole = true;
-  if (interop::is_checkpoint(path)) {
+  if (checkpoint::is_checkpoint(path)) {
     whole = checkpoint_is_whole(path);
   } else if (std::filesystem::is_directory(path)) {
     whole = run_is_whole(path);
   } else {  // has no checksums: what can be read is right
     whole = is_whole(path, [&] {
-      interop::read_weights(path);
+      checkpoint::read_weights(path);
       return static_cast<int64_t>(std::filesystem::file_size(path));
     });
   }

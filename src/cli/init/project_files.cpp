@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "launch/slurm/sbatch_script.h"
+#include "launcher/slurm/sbatch_script.h"
 
 namespace lockstep::cli::init {
 namespace {

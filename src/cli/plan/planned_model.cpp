@@ -2,18 +2,17 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <lockstep/adadelta.h>
 #include <lockstep/error.h>
-#include <lockstep/named_tensors.h>
-#include <lockstep/optimizer_state.h>
+#include <lockstep/optim.h>
 #include <lockstep/sharded.h>
+#include <lockstep/weights.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <map>
 
-#include "interop/weights_file.h"
+#include "checkpoint/weights.h"
 #include "recipes/recipe.h"
 
 namespace lockstep::cli::plan {
@@ -97,7 +96,7 @@ std::shared_ptr<Module> module_of(const Tree& tree, bool is_unit, bool inside_un
 
 PlannedModel model_of_file(const ModelChoice& choice) {
   Tree tree;
-  for (const auto& [name, tensor] : interop::read_weights(choice.name)) {
+  for (const auto& [name, tensor] : checkpoint::read_weights(choice.name)) {
     const bool trains = tensor.is_floating_point();
     tree.add(name, at::empty(tensor.sizes(),
                              tensor.options()

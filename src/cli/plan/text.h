@@ -1,6 +1,6 @@
 #pragma once
 
-#include <lockstep/zero_plan.h>
+#include <lockstep/sharded.h>
 
 #include <cstdint>
 #include <optional>

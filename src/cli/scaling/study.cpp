@@ -15,8 +15,8 @@
 #include "base/environment.h"
 #include "base/process.h"
 #include "base/unique_fd.h"
-#include "cluster/cpu_topology.h"
-#include "launch/signal_queue.h"
+#include "cluster/cpu_binding.h"
+#include "launcher/signal_queue.h"
 
 namespace lockstep::cli::scaling {
 namespace {

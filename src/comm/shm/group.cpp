@@ -1,19 +1,91 @@
 #include "comm/shm/group.h"
 
+#include <ATen/core/ivalue.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "base/log.h"
-#include "comm/shm/waiter.h"
 
 namespace lockstep::comm::shm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+void relax_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// How to wait for a peer: spin for some microseconds, then yield to other threads, then sleep, for
+// longer the longer it takes. The delay is at most a sixteenth of the time waited so far, and no
+// waiter has to be woken, so that publishing needs no system call.
+class Waiter {
+ public:
+  // `may_spin` is false if ranks outnumber the CPUs: the peer needs this CPU.
+  explicit Waiter(bool may_spin) : may_spin_(may_spin) {}
+
+  // Waits a moment. True about once a millisecond, if the wait is already long: then the caller
+  // checks the peers.
+  bool pause() {
+    if (may_spin_ && spins_ < kSpins) {
+      ++spins_;
+      relax_cpu();
+      return false;
+    }
+    const auto now = Clock::now();
+    if (began_ == Clock::time_point{}) began_ = now;
+    waited_ = now - began_;
+    if (waited_ < kYieldTime) {
+      // Spins between the yields: on two threads of one core a loop of system calls would slow down
+      // the peer that this rank waits for.
+      if (may_spin_) {
+        for (int i = 0; i < kSpinsPerYield; ++i) relax_cpu();
+      }
+      sched_yield();
+      return false;
+    }
+    std::this_thread::sleep_for(std::clamp<Clock::duration>(waited_ / 16, kShortestSleep, kLongestSleep));
+    return true;
+  }
+
+  // Call it after progress: the next pause is short again.
+  void reset() {
+    spins_ = 0;
+    began_ = {};
+    waited_ = {};
+  }
+
+  // Time since the first pause after construction or reset() that read the clock; zero before.
+  Clock::duration waited() const { return waited_; }
+
+ private:
+  static constexpr int kSpins = 100;  // some microseconds
+  static constexpr int kSpinsPerYield = 20;
+  static constexpr std::chrono::microseconds kYieldTime{1000};
+  static constexpr std::chrono::microseconds kShortestSleep{50};
+  static constexpr std::chrono::microseconds kLongestSleep{1000};
+
+  bool may_spin_;
+  int spins_ = 0;
+  Clock::time_point began_{};
+  Clock::duration waited_{};
+};
+
+// Whether this process may use at least `count` CPUs.
+bool cpus_suffice_for(int count) {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) >= count;
+}
 
 constexpr auto kProcessCheckPeriod = std::chrono::milliseconds(20);
 constexpr std::string_view kPrefix = "[shm] ";
@@ -26,7 +98,35 @@ std::string who_has(const std::vector<int>& ranks) {
 
 }  // namespace
 
-// Tells when two threads use the group at the same time.
+// --- operations ---
+
+GroupWork::GroupWork(std::shared_ptr<Group> group, c10d::OpType type, std::chrono::milliseconds timeout)
+    : c10d::Work(group->rank(), type), group_(std::move(group)), timeout_(timeout) {}
+
+bool GroupWork::isCompleted() {
+  if (!done) group_->poll(*this);
+  return done || group_->failure() != nullptr;
+}
+
+bool GroupWork::isSuccess() const { return done; }
+
+std::exception_ptr GroupWork::exception() const { return done ? nullptr : group_->failure(); }
+
+bool GroupWork::wait(std::chrono::milliseconds timeout) {
+  if (!done) group_->wait(*this, timeout == kNoTimeout ? timeout_ : timeout);
+  return true;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> GroupWork::getFuture() {
+  wait();
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  future->markCompleted(tensors);
+  return future;
+}
+
+// --- the group ---
+
+// Throws if two threads use the group at the same time.
 class Group::Exclusive {
  public:
   explicit Exclusive(Group& group) : group_(group) {
@@ -51,9 +151,7 @@ Group::Group(std::vector<Peer> peers, int rank)
 Group::~Group() { close(); }
 
 void Group::close() noexcept {
-  if (std::exchange(closed_, true)) {
-    return;
-  }
+  if (std::exchange(closed_, true)) return;
   const size_t num_pending = collectives_.num_pending() + point_to_point_.num_pending();
   if (num_pending > 0) {
     base::log_line(base::LogLevel::kWarning, "shm",
@@ -75,8 +173,8 @@ void Group::throw_if_broken() const {
 
 void Group::check_before_start() {
   throw_if_broken();
-  // A peer that gave up may have published its part before: without this look the
-  // operation could succeed here although it failed there.
+  // A peer that failed may have published its part before: without this check the operation could
+  // succeed here although it failed there.
   for (const auto& peer : peers_) {
     if (peer.home().state.load(std::memory_order_acquire) == RankState::kFailed) {
       check_peers(nullptr);
@@ -137,11 +235,9 @@ void Group::wait(const GroupWork& work, Milliseconds timeout) {
 
 void Group::poll(const GroupWork& work) {
   const Exclusive exclusive(*this);
-  if (failure_ != nullptr) {
-    return;
-  }
+  if (failure_ != nullptr) return;
   try {
-    // Looking at the peers costs system calls: now and then is enough.
+    // Checking the peers costs system calls.
     if (!progress() && ++num_idle_polls_ % 64 == 0) {
       check_peers(&work);
     }
@@ -170,14 +266,12 @@ void Group::check_peers(const GroupWork* waited_for) {
   }
 }
 
-// Throws when the peer, who is not well, is the end of the group.
+// Throws if the group cannot continue without the peer, which has failed, left or died.
 void Group::check_peer(int peer, const GroupWork* waited_for) {
-  // What it did before may be enough to go on.
+  // What the peer published before may be enough.
   while (progress()) {
   }
-  if (waited_for != nullptr && waited_for->done) {
-    return;
-  }
+  if (waited_for != nullptr && waited_for->done) return;
   const Home& home = peers_[peer].home();
   switch (home.state.load(std::memory_order_acquire)) {
     case RankState::kFailed:
@@ -200,12 +294,8 @@ void Group::check_peer(int peer, const GroupWork* waited_for) {
 }
 
 bool Group::needs(int peer, const GroupWork* waited_for) const {
-  if (const auto* message = dynamic_cast<const MessageWork*>(waited_for)) {
-    return message->peer == peer;
-  }
-  if (collectives_.idle()) {
-    return false;
-  }
+  if (const auto* message = dynamic_cast<const MessageWork*>(waited_for)) return message->peer == peer;
+  if (collectives_.idle()) return false;
   const auto ranks = collectives_.blocker().ranks;
   return std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
 }
@@ -237,9 +327,7 @@ void Group::time_out(const GroupWork& work, Milliseconds timeout) {
 }
 
 void Group::break_group(std::exception_ptr error) noexcept {
-  if (failure_ != nullptr) {
-    return;
-  }
+  if (failure_ != nullptr) return;
   failure_ = error;
   Home& home = own_home();
   std::string text = "an internal error";

@@ -7,18 +7,18 @@
 #include <vector>
 
 #include "comm/shm/collectives.h"
+#include "comm/shm/peer.h"
 #include "comm/shm/point_to_point.h"
 #include "comm/shm/regions.h"
-#include "comm/shm/rendezvous.h"
 
 namespace lockstep::comm::shm {
 
-// One rank's side of a group: starts operations, waits for them, and watches the
-// peers while it waits.
+// One rank's side of a group: starts operations, waits for them, and watches the peers while it
+// waits.
 //
-// The first failure breaks the group for good: pending and later operations throw
-// it, and the peers are told, so that all survivors report the same cause. One
-// thread at a time; a second one gets a ConfigError.
+// The first failure breaks the group for ever: pending and later operations throw it, and it is
+// published to the peers, so that all survivors report the same cause. Used by one thread at a time;
+// a second one gets a ConfigError.
 class Group {
  public:
   using Milliseconds = std::chrono::milliseconds;
@@ -34,14 +34,13 @@ class Group {
 
   void start(c10::intrusive_ptr<CollectiveWork> work);
   void start(c10::intrusive_ptr<MessageWork> work);
-  // Blocks until it is done. Throws CommError.
+  // Blocks until the operation is done. Throws CommError.
   void wait(const GroupWork& work, Milliseconds timeout);
-  // Does what can be done now for an operation, without blocking. What goes wrong is in failure().
+  // Makes the progress that is possible now, without blocking. Failures are in failure().
   void poll(const GroupWork& work);
   // What broke the group, or null.
   std::exception_ptr failure() const { return failure_; }
-  // Leaves the group; peers that still need this rank are told. Logs operations
-  // that are pending.
+  // Leaves the group; peers that still need this rank fail. Logs pending operations.
   void close() noexcept;
 
  private:

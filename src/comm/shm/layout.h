@@ -5,41 +5,39 @@
 #include <cstddef>
 #include <cstdint>
 
-// What ranks see of each other: every rank owns one Home in shared memory, writes
-// to it alone (the claims of rank 0, the replies in a Post and reduced tensors
-// apart), and maps the homes of all others. All ranks run the same build; the
-// version in the header refuses others.
+// The shared memory of a group. Every rank owns one Home, which all others map. Only its owner
+// writes to it, except for the claims of rank 0, the replies in a Post, and reduced tensors. All
+// ranks run the same build: the layout version refuses others.
 namespace lockstep::comm::shm {
 
 inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr int kMaxRanks = 64;
 inline constexpr size_t kCacheLine = 64;
 
-// A collective runs in rounds of at most kRoundBytes, so that staging memory is
-// bounded and copying overlaps with reducing. All rounds of a group are numbered
-// from 1 by one sequence; a rank has at most kRing of them published and not yet
-// finished by all.
+// A collective runs in rounds of at most kRoundBytes, so that staging memory is bounded and copying
+// overlaps with reducing. All rounds of a group are numbered from 1 in one sequence; a rank has at
+// most kRing rounds that it has published and not all ranks have finished.
 inline constexpr uint64_t kRing = 32;
 inline constexpr size_t kRoundBytes = 512 * 1024;
 inline constexpr int kStagingSlots = 4;
-// Payloads up to this size travel beside their descriptor.
+// Payloads up to this size are sent in the entry of their round.
 inline constexpr size_t kInlineBytes = 4096;
 // Messages to one peer that wait for its recv.
 inline constexpr int kPosts = 16;
-// Shared tensors that a rank can have at one time; further ones are in ordinary memory.
+// Shared tensors that a rank can have at one time; more are in ordinary memory.
 inline constexpr int kMaxTensorRegions = 256;
-// Regions that a rank can have: so that every message which may be posted has one.
+// Regions that a rank can have: enough for every message that may be posted.
 inline constexpr int kMaxRegions = kMaxTensorRegions + kMaxRanks * kPosts;
 
 template <typename T>
 concept SharedAtomic = std::atomic<T>::is_always_lock_free;
 static_assert(SharedAtomic<uint64_t> && SharedAtomic<uint32_t> && SharedAtomic<int32_t>);
 
-// Where a rank's bytes are. `slot` indexes its region table and `id` tells
-// successive regions of one slot apart.
+// Where a rank's bytes are. `slot` indexes its region table; `id` distinguishes successive regions
+// of one slot.
 struct Location {
   static constexpr int32_t kNothing = -3;  // this rank contributes no bytes
-  static constexpr int32_t kInline = -2;   // beside the descriptor
+  static constexpr int32_t kInline = -2;   // in the entry of the round
   static constexpr int32_t kStaging = -1;  // in the home's staging area
 
   int32_t slot = kNothing;
@@ -47,9 +45,9 @@ struct Location {
   uint64_t offset = 0;
 };
 
-// What every rank must agree on. Packed so that comparing costs two loads.
+// What all ranks must call alike. Packed so that comparing costs two loads.
 struct Signature {
-  uint64_t call = 0;   // kind, reduction, dtype, root and round: see descriptor.h
+  uint64_t call = 0;   // kind, reduction, dtype, root and round: see sign()
   uint64_t numel = 0;  // elements of the whole call
 
   bool operator==(const Signature&) const = default;
@@ -64,7 +62,7 @@ struct alignas(kCacheLine) Entry {
   alignas(kCacheLine) std::byte payload[kInlineBytes];
 };
 
-// How far a rank is with the pieces of a reduction that all ranks share.
+// A rank's progress with the pieces of a reduction that all ranks share.
 struct alignas(kCacheLine) PieceCount {
   std::atomic<uint32_t> done;
   std::atomic<uint32_t> busy;  // 1 while the rank is reducing
@@ -95,21 +93,21 @@ struct alignas(kCacheLine) Post {
 
 enum class RankState : uint32_t {
   kActive,
-  kLeft,   // closed the group in peace
-  kFailed  // gave up: failure tells why
+  kLeft,   // closed the group
+  kFailed  // failed: `failure` has the reason
 };
 
 struct Failure {
-  int32_t rank;  // whom the failed rank blames, or -1
+  int32_t rank;  // that caused it, or -1
   uint32_t can_rebuild;
   char text[504];
 };
 
 struct Home {
-  std::atomic<uint64_t> magic;  // a random number that the owner tells through the store
+  std::atomic<uint64_t> magic;  // a random number that the owner sends through the store
   alignas(kCacheLine) std::atomic<RankState> state;
   Failure failure;                                     // valid once state is kFailed
-  alignas(kCacheLine) std::atomic<uint64_t> finished;  // rounds this rank is through with
+  alignas(kCacheLine) std::atomic<uint64_t> finished;  // rounds that this rank has finished
   alignas(kCacheLine) std::atomic<uint64_t> freed;     // regions this rank has freed
   std::array<Claim, kRing> claims;                     // used in rank 0's home only
   std::array<PieceCount, kRing> pieces;

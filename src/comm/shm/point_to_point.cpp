@@ -43,7 +43,7 @@ bool PointToPoint::has_precedence(size_t index) const {
   const MessageWork& work = *pending_[index];
   return std::none_of(
       pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(index), [&](const auto& earlier) {
-        // Posted sends are already in order; unposted ones of one peer keep it.
+        // Posted sends are in order; unposted sends to one peer keep their order.
         return earlier->is_send == work.is_send && earlier->peer == work.peer && !earlier->done &&
                (work.is_send ? earlier->post < 0 : earlier->tag == work.tag);
       });
@@ -71,10 +71,8 @@ bool PointToPoint::advance_send(MessageWork& work) {
     }
     return false;
   }
-  // Taken when the post holds something else: nothing, or already a later message.
-  if (post_to(work.peer, work.post).number.load(std::memory_order_acquire) == work.number) {
-    return false;
-  }
+  // The message is taken if the post is free or has a later message.
+  if (post_to(work.peer, work.post).number.load(std::memory_order_acquire) == work.number) return false;
   if (work.staged != nullptr) {
     free_blocks_.push_back({std::move(work.staged), work.staged_bytes});
   }
@@ -111,8 +109,8 @@ void PointToPoint::stage(MessageWork& work) {
   } else {
     work.staged_bytes = std::max<uint64_t>(4096, std::bit_ceil(work.bytes));
     work.staged = own_regions_->allocate(work.staged_bytes, OwnRegions::Use::kMessage);
-    // Posted messages have a place each, so that what fills the table are blocks which no message
-    // uses, all of them too small for this one.
+    // There is a region for each posted message, so a full table has blocks that no message uses,
+    // all too small for this one.
     while (work.staged == nullptr && !free_blocks_.empty()) {
       free_blocks_.pop_back();
       work.staged = own_regions_->allocate(work.staged_bytes, OwnRegions::Use::kMessage);
@@ -134,9 +132,7 @@ bool PointToPoint::take_unexpected(MessageWork& work) {
   const auto found = std::find_if(unexpected_.begin(), unexpected_.end(), [&](const Unexpected& message) {
     return message.source == work.peer && message.tag == work.tag;
   });
-  if (found == unexpected_.end()) {
-    return false;
-  }
+  if (found == unexpected_.end()) return false;
   check_size(work, rank_, found->bytes.size());
   std::copy(found->bytes.begin(), found->bytes.end(), work.data);
   unexpected_.erase(found);
@@ -145,16 +141,12 @@ bool PointToPoint::take_unexpected(MessageWork& work) {
 }
 
 bool PointToPoint::advance_recv(MessageWork& work) {
-  if (take_unexpected(work)) {
-    return true;
-  }
+  if (take_unexpected(work)) return true;
   int num_taken = 0;
   Post* oldest = oldest_post(work.peer, work.tag, num_taken);
-  if (oldest == nullptr) {
-    return num_taken == kPosts && make_room(work.peer);
-  }
-  // An older message may have come to a post that was looked at before it came;
-  // having seen a younger one, a second look sees it for certain.
+  if (oldest == nullptr) return num_taken == kPosts && make_room(work.peer);
+  // An older message may have come to a post after this rank read that post. A second pass sees it,
+  // because the first has seen a younger message.
   oldest = oldest_post(work.peer, work.tag, num_taken);
   check_size(work, rank_, oldest->bytes);
   take(*oldest, work.peer, work.data);

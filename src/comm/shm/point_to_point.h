@@ -11,16 +11,15 @@
 
 namespace lockstep::comm::shm {
 
-// Sends and receives of one rank. A receive takes the oldest message of its source
-// and tag, whatever else is on its way; a send is done when its message is taken.
-// Nothing blocks. One thread at a time.
+// Sends and receives of one rank. A receive takes the oldest message of its source and tag; a send
+// is done when its message is taken. Nothing blocks. Used by one thread at a time.
 class PointToPoint {
  public:
   PointToPoint(const std::vector<Peer>& peers, int rank, std::shared_ptr<OwnRegions> own_regions);
 
   void start(c10::intrusive_ptr<MessageWork> work);
-  // Does what can be done now. False: nothing could. Throws CommError when a
-  // message does not fit its receive.
+  // Does all that is possible now. False: nothing was. Throws CommError if a message does not fit its
+  // receive.
   bool progress();
 
   bool idle() const { return pending_.empty(); }
@@ -28,7 +27,7 @@ class PointToPoint {
   void clear() { pending_.clear(); }
 
  private:
-  // A message that was taken before anyone asked for it.
+  // A message that was taken before a receive asked for it.
   struct Unexpected {
     int source;
     int tag;
@@ -47,11 +46,11 @@ class PointToPoint {
   Post* oldest_post(int peer, int tag, int& num_taken);
   void post(MessageWork& work, int index);
   void stage(MessageWork& work);
-  // When every post of the peer is taken and none is wanted, the wanted message
-  // may be behind them: makes room.
+  // Takes all messages of the peer. If they use all posts and none of them fits the receive, the
+  // message that does may wait behind them.
   bool make_room(int peer);
   void take(Post& post, int peer, std::byte* to);
-  // Whether an earlier pending operation must be served first.
+  // Whether no earlier pending operation has to come first.
   bool has_precedence(size_t index) const;
 
   const std::vector<Peer>& peers_;

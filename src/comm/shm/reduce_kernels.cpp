@@ -4,16 +4,14 @@
 #include <cstring>
 #include <type_traits>
 
-#include "base/half_rows.h"
 #include "base/narrow_float.h"
 
-// Compiled with -O3 -ffp-contract=off: a fused multiply-add would round the mean
-// differently from the multiply and add that it is defined as.
+// Compiled with -O3 -ffp-contract=off: the mean is defined as a multiply and an add, and a fused
+// multiply-add would round differently.
 namespace lockstep::comm::shm {
 namespace {
 
-// Elements that are combined at a time, in an accumulator that stays in the first
-// level cache.
+// Elements that are combined at a time, in an accumulator that stays in the first level cache.
 constexpr size_t kTile = 1024;
 
 template <Reduction kReduction, typename T>
@@ -57,8 +55,8 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-// How elements are stored, and what they are combined in. read() returns n elements
-// to combine, in place where they need no conversion and else in the scratch.
+// How elements are stored, and in which type they are combined. read() returns n elements to
+// combine: in place if they need no conversion, else in the scratch memory.
 template <typename Stored>
 struct Access {
   using Combined = Stored;

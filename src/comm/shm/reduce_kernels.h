@@ -22,16 +22,15 @@ enum class ElementType : uint8_t {
 
 const char* to_string(Reduction reduction);
 
-// Combines element by element, always in the order of `sources`, so that neither
-// chunking nor who does the work changes a bit of the result.
+// Combines element by element, always in the order of `sources`, so that neither chunking nor the
+// rank that does the work changes a bit of the result.
 //
-// kMean multiplies each element by 1 / num_sources before it adds, floating types
-// only. 16-bit floats are combined in float and rounded once. Integers wrap.
-// kMin and kMax propagate NaN. bool: sum and maximum are "or", product and minimum
-// "and". Bit operations: integers and bool only.
+// kMean multiplies each element by 1 / num_sources before it adds; floating types only. 16-bit
+// floats are combined in float and rounded once. Integers wrap. kMin and kMax propagate NaN. bool:
+// sum and maximum are "or", product and minimum are "and". Bit operations: integers and bool only.
 //
-// Each destination gets the result. A destination may be exactly one of the
-// sources; other overlaps are not allowed.
+// Each destination gets the result. A destination may be exactly one of the sources; other overlaps
+// are not allowed.
 struct ReduceArguments {
   Reduction reduction;
   ElementType type;
@@ -45,7 +44,7 @@ struct ReduceArguments {
 
 void reduce(const ReduceArguments& arguments);
 
-// Whether reduce() can do this.
+// Whether reduce() supports the combination.
 bool can_reduce(Reduction reduction, ElementType type);
 
 }  // namespace lockstep::comm::shm

@@ -10,31 +10,23 @@
 namespace lockstep::comm::shm {
 
 int OwnRegions::free_slot(Use use) const {
-  if (use == Use::kTensor && num_tensors_ == kMaxTensorRegions) {
-    return -1;
-  }
+  if (use == Use::kTensor && num_tensors_ == kMaxTensorRegions) return -1;
   for (int slot = 0; slot < kMaxRegions; ++slot) {
-    if (slots_[slot].memory == nullptr) {
-      return slot;
-    }
+    if (slots_[slot].memory == nullptr) return slot;
   }
   return -1;
 }
 
 std::shared_ptr<std::byte> OwnRegions::allocate(size_t bytes, Use use) {
   {
-    const std::lock_guard lock(mutex_);
-    if (free_slot(use) < 0) {
-      return nullptr;
-    }
+    const base::MutexLock lock(mutex_);
+    if (free_slot(use) < 0) return nullptr;
   }
   auto memory = std::make_shared<Mapping>(Mapping::create(bytes));
   std::byte* data = memory->data();
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   const int slot = free_slot(use);
-  if (slot < 0) {
-    return nullptr;
-  }
+  if (slot < 0) return nullptr;
   num_slots_used_ = std::max(num_slots_used_, slot + 1);
   num_tensors_ += use == Use::kTensor ? 1 : 0;
   slots_[slot] = {std::move(memory), ++last_id_, use};
@@ -47,24 +39,23 @@ std::shared_ptr<std::byte> OwnRegions::allocate(size_t bytes, Use use) {
 }
 
 void OwnRegions::release(int slot) {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   home().regions[slot].id.store(0, std::memory_order_relaxed);
   home().freed.fetch_add(1, std::memory_order_release);
   num_tensors_ -= slots_[slot].use == Use::kTensor ? 1 : 0;
-  // Peers unmap it at a later operation of theirs, and nobody knows when that is: the memory is
-  // needed now.
+  // Peers unmap the region at their next operation, which may be much later; the memory may be
+  // needed before.
   slots_[slot].memory->release_pages();
   slots_[slot] = {};
 }
 
 std::optional<Location> OwnRegions::find(const void* data, size_t bytes) const {
   const auto* begin = static_cast<const std::byte*>(data);
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   for (int slot = 0; slot < num_slots_used_; ++slot) {
     const auto& [memory, id, use] = slots_[slot];
-    if (memory != nullptr && begin >= memory->data() && begin + bytes <= memory->data() + memory->bytes()) {
+    if (memory != nullptr && begin >= memory->data() && begin + bytes <= memory->data() + memory->bytes())
       return Location{slot, id, static_cast<uint64_t>(begin - memory->data())};
-    }
   }
   return std::nullopt;
 }
@@ -96,9 +87,7 @@ std::byte* PeerRegions::resolve(const Location& location) {
 
 void PeerRegions::forget_freed() {
   const uint64_t freed = peer_->home().freed.load(std::memory_order_acquire);
-  if (freed == freed_) {
-    return;
-  }
+  if (freed == freed_) return;
   freed_ = freed;
   for (size_t slot = 0; slot < seen_.size(); ++slot) {
     if (seen_[slot].id != 0 &&

@@ -1,4 +1,4 @@
-// Draws the charts of the element #data. Everything else of the page is there without it.
+// Draws the charts of the element #data. The rest of the page works without this script.
 (() => {
   'use strict';
 
@@ -18,7 +18,7 @@
     return String(Number(value.toPrecision(4)));
   }
 
-  // --- the horizontal axis: a step, or what it is as an epoch or in time ---
+  // --- the horizontal axis: steps, epochs or time ---
 
   function interpolate([xs, ys], x) {
     if (x <= xs[0]) return xs.length > 1 && xs[0] > 0 && ys[0] > 0 ? ys[0] * x / xs[0] : ys[0];
@@ -71,7 +71,7 @@
         backgroundColor: stacked ? faded(colour) : colour,
         borderWidth: stacked ? 1.2 : 2,
         borderDash: dashes[one.dash],
-        clip: 6,  // a point on the frame is a whole one
+        clip: 6,  // points on the frame are drawn completely
         pointRadius: chart.marked || one.x.length === 1 ? 3.5 : 0,
         pointHoverRadius: 4,
         fill: stacked && (i === 0 ? 'origin' : '-1'),
@@ -80,7 +80,7 @@
     });
   }
 
-  // Chart.js shows the style of a series' points there, which have no dashes.
+  // Chart.js shows the style of the points in the legend, which have no dashes.
   function legend(drawing) {
     return Chart.defaults.plugins.legend.labels.generateLabels(drawing).map(
       (item) => ({...item, lineDash: drawing.data.datasets[item.datasetIndex].borderDash || []}));
@@ -102,7 +102,7 @@
     }, more);
   }
 
-  // One value has no range: half of the picture below it, half above.
+  // A single value has no range: it gets the middle of the axis.
   function valueRange(chart) {
     const values = chart.series.flatMap((one) => one.y);
     const least = values.reduce((a, b) => Math.min(a, b), Infinity);
@@ -111,7 +111,7 @@
     return least > 0 ? {min: 0, max: 2 * least} : {min: 2 * least, max: 0};
   }
 
-  // From 0 where the run begins there, to its end.
+  // From 0 if the run begins there, to the end of the run.
   function placeRange(chart) {
     if (chart.axis === 'number') {  // counts: few points, none of them on the frame
       const most = Math.max(...chart.series.flatMap((one) => one.x));
@@ -240,7 +240,7 @@
   theme.hidden = false;
   theme.addEventListener('click', () => applyTheme(isDark() ? 'light' : 'dark'));
   prefersDark.addEventListener('change', () => applyTheme(root.dataset.theme));
-  // Paper is white; what was chosen comes back afterwards.
+  // Print in light mode, then restore the chosen one.
   let chosen;
   addEventListener('beforeprint', () => { chosen = root.dataset.theme || ''; applyTheme('light'); });
   addEventListener('afterprint', () => applyTheme(chosen));

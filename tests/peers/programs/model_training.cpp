@@ -7,19 +7,16 @@
 // All cases have the same number of ranks. For each, rank R writes losses.R.json, and rank 0
 // weights.safetensors and prediction.safetensors, to the case's folder.
 
-#include <lockstep/adadelta.h>
+#include <lockstep/data.h>
 #include <lockstep/data_parallel.h>
-#include <lockstep/dataset.h>
+#include <lockstep/deepspeed.h>
 #include <lockstep/deepspeed_config.h>
-#include <lockstep/engine.h>
 #include <lockstep/launch.h>
-#include <lockstep/learning_rate.h>
-#include <lockstep/loader.h>
 #include <lockstep/models.h>
-#include <lockstep/python_adam.h>
+#include <lockstep/optim.h>
+#include <lockstep/schedule.h>
 #include <lockstep/trainer.h>
 #include <lockstep/weights.h>
-#include <lockstep/world.h>
 #include <torch/torch.h>
 
 #include <filesystem>
@@ -29,7 +26,7 @@
 #include <optional>
 #include <string>
 
-#include "interop/weights_file.h"
+#include "checkpoint/weights.h"
 
 namespace {
 
@@ -246,8 +243,8 @@ void run_case(const std::filesystem::path& file, lockstep::World& world) {
   lockstep::save_weights(*model.module(), folder / "weights.safetensors");
   model.module()->eval();
   const torch::NoGradGuard no_grad;
-  lockstep::interop::write_weights(folder / "prediction.safetensors",
-                                   {{"output", model(make_batch(spec, -1).inputs)}});
+  lockstep::checkpoint::write_weights(folder / "prediction.safetensors",
+                                      {{"output", model(make_batch(spec, -1).inputs)}});
 }
 
 }  // namespace

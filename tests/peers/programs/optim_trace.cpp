@@ -2,15 +2,9 @@
 // test_deepspeed_optim.py compare with PyTorch and DeepSpeed: reads JSON requests from standard input, one a
 // line, and prints each answer as a line of JSON.
 
-#include <lockstep/cpu_adagrad.h>
-#include <lockstep/cpu_adam.h>
 #include <lockstep/error.h>
-#include <lockstep/grad_scaler.h>
-#include <lockstep/lamb.h>
-#include <lockstep/learning_rate.h>
-#include <lockstep/lion.h>
-#include <lockstep/reduce_on_plateau.h>
-#include <lockstep/weight_average.h>
+#include <lockstep/optim.h>
+#include <lockstep/schedule.h>
 #include <torch/torch.h>
 
 #include <iostream>

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <string>
 
-#include "checkpoint/safetensors_file.h"
+#include "checkpoint/safetensors.h"
 #include "checkpoint/store.h"
 
 namespace lockstep::checkpoint {

@@ -16,7 +16,7 @@
 #include <iostream>
 #include <string>
 
-#include "base/listen_socket.h"
+#include "base/network.h"
 #include "comm/communicator_impl.h"
 
 namespace {

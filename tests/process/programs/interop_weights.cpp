@@ -15,13 +15,13 @@
 #include <string>
 #include <vector>
 
-#include "interop/torch_file.h"
-#include "interop/weights_file.h"
+#include "checkpoint/torch_file.h"
+#include "checkpoint/weights.h"
 
 namespace {
 
 namespace nn = torch::nn;
-using lockstep::interop::read_torch_file;
+using lockstep::checkpoint::read_torch_file;
 
 lockstep::Model make_model(const std::string& name) {
   if (name == "mlp") {
@@ -55,7 +55,7 @@ void predict(const std::vector<std::string>& arguments) {
   lockstep::load_weights(*model.module(), arguments.at(1));
   model.module()->eval();
   const torch::NoGradGuard guard;
-  lockstep::interop::write_torch_file(arguments.at(3), {{"output", model(input)}});
+  lockstep::checkpoint::write_torch_file(arguments.at(3), {{"output", model(input)}});
 }
 
 void train(const std::vector<std::string>& arguments) {
@@ -74,7 +74,7 @@ void train(const std::vector<std::string>& arguments) {
 }
 
 void convert(const std::vector<std::string>& arguments) {
-  lockstep::interop::write_weights(arguments.at(1), lockstep::interop::read_weights(arguments.at(0)));
+  lockstep::checkpoint::write_weights(arguments.at(1), lockstep::checkpoint::read_weights(arguments.at(0)));
 }
 
 }  // namespace

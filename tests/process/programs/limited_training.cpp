@@ -6,8 +6,8 @@
 //   LOCKSTEP_NPROCS=2 limited_training unchecked   whole, by hand
 
 #include <fmt/format.h>
-#include <lockstep/cpu_adam.h>
 #include <lockstep/lockstep.h>
+#include <lockstep/optim.h>
 #include <sys/resource.h>
 #include <torch/torch.h>
 
@@ -35,8 +35,8 @@ torch::nn::Sequential make_net() {
 
 ShardedOptions options_of(int stage) {
   ShardedOptions options;
-  options.stage = stage;
-  options.bucket_cap_bytes = 1 << 20;
+  options.zero.stage = stage;
+  options.zero.bucket_cap_bytes = 1 << 20;
   return options;
 }
 
@@ -60,7 +60,7 @@ void limit_memory(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
   if (::setrlimit(RLIMIT_DATA, &limit) != 0) throw std::runtime_error("setrlimit failed");
 }
 
-void train(World& world, const std::string& how) {
+void train_within(World& world, const std::string& how) {
   torch::nn::Sequential net = make_net();
   const auto optimizer = make_cpu_adam(net->parameters(), {.lr = 1e-3});
   const torch::Tensor x = torch::rand({2, kWidth});
@@ -93,5 +93,6 @@ void train(World& world, const std::string& how) {
 int main(int argc, char** argv) {
   const std::string how = argc > 1 ? argv[1] : "3";
   const char* program[] = {argv[0]};
-  return lockstep::launch(1, program, {}, [&](World& world, const TrainConfig&) { train(world, how); });
+  return lockstep::launch(1, program, {},
+                          [&](World& world, const TrainConfig&) { train_within(world, how); });
 }

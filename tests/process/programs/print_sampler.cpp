@@ -7,7 +7,7 @@
 // of index * (place modulo 1000003) modulo 2^64.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <lockstep/sampler.h>
+#include <lockstep/data.h>
 
 #include <iostream>
 

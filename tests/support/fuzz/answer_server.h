@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/listen_socket.h"
-#include "base/silent_thread.h"
+#include "base/network.h"
+#include "base/process.h"
 #include "base/unique_fd.h"
 
 namespace lockstep::fuzz {

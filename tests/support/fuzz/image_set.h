@@ -1,7 +1,7 @@
 #pragma once
 
 #include <lockstep/error.h>
-#include <lockstep/image_source.h>
+#include <lockstep/image_files.h>
 
 #include <cstdint>
 #include <vector>

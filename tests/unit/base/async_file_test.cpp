@@ -46,7 +46,7 @@ Memory filled(int64_t bytes, unsigned seed) {
 }
 
 void expect_round_trip(AsyncFile& file) {
-  // Three runs of blocks that are no multiple of the request's size, all on their way.
+  // Three transfers at once, whose sizes are not multiples of the block size.
   const int64_t bytes = 5 * kBlock;
   std::vector<Memory> written;
   std::vector<AsyncFile::Ticket> tickets;
@@ -70,7 +70,7 @@ TEST(AsyncFile, ReadsWhatItWrote) {
     const TemporaryFolder folder;
     AsyncFile file(folder.path(), 16 * kBlock, {.block_bytes = 2 * kBlock, .queue_depth = depth});
     expect_round_trip(file);
-    // Nobody sees it, so that nothing can be left of it.
+    // The file has no name, so nothing can be left of it.
     EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   }
 }
@@ -141,8 +141,8 @@ TEST(BlockIo, GivesTheKernelsReason) {
   EXPECT_EQ(make_plain_io(fd.get(), {})->move(BlockIo::Direction::kWrite, memory.get(), 0, kBlock), ENOSPC);
 }
 
-// The first call submits all blocks but one, and the call with that one is refused: a later move
-// must not submit it, whose memory may be gone.
+// The first call submits all blocks except one, and the call with the last one is refused. A later move()
+// must not submit that block, because its memory may be freed.
 TEST(BlockIo, LeavesNothingOnItsWayWhenTheKernelTakesNoMore) {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder.path() / "blocks";

@@ -16,8 +16,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-struct Pipe {
-  Pipe() {
+struct BytePipe {
+  BytePipe() {
     std::array<int, 2> ends{};
     if (::pipe(ends.data()) != 0) throw std::runtime_error("pipe");
     read.reset(ends[0]);
@@ -34,7 +34,7 @@ struct Pipe {
 
 TEST(EventLoopTest, CallsWhileADescriptorIsReady) {
   EventLoop loop;
-  const Pipe pipe;
+  const BytePipe pipe;
   std::string got;
   loop.watch(pipe.read.get(), EPOLLIN, [&](uint32_t) {
     got += pipe.get();
@@ -48,7 +48,7 @@ TEST(EventLoopTest, CallsWhileADescriptorIsReady) {
 
 TEST(EventLoopTest, ReportsTheEndOfAPipe) {
   EventLoop loop;
-  Pipe pipe;
+  BytePipe pipe;
   uint32_t seen = 0;
   loop.watch(pipe.read.get(), EPOLLIN, [&](uint32_t events) {
     seen = events;
@@ -85,7 +85,7 @@ TEST(EventLoopTest, ACancelledTimerDoesNotRun) {
 
 TEST(EventLoopTest, ATimerThatSchedulesItselfLeavesRoomForDescriptors) {
   EventLoop loop;
-  const Pipe pipe;
+  const BytePipe pipe;
   std::function<void()> again = [&] { loop.after(milliseconds(0), again); };
   again();
   loop.watch(pipe.read.get(), EPOLLIN, [&](uint32_t) { loop.stop(); });
@@ -95,7 +95,7 @@ TEST(EventLoopTest, ATimerThatSchedulesItselfLeavesRoomForDescriptors) {
 
 TEST(EventLoopTest, ACallbackMayForgetItselfAndOthers) {
   EventLoop loop;
-  const Pipe first, second;
+  const BytePipe first, second;
   int calls = 0;
   const auto forget_both = [&](uint32_t) {
     ++calls;
@@ -113,7 +113,7 @@ TEST(EventLoopTest, ACallbackMayForgetItselfAndOthers) {
 
 TEST(EventLoopTest, NoInterestNoCall) {
   EventLoop loop;
-  const Pipe pipe;
+  const BytePipe pipe;
   int calls = 0;
   loop.watch(pipe.read.get(), EPOLLIN, [&](uint32_t) { ++calls; });
   loop.change(pipe.read.get(), 0);

@@ -37,7 +37,7 @@ TEST(JsonTest, BracesMakeObjectsOfPairsThatBeginWithText) {
   EXPECT_EQ(Json::array().dump(), "[]");
 }
 
-// Each element of such a range is the range again: there would be no end.
+// Each element of such a range is the range itself: the conversion would not end.
 TEST(JsonTest, TakesNoRangeOfItself) {
   static_assert(!std::convertible_to<nlohmann::json, Json>);
   EXPECT_EQ(Json(std::filesystem::path("/a/b")).dump(), R"("/a/b")");
@@ -79,6 +79,50 @@ TEST(JsonTest, NumbersKeepTheirBits) {
   EXPECT_EQ(Json::parse("-9223372036854775808").get<int64_t>(), std::numeric_limits<int64_t>::min());
   EXPECT_TRUE(Json::parse("3").is_number_integer());
   EXPECT_TRUE(Json::parse("3.0").is_number_float());
+}
+
+TEST(JsonTest, AnIntegerIsInTheRangeOfItsTypeOrAnError) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr uint64_t kLargest = std::numeric_limits<uint64_t>::max();
+  const auto out_of_range = [](const auto& get, const std::string& range, const std::string& value) {
+    EXPECT_EQ(json_error_of(get), "the number must be from " + range + ", not " + value);
+  };
+  const std::string of_int = "-2147483648 to 2147483647";
+  const std::string of_int64 = "-9223372036854775808 to 9223372036854775807";
+  out_of_range([] { Json(1e300).get<int>(); }, of_int, "1e+300");
+  out_of_range([] { Json(std::nan("")).get<int>(); }, of_int, "nan");
+  out_of_range([] { Json(-kInfinity).get<int64_t>(); }, of_int64, "-inf");
+  out_of_range([] { Json(2147483648).get<int>(); }, of_int, "2147483648");
+  out_of_range([] { Json(2147483648.0).get<int>(); }, of_int, "2147483648.0");
+  out_of_range([] { Json(kLargest).get<int>(); }, of_int, "18446744073709551615");
+  out_of_range([] { Json(kLargest).get<int64_t>(); }, of_int64, "18446744073709551615");
+  out_of_range([] { Json(9223372036854775808.0).get<int64_t>(); }, of_int64, "9.223372036854776e+18");
+  out_of_range([] { Json(-1).get<uint64_t>(); }, "0 to 18446744073709551615", "-1");
+  out_of_range([] { Json(-1.0).get<size_t>(); }, "0 to 18446744073709551615", "-1.0");
+  out_of_range([] { Json(1.8446744073709552e19).get<uint64_t>(); }, "0 to 18446744073709551615",
+               "1.8446744073709552e+19");
+  out_of_range([] { Json(256).get<uint8_t>(); }, "0 to 255", "256");
+  out_of_range([] { Json(-129).get<int8_t>(); }, "-128 to 127", "-129");
+  out_of_range([] { Json({1, 1e10}).get<std::vector<int>>(); }, of_int, "10000000000.0");
+  out_of_range([] { Json{{"a", 1e10}}.value("a", 0); }, of_int, "10000000000.0");
+
+  EXPECT_EQ(Json(2147483647.9).get<int>(), 2147483647) << "what is behind the point does not count";
+  EXPECT_EQ(Json(-2147483648.9).get<int>(), -2147483647 - 1);
+  EXPECT_EQ(Json(-0.9).get<uint64_t>(), 0U);
+  EXPECT_EQ(Json(255).get<uint8_t>(), 255);
+  EXPECT_EQ(Json(3U).get<int8_t>(), 3);
+  EXPECT_EQ(Json(-9223372036854775808.0).get<int64_t>(), std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(Json(kLargest).get<uint64_t>(), kLargest);
+  EXPECT_EQ(Json(true).get<int>(), 1);
+}
+
+TEST(JsonTest, KnowsWhichIntegersATypeHolds) {
+  EXPECT_TRUE(Json(-1).is_integer_of<int>());
+  EXPECT_FALSE(Json(-1).is_integer_of<uint64_t>());
+  EXPECT_TRUE(Json(std::numeric_limits<uint64_t>::max()).is_integer_of<uint64_t>());
+  EXPECT_FALSE(Json(std::numeric_limits<uint64_t>::max()).is_integer_of<int64_t>());
+  for (const Json& other : {Json(1.0), Json(true), Json("1"), Json()})
+    EXPECT_FALSE(other.is_integer_of<int>());
 }
 
 TEST(JsonTest, NumbersAreEqualByValue) {
@@ -166,7 +210,7 @@ TEST(JsonTest, DepthAndNamesFollowTheRules) {
             R"({"a":[2],"c":3})");
   EXPECT_EQ(Json::parse(R"({"a":1,"a":2})").dump(), R"({"a":2})");
   EXPECT_EQ(json_error_of([] { Json::parse(R"({"b":{"a":1,"c":2,"a":2}})", {.unique_names = true}); }),
-            "a name is there twice: a");
+            "duplicate name: a");
 }
 
 TEST(JsonTest, TextThatIsNotUtf8IsAnErrorOrReplaced) {

@@ -4,28 +4,37 @@
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
 #include <poll.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <thread>
 
 #include "base/log.h"
+#include "support/refused_calls.h"
 
 namespace lockstep::base {
 namespace {
 
+using std::chrono::milliseconds;
+using std::chrono::minutes;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-ChildProcess shell(const std::string& script) {
+ProcessOptions shell_options(const std::string& script) {
   ProcessOptions options;
   options.program = "/bin/sh";
   options.arguments = {"sh", "-c", script};
   options.environment = Environment::of_process();
-  return ChildProcess::start(options);
+  return options;
 }
+
+ChildProcess shell(const std::string& script) { return ChildProcess::start(shell_options(script)); }
 
 const ExitState& wait_for(ChildProcess& child) {
   while (!child.poll_exit()) {
@@ -100,12 +109,12 @@ TEST(ProcessTest, DestructorEndsTheWholeProcessGroup) {
     char text[16];
     ASSERT_EQ(::read(read_end.get(), text, sizeof text), 8);
   }
-  // The grandchild held the pipe too: end of file means that it is gone.
+  // The grandchild held the pipe too, so the end of the stream means that it has ended.
   char byte;
   EXPECT_EQ(::read(read_end.get(), &byte, 1), 0);
 }
 
-// The parent is killed the hard way; its child must not outlive it.
+// The parent is killed with SIGKILL; its child must not outlive it.
 TEST(ProcessTest, ChildDiesWithAKilledParent) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
@@ -136,12 +145,12 @@ TEST(ProcessTest, EndsAChildInTimeOrLeavesItToItself) {
   EXPECT_TRUE(child.end_by(std::chrono::steady_clock::now() + std::chrono::seconds(30)));
   EXPECT_EQ(child.exit_state().status(), 128 + SIGKILL);
 
-  // Without any time it may not have ended yet.
+  // At a deadline of now it may not have ended yet.
   ChildProcess left = shell("exec sleep 1000");
   const pid_t pid = left.pid();
   if (!left.end_by(std::chrono::steady_clock::now())) {
     EXPECT_EQ(left.pid(), -1);
-    left.send_signal(SIGKILL);  // to nobody, above all not to init
+    left.send_signal(SIGKILL);  // must reach no process, above all not init
     EXPECT_EQ(::waitpid(pid, nullptr, 0), pid);
   }
 }
@@ -164,6 +173,51 @@ TEST(ProcessTest, AStartThatIsNotWaitedForTellsTheSameLater) {
 TEST(ProcessTest, KnowsItsOwnProgram) {
   EXPECT_THAT(own_executable(), HasSubstr("unit_core_tests"));
   EXPECT_THAT(own_arguments().at(0), HasSubstr("unit_core_tests"));
+}
+
+TEST(ProgramTest, KeepsBothStreamsAndTheExitCode) {
+  const auto result = run_program(shell_options("echo out; echo err >&2; exit 3"), minutes(1));
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->output, "out\n");
+  EXPECT_EQ(result->errors, "err\n");
+  EXPECT_EQ(result->state.code, 3);
+}
+
+TEST(ProgramTest, ReadsMoreThanAPipeHolds) {
+  const auto result =
+      run_program(shell_options("head -c 300000 /dev/zero; head -c 200000 /dev/zero >&2"), minutes(1));
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->output.size(), 300000);
+  EXPECT_EQ(result->errors.size(), 200000);
+}
+
+TEST(ProgramTest, WaitsForNobodyThatTheProgramLeavesBehind) {
+  const auto result = run_program(shell_options("echo done; sleep 1000 & exit 0"), minutes(1));
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->output, "done\n");
+}
+
+TEST(ProgramTest, KillsWhatTakesTooLong) {
+  EXPECT_EQ(run_program(shell_options("exec sleep 1000"), milliseconds(50)).has_value(), false);
+}
+
+TEST(ProgramTest, NoticesTheEndOnAKernelWithoutPidfd) {
+  std::thread([] {
+    test::refuse_call({.number = SYS_pidfd_open, .error = ENOSYS});  // before 5.3
+    ASSERT_EQ(::syscall(SYS_pidfd_open, ::getpid(), 0), -1);
+    // A grandchild keeps the streams open, so only the end of the program itself can be noticed.
+    const auto result = run_program(shell_options("echo done; sleep 1000 & exit 3"), minutes(1));
+    ASSERT_TRUE(result);
+    EXPECT_EQ(result->output, "done\n");
+    EXPECT_EQ(result->state.code, 3);
+    EXPECT_FALSE(run_program(shell_options("exec sleep 1000"), milliseconds(50)));
+  }).join();
+}
+
+TEST(ProgramTest, FindsProgramsByPath) {
+  EXPECT_EQ(find_program("sh", {{"PATH", "/nonexistent:/bin"}}), "/bin/sh");
+  EXPECT_EQ(find_program("sh", {{"PATH", "/nonexistent"}}), std::nullopt);
+  EXPECT_TRUE(find_program("sh", {}).has_value());
 }
 
 }  // namespace

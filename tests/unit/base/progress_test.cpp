@@ -10,7 +10,7 @@
 namespace lockstep::base {
 namespace {
 
-// Progress is one a process: each case has a process of its own.
+// There is one Progress per process, so each case runs in a separate process.
 template <typename Worker>
 void as_worker(int fd, Worker worker) {
   const pid_t pid = ::fork();
@@ -26,7 +26,7 @@ void as_worker(int fd, Worker worker) {
 
 TEST(ProgressTest, NothingIsToldBeforeAWorkerWrites) {
   const ProgressWatch watch;
-  EXPECT_FALSE(watch.look().told);
+  EXPECT_FALSE(watch.look().reports);
   EXPECT_FALSE(watch.look().waits());
 }
 
@@ -40,7 +40,7 @@ TEST(ProgressTest, TheLauncherSeesWhatTheWorkerDoes) {
     progress.collective_finished();
   });
   const ProgressWatch::Snapshot seen = watch.look();
-  EXPECT_TRUE(seen.told);
+  EXPECT_TRUE(seen.reports);
   EXPECT_EQ(seen.step, 7);
   EXPECT_STREQ(to_string(seen.phase), "backward");
   EXPECT_EQ(seen.collectives_started, 2u);

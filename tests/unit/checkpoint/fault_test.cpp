@@ -1,5 +1,4 @@
-// Whatever happens to a save, and between whichever two calls, there is a valid newest
-// checkpoint: the old one or the new one.
+// After a fault at any call of a save there is a valid newest checkpoint: the old one or the new one.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -46,7 +45,7 @@ struct Case {
   std::vector<int64_t> before;  // steps; value = their place, from 1 on
   int64_t step;                 // of the save; value 100
   RotationRule rotation;
-  int ranks = 1;  // more: each writes its part of the tensor to a file of its own
+  int ranks = 1;  // more: each writes its part of the tensor to its own file
   ManifestLimits manifest = {};
 };
 
@@ -54,7 +53,7 @@ std::ostream& operator<<(std::ostream& out, const Case& value) { return out << v
 
 class FaultTest : public testing::TestWithParam<Case> {
  protected:
-  // What the store says about each fault is not read here.
+  // The log of the store is not checked here.
   FaultTest() { testing::internal::CaptureStderr(); }
   ~FaultTest() override { testing::internal::GetCapturedStderr(); }
 

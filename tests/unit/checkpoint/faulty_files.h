@@ -18,17 +18,17 @@
 
 namespace lockstep::checkpoint {
 
-// The process died. Not a std::exception: nothing but the test may catch it.
+// The process died. Not a std::exception: only the test may catch it.
 struct Crash {};
 
-// The machine's own files, with a fault at one call. Counts the calls.
+// The real file system with a fault at one call. Counts the calls.
 class FaultyFiles : public FileSystem {
  public:
   enum class Fault {
     kNone,
-    kDies,       // this call and all after it do nothing: what the process leaves is left
-    kHalfDies,   // the same, but a write puts down half of its bytes first
-    kPowerLoss,  // kDies, and what was not synced is lost: bytes of files, names of folders
+    kDies,       // this call and all after it do nothing, as after the death of the process
+    kHalfDies,   // the same, but a write writes half of its bytes first
+    kPowerLoss,  // kDies, and everything that was not synced is lost: bytes of files, names in folders
     kExits,      // the process really ends, with status 0
     kFails,      // this call fails once, with `error`
   };

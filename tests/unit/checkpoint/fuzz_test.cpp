@@ -1,13 +1,14 @@
 // Hostile bytes: every file of tests/fuzz/manifest and tests/fuzz/safetensors, and seeded
-// mutations of them. Whatever comes, it is read or it is a CheckpointError.
+// mutations of them. Each is read or is a CheckpointError.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <random>
 
+#include "base/safetensors.h"
+#include "checkpoint/dtype.h"
 #include "checkpoint/error.h"
-#include "checkpoint/safetensors_file.h"
 #include "support/fuzz/torch/manifest.h"
 #include "support/fuzz/torch/safetensors.h"
 #include "unit/checkpoint/folder.h"
@@ -61,7 +62,7 @@ TEST(ManifestFuzzTest, TheCorpusIsUnderstood) {
   EXPECT_GT(corpus("manifest").size(), 8U);
 }
 
-// With the checksum that the manifest has, so that the contents are looked at.
+// With the checksum in the manifest, so that the content is parsed.
 TEST(ManifestFuzzTest, MutatedIndexFilesNeverDoMoreThanThrow) {
   Manifest whole;
   whole.files = {{.name = "shard", .bytes = 1000, .header_checksum = std::string(kChecksumDigits, '0')}};
@@ -73,21 +74,21 @@ TEST(ManifestFuzzTest, MutatedIndexFilesNeverDoMoreThanThrow) {
         .pieces = {{.file = 0, .offset = 100 * i, .first = 0, .count = 6, .checksum = sum},
                    {.file = 0, .offset = 100 * i + 24, .first = 6, .count = 4, .checksum = sum}}};
   }
-  Manifest divided = whole;
-  const std::vector<std::string> texts = divided.divide(4);
+  Manifest indexed = whole;
+  const std::vector<std::string> texts = indexed.split_off_pieces(4);
   ASSERT_EQ(texts.size(), 2U);
   std::mt19937_64 random(20260204);
   int taken = 0;
   for (size_t index = 0; index < texts.size(); ++index) {
-    Manifest honest = divided;
-    honest.take_index(index, texts[index], "index");
+    Manifest honest = indexed;
+    honest.read_index(index, texts[index], "index");
     EXPECT_EQ(honest.tensors.at("tensor 0").pieces.size(), index == 0 ? 2U : 0U);
     for (int i = 0; i < kMutationsPerFile; ++i) {
       const std::string text = mutate(texts[index], texts, random);
-      Manifest manifest = divided;
+      Manifest manifest = indexed;
       manifest.indices[index].checksum = checksum_of(text);
       try {
-        manifest.take_index(index, text, "index");
+        manifest.read_index(index, text, "index");
         for (const auto& [name, tensor] : manifest.tensors) {
           for (const Piece& piece : tensor.pieces) EXPECT_LE(piece.offset + 4 * piece.count, 1000) << name;
         }
@@ -125,7 +126,7 @@ TEST(SafetensorsFuzzTest, MutationsNeverDoMoreThanThrow) {
   }
 }
 
-// The length is right, so that the mutations reach the header.
+// The length is right, so that the mutated header is parsed.
 TEST(SafetensorsFuzzTest, MutatedHeadersNeverDoMoreThanThrow) {
   const std::vector<std::string> files = corpus("safetensors");
   std::mt19937_64 random(20260203);
@@ -139,8 +140,12 @@ TEST(SafetensorsFuzzTest, MutatedHeadersNeverDoMoreThanThrow) {
       const std::string changed = mutate(header, files, random);
       const auto file_bytes = static_cast<int64_t>(kLengthSize + changed.size()) + data_bytes;
       try {
-        const SafetensorsHeader result = parse_header(changed, file_bytes, "file");
-        for (const StoredTensor& tensor : result.tensors) EXPECT_LE(result.bytes + tensor.end, file_bytes);
+        const base::SafetensorsText result =
+            base::parse_safetensors(changed, file_bytes, "file", fail_broken);
+        for (const base::SafetensorsEntry& tensor : result.tensors) {
+          EXPECT_LE(result.bytes + tensor.end, file_bytes);
+          EXPECT_TRUE(safetensors_dtype(tensor.dtype)) << tensor.dtype;
+        }
         ++parsed;
       } catch (const CheckpointError&) {
       }

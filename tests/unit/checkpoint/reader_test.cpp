@@ -39,7 +39,7 @@ class ReaderTest : public testing::Test {
     write_text(path, bytes);
   }
 
-  // Reading names the file and the reason; resuming says so and takes the one before.
+  // Reading is an error with the file and the reason; newest_valid() takes the previous checkpoint.
   void expect_broken(const std::filesystem::path& file, const char* reason) {
     EXPECT_THAT([&] { Reader(path_).verify(); },
                 ThrowsMessage<CheckpointError>(AllOf(HasSubstr(file.string()), HasSubstr(reason))));
@@ -51,7 +51,7 @@ class ReaderTest : public testing::Test {
     EXPECT_TRUE(at::equal(Reader(found->path).read("w"), values_));
   }
 
-  // With a checksum that is right, so that the contents are looked at.
+  // With the right checksum, so that the content is parsed.
   void change_manifest(const std::function<void(Json&)>& change) {
     Json manifest = Json::parse(read_text(path_ / kManifestName));
     manifest.erase("checksum");

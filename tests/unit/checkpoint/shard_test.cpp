@@ -6,7 +6,7 @@
 
 #include "checkpoint/checksum.h"
 #include "checkpoint/error.h"
-#include "checkpoint/safetensors_file.h"
+#include "checkpoint/safetensors.h"
 #include "unit/checkpoint/folder.h"
 
 namespace lockstep::checkpoint {

@@ -1,18 +1,19 @@
-#include "checkpoint/store.h"
+#include <unistd.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/json.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "checkpoint/catalog.h"
 #include "checkpoint/checksum.h"
 #include "checkpoint/error.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/store.h"
 #include "unit/checkpoint/folder.h"
 
 namespace lockstep::checkpoint {
@@ -23,6 +24,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::ThrowsMessage;
+using Best = RotationRule::Best;
 
 Snapshot snapshot_of(int64_t step, std::optional<double> metric = std::nullopt) {
   Snapshot snapshot{.step = step, .epoch = step / 10, .metric = metric, .metadata = {{"seed", step}}};
@@ -86,7 +88,7 @@ TEST(StoreTest, KeepsTheLastAndTheBest) {
   EXPECT_THAT(steps(store.list()), ElementsAre(4, 3, 1));
 }
 
-// A run that went back to an earlier step goes on from there, not from what it left.
+// A run that resumed from an earlier step resumes from its last save, not from a later step.
 TEST(StoreTest, TheLastSaveIsTheNewestWhateverItsStep) {
   const Folder folder;
   Store store(folder.path(), {.rotation = {.keep_last = 2, .keep_best = 0}});
@@ -181,7 +183,7 @@ TEST(StoreTest, AFolderThatCannotBeMadeIsNamed) {
               ThrowsMessage<CheckpointError>(HasSubstr((folder / "file" / "checkpoints").string())));
 }
 
-// Manifests that are divided into index files, because tensors times ranks are many.
+// Manifests with index files, because they have many pieces (tensors times ranks).
 constexpr ManifestLimits kSmall = {.whole_pieces = 2, .index_pieces = 3};
 
 class DividedManifestTest : public testing::Test {
@@ -231,7 +233,7 @@ TEST_F(DividedManifestTest, IsReadIndexByIndex) {
   EXPECT_EQ(store.newest_valid()->step, 3);
 }
 
-// So that a Lockstep which knows version 1 alone reads what it can.
+// A Lockstep that only knows version 1 can then read it.
 TEST_F(DividedManifestTest, IsWholeWhereThatIsShort) {
   Store store(folder_.path());
   const std::filesystem::path path = save(store, 3);
@@ -281,7 +283,7 @@ TEST_F(DividedManifestTest, RanksThatSaveTooLittlePublishNothing) {
   EXPECT_THAT(names_in(folder_.path()), ElementsAre("latest", "lock", "step-0000000001"));
 }
 
-// What could not be read back is not published, and what was there stays.
+// A manifest that could not be read is not published, and the old checkpoints stay.
 TEST_F(DividedManifestTest, WhatIsTooLongToBeReadIsNotPublished) {
   Store store(folder_.path(), {.manifest = {.max_bytes = 10'000}});
   Snapshot snapshot{.step = 1};
@@ -349,6 +351,45 @@ TEST_F(DividedManifestTest, HoldsSeventyBillionParametersOnAThousandRanks) {
   reader.read_range("lockstep/exp_avg_sq/79.down", 1022 * count - 5, 10, out);
   EXPECT_TRUE(at::equal(out, at::zeros_like(out)));
   EXPECT_LT(reader.bytes_read(), 8 << 20) << "the manifest and one index";
+}
+
+Entry entry(std::optional<double> metric, bool valid = true) {
+  return {.metric = metric, .problem = valid ? "" : "broken"};
+}
+
+TEST(RotationTest, KeepsTheNewest) {
+  const std::vector<Entry> entries(5, entry(std::nullopt));
+  EXPECT_THAT(to_remove(entries, {.keep_last = 2}), ElementsAre(2, 3, 4));
+  EXPECT_THAT(to_remove(entries, {.keep_last = 9}), IsEmpty());
+  EXPECT_THAT(to_remove(entries, {.keep_last = 0}), IsEmpty());
+}
+
+TEST(RotationTest, KeepsTheBestBesideTheNewest) {
+  const std::vector<Entry> entries = {entry(0.5), entry(0.4), entry(0.9), entry(0.1), entry(0.2)};
+  EXPECT_THAT(to_remove(entries, {.keep_last = 1, .keep_best = 1}), ElementsAre(1, 2, 4));
+  EXPECT_THAT(to_remove(entries, {.keep_last = 1, .keep_best = 2}), ElementsAre(1, 2));
+  EXPECT_THAT(to_remove(entries, {.keep_last = 1, .keep_best = 1, .best = Best::kMax}), ElementsAre(1, 3, 4));
+  EXPECT_THAT(to_remove(entries, {.keep_last = 1, .keep_best = 0}), ElementsAre(1, 2, 3, 4));
+}
+
+TEST(RotationTest, WhatWasSavedAsTheBestCountsMoreThanTheMetric) {
+  std::vector<Entry> entries = {entry(0.5), entry(0.4), entry(0.9), entry(0.1), entry(0.7)};
+  entries[2].best = true;
+  entries[4].best = true;
+  EXPECT_THAT(to_remove(entries, {.keep_last = 1, .keep_best = 1}), ElementsAre(1, 3, 4));
+  EXPECT_THAT(best_first(entries, Best::kSaved), ElementsAre(2, 4, 3, 1, 0));
+  EXPECT_THAT(best_first(entries, Best::kMin), ElementsAre(3, 1, 0, 4, 2));
+}
+
+TEST(RotationTest, OfEqualsTheNewerIsTheBest) {
+  const std::vector<Entry> entries = {entry(0.5), entry(0.1), entry(0.1)};
+  EXPECT_THAT(to_remove(entries, {.keep_last = 1, .keep_best = 1}), ElementsAre(2));
+}
+
+TEST(RotationTest, BrokenOnesNeitherCountNorGo) {
+  const std::vector<Entry> entries = {entry(0.5), entry(0.6), entry(0.0, false), entry(0.1, false)};
+  EXPECT_THAT(to_remove(entries, {.keep_last = 1, .keep_best = 1}), ElementsAre(1));
+  EXPECT_THAT(to_remove({entry(0.3, false), entry(0.5)}, {.keep_last = 1, .keep_best = 0}), IsEmpty());
 }
 
 }  // namespace

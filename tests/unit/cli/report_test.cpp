@@ -44,7 +44,7 @@ TEST(ReportCommandTest, ErrorsSayWhatToDo) {
   EXPECT_THAT(report_says({}), HasSubstr("lockstep report --help lists the flags"));
   EXPECT_THAT(report_says({"--bogus", "x"}), HasSubstr("--bogus"));
   EXPECT_THAT(report_says({"/nowhere"}),
-              HasSubstr("there is no such folder, give that of a run: '/nowhere'"));
+              HasSubstr("there is no such folder, give the folder of a run: '/nowhere'"));
   EXPECT_THAT(report_says({"--help"}), HasSubstr("--svg"));
 }
 

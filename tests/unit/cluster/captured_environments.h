@@ -5,8 +5,8 @@
 
 #include "base/environment.h"
 
-// What Slurm 22.05.8 on two nodes, OpenMPI 4.1.4 and MPICH 4.0.2 really gave to their
-// processes, less legacy twins and what tells of nothing but the machine they ran on.
+// Environments that Slurm 22.05.8 on two nodes, OpenMPI 4.1.4 and MPICH 4.0.2 really gave their
+// processes, without legacy duplicates and variables that only describe the machine.
 
 namespace lockstep::cluster {
 
@@ -152,7 +152,7 @@ SLURM_TASKS_PER_NODE=1(x2)
 )";
 
 // The second srun of a batch script with -N2 --ntasks-per-node=2, here -N1 -n1: some of
-// the job's variables still tell of two nodes and four tasks.
+// the job's variables still describe two nodes and four tasks.
 inline constexpr char kSlurmSecondStep[] = R"(
 SLURMD_NODENAME=node01
 SLURM_CPUS_ON_NODE=2
@@ -253,7 +253,7 @@ PMIX_RANK=1
 )";
 
 // mpirun in the batch script of sbatch -N2 --ntasks-per-node=2, rank 3 of 4: the step is
-// that of mpirun's daemons, one a node.
+// that of mpirun's daemons, one per node.
 inline constexpr char kOpenMpiInSlurm[] = R"(
 OMPI_COMM_WORLD_LOCAL_RANK=1
 OMPI_COMM_WORLD_LOCAL_SIZE=2

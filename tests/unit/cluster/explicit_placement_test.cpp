@@ -108,7 +108,7 @@ const PlacementCase kExplicitRefusals[] = {
     {"NowhereToMeet",
      {.rank = 0, .world_size = 2},
      {},
-     "[cluster] the ranks do not know where to meet, MASTER_ADDR and MASTER_PORT are missing; set both to "
+     "[cluster] the rendezvous is incomplete, MASTER_ADDR and MASTER_PORT are missing; set both to "
      "the address "
      "and a free port of rank 0's machine: argument rank='0', argument world_size='2', MASTER_ADDR unset, "
      "MASTER_PORT unset"},
@@ -125,7 +125,7 @@ const PlacementCase kExplicitRefusals[] = {
     {"UrlWithoutRank",
      url("tcp://h:4000"),
      {},
-     "[cluster] init_method names a place to meet but nothing tells this process's rank, give rank and "
+     "[cluster] init_method names a rendezvous but this process has no rank, give rank and "
      "world_size: "
      "init_method='tcp://h:4000'"},
     {"NoProcesses", {.nprocs = 0}, {}, "[cluster] nprocs must be from 1 to 1048576: nprocs=0"},
@@ -138,7 +138,7 @@ const PlacementCase kExplicitRefusals[] = {
     {"SpawnWithAddressButNoPort",
      {.nprocs = 2},
      {{"MASTER_ADDR", "vm"}},
-     "[cluster] the ranks do not know where to meet, MASTER_PORT is missing; set it, or unset MASTER_ADDR "
+     "[cluster] the rendezvous is incomplete, MASTER_PORT is missing; set it, or unset MASTER_ADDR "
      "for a free "
      "one: MASTER_ADDR='vm', MASTER_PORT unset"},
     {"NoScheme",

@@ -95,19 +95,19 @@ const PlacementCase kMpiRefusals[] = {
     {"RealMpirunInsideASlurmJobNeedsAnAddress",
      {},
      captured(kOpenMpiInSlurm),
-     std::string("[cluster] the ranks do not know where to meet, MASTER_ADDR is missing; ") + kHint +
+     std::string("[cluster] the rendezvous is incomplete, MASTER_ADDR is missing; ") + kHint +
          "OMPI_COMM_WORLD_RANK='3', OMPI_COMM_WORLD_SIZE='4', OMPI_COMM_WORLD_LOCAL_RANK='1', "
          "OMPI_COMM_WORLD_LOCAL_SIZE='2', MASTER_ADDR unset, MASTER_PORT unset"},
     {"RealHydraTellsNoPort",
      {},
      kHydra,
-     std::string("[cluster] the ranks do not know where to meet, MASTER_PORT is missing; ") + kHint +
+     std::string("[cluster] the rendezvous is incomplete, MASTER_PORT is missing; ") + kHint +
          "PMI_RANK='1', PMI_SIZE='2', MPI_LOCALRANKID='1', MPI_LOCALNRANKS='2', MASTER_ADDR unset, "
          "MASTER_PORT unset"},
     {"TwoNodesNeedAnAddress",
      {},
      kOmpiTwoNodes,
-     std::string("[cluster] the ranks do not know where to meet, MASTER_ADDR is missing; ") + kHint +
+     std::string("[cluster] the rendezvous is incomplete, MASTER_ADDR is missing; ") + kHint +
          "OMPI_COMM_WORLD_RANK='2', OMPI_COMM_WORLD_SIZE='4', OMPI_COMM_WORLD_LOCAL_RANK='0', "
          "OMPI_COMM_WORLD_LOCAL_SIZE='2', MASTER_ADDR unset, MASTER_PORT unset"},
     {"RankWithoutSize",

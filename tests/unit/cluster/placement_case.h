@@ -25,6 +25,17 @@ struct PlacementCase {
 
 inline void PrintTo(const PlacementCase& value, std::ostream* out) { *out << value.name; }
 
+// Task 1 of 2 of a step on one node.
+inline const base::Environment kSlurmOneNode{{"SLURM_JOB_ID", "7"},
+                                             {"SLURM_STEP_ID", "1"},
+                                             {"SLURM_PROCID", "1"},
+                                             {"SLURM_LOCALID", "1"},
+                                             {"SLURM_NODEID", "0"},
+                                             {"SLURM_STEP_NUM_TASKS", "2"},
+                                             {"SLURM_STEP_NUM_NODES", "1"},
+                                             {"SLURM_STEP_NODELIST", "node01"},
+                                             {"SLURM_STEP_TASKS_PER_NODE", "2"}};
+
 inline std::string nodes_of(const std::vector<std::string>& nodes, const std::vector<int>& ranks) {
   if (nodes.size() != ranks.size()) return fmt::format("[{} nodes, {} counts]", nodes.size(), ranks.size());
   std::string result;
@@ -67,9 +78,9 @@ inline std::string describe(const Placement& placement) {
   return result;
 }
 
-// The warning at the end of a placement whose launcher says nothing of its local ranks.
+// The warning at the end of a placement whose launcher provides no local ranks.
 inline constexpr char kOneRankAssumed[] =
-    " | nothing tells how many ranks share this machine, so one is assumed: set LOCAL_RANK and "
+    " | the number of ranks on this machine is unknown, so 1 is assumed: set LOCAL_RANK and "
     "LOCAL_WORLD_SIZE";
 
 inline std::string outcome(const PlacementCase& test) {

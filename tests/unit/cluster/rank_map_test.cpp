@@ -65,7 +65,7 @@ TEST(RankMapTest, SaysWhatNobodyTold) {
             "launcher    mpi\n"
             "rank        1 of 2 on vm\n"
             "local rank  0 of 1\n"
-            "node        not told\n"
+            "node        unknown\n"
             "rendezvous  file:///s\n");
 }
 

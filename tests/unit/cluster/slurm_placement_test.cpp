@@ -10,15 +10,6 @@ TEST_P(SlurmPlacementTest, GivesTheExactMapOrError) { EXPECT_EQ(outcome(GetParam
 
 const base::Environment kTask = captured(kSlurmTaskPerRank);      // task 3 of 4 on two nodes
 const base::Environment kNodeTask = captured(kSlurmTaskPerNode);  // task 1 of 2 on two nodes
-const base::Environment kOneNode{{"SLURM_JOB_ID", "7"},
-                                 {"SLURM_STEP_ID", "1"},
-                                 {"SLURM_PROCID", "1"},
-                                 {"SLURM_LOCALID", "1"},
-                                 {"SLURM_NODEID", "0"},
-                                 {"SLURM_STEP_NUM_TASKS", "2"},
-                                 {"SLURM_STEP_NUM_NODES", "1"},
-                                 {"SLURM_STEP_NODELIST", "node01"},
-                                 {"SLURM_STEP_TASKS_PER_NODE", "2"}};
 
 const PlacementCase kSlurmJoins[] = {
     {"RealTaskPerRank",
@@ -47,11 +38,11 @@ const PlacementCase kSlurmJoins[] = {
      "slurm 0/1 local 0/1 node 0/1 [node01:1] none job 7.1"},
     {"OneNodeMeetsOnLoopback",
      {},
-     kOneNode,
+     kSlurmOneNode,
      "slurm 1/2 local 1/2 node 0/1 [node01:2] tcp://127.0.0.1:27807 job 7.1"},
     {"StepsOfAJobGetDifferentPorts",
      {},
-     with(kOneNode, {{"SLURM_STEP_ID", "0"}}),
+     with(kSlurmOneNode, {{"SLURM_STEP_ID", "0"}}),
      "slurm 1/2 local 1/2 node 0/1 [node01:2] tcp://127.0.0.1:27806 job 7.0"},
     {"MasterVariablesWin",
      {},
@@ -159,13 +150,13 @@ constexpr char kTaskValues[] =
 const PlacementCase kSlurmRefusals[] = {
     {"NoProcid",
      {},
-     without(kOneNode, {"SLURM_PROCID"}),
+     without(kSlurmOneNode, {"SLURM_PROCID"}),
      "[cluster] SLURM_PROCID is missing: SLURM_PROCID unset, SLURM_LOCALID='1', SLURM_NODEID='0', "
      "SLURM_STEP_NUM_TASKS='2', SLURM_STEP_NUM_NODES='1', SLURM_STEP_NODELIST='node01', "
      "SLURM_STEP_TASKS_PER_NODE='2'"},
     {"NoStepIdButAStepsVariables",
      {},
-     without(kOneNode, {"SLURM_STEP_ID"}),
+     without(kSlurmOneNode, {"SLURM_STEP_ID"}),
      "[cluster] SLURM_STEP_ID is missing: SLURM_STEP_ID unset, SLURM_PROCID='1', SLURM_STEP_NUM_TASKS='2'"},
     {"NoStepIdButARank",
      {},
@@ -173,11 +164,11 @@ const PlacementCase kSlurmRefusals[] = {
      "[cluster] SLURM_STEP_ID is missing: SLURM_STEP_ID unset, SLURM_PROCID='3', SLURM_STEP_NUM_TASKS unset"},
     {"StepIdIsText",
      {},
-     with(kOneNode, {{"SLURM_STEP_ID", "batch"}}),
+     with(kSlurmOneNode, {{"SLURM_STEP_ID", "batch"}}),
      "[cluster] SLURM_STEP_ID must be a whole number: SLURM_STEP_ID='batch'"},
     {"NoJobId",
      {},
-     without(kOneNode, {"SLURM_JOB_ID"}),
+     without(kSlurmOneNode, {"SLURM_JOB_ID"}),
      "[cluster] SLURM_JOB_ID is missing: SLURM_JOB_ID unset, SLURM_STEP_ID='1'"},
     {"StepScopeIsNotMixedWithJobScope",
      {},
@@ -187,14 +178,14 @@ const PlacementCase kSlurmRefusals[] = {
      "SLURM_STEP_TASKS_PER_NODE='2(x2)'"},
     {"RankNotBelowTasks",
      {},
-     with(kOneNode, {{"SLURM_PROCID", "2"}}),
+     with(kSlurmOneNode, {{"SLURM_PROCID", "2"}}),
      "[cluster] the rank must be below the world size: SLURM_PROCID='2', SLURM_LOCALID='1', "
      "SLURM_NODEID='0', "
      "SLURM_STEP_NUM_TASKS='2', SLURM_STEP_NUM_NODES='1', SLURM_STEP_NODELIST='node01', "
      "SLURM_STEP_TASKS_PER_NODE='2'"},
     {"TruncatedNodeList",
      {},
-     with(kOneNode, {{"SLURM_STEP_NUM_NODES", "3"}}),
+     with(kSlurmOneNode, {{"SLURM_STEP_NUM_NODES", "3"}}),
      "[cluster] the number of hosts in SLURM_STEP_NODELIST is 1, not 3: SLURM_PROCID='1', SLURM_LOCALID='1', "
      "SLURM_NODEID='0', "
      "SLURM_STEP_NUM_TASKS='2', SLURM_STEP_NUM_NODES='3', SLURM_STEP_NODELIST='node01', "
@@ -202,7 +193,7 @@ const PlacementCase kSlurmRefusals[] = {
     {"NodeListCutInABracket",
      {},
      with(kTask, {{"SLURM_STEP_NODELIST", "node[01-"}}),
-     "[cluster] SLURM_STEP_NODELIST is not a node list: it ends where a number should follow at column 9: "
+     "[cluster] SLURM_STEP_NODELIST is not a node list: it ends where a number is expected at column 9: "
      "SLURM_STEP_NODELIST='node[01-'"},
     {"EmptyNodeList",
      {},
@@ -210,38 +201,38 @@ const PlacementCase kSlurmRefusals[] = {
      "[cluster] SLURM_STEP_NODELIST is set but empty: SLURM_STEP_NODELIST=''"},
     {"CountsOfOtherNodes",
      {},
-     with(kOneNode, {{"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}}),
+     with(kSlurmOneNode, {{"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}}),
      "[cluster] SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE are of different lengths, 1 and 2: "
      "SLURM_PROCID='1', SLURM_LOCALID='1', SLURM_NODEID='0', SLURM_STEP_NUM_TASKS='2', "
      "SLURM_STEP_NUM_NODES='1', "
      "SLURM_STEP_NODELIST='node01', SLURM_STEP_TASKS_PER_NODE='1(x2)'"},
     {"CountsDoNotAddUp",
      {},
-     with(kOneNode, {{"SLURM_STEP_TASKS_PER_NODE", "3"}}),
+     with(kSlurmOneNode, {{"SLURM_STEP_TASKS_PER_NODE", "3"}}),
      "[cluster] SLURM_STEP_TASKS_PER_NODE adds up to 3 tasks, not 2: SLURM_PROCID='1', SLURM_LOCALID='1', "
      "SLURM_NODEID='0', SLURM_STEP_NUM_TASKS='2', SLURM_STEP_NUM_NODES='1', SLURM_STEP_NODELIST='node01', "
      "SLURM_STEP_TASKS_PER_NODE='3'"},
     {"BrokenCounts",
      {},
      with(kTask, {{"SLURM_STEP_TASKS_PER_NODE", "2(x2"}}),
-     "[cluster] SLURM_STEP_TASKS_PER_NODE is not a list of counts: it ends where ')' should follow at column "
+     "[cluster] SLURM_STEP_TASKS_PER_NODE is not a list of counts: it ends where ')' is expected at column "
      "5: "
      "SLURM_STEP_TASKS_PER_NODE='2(x2'"},
     {"NodeIdNotBelowNodes",
      {},
-     with(kOneNode, {{"SLURM_NODEID", "1"}}),
+     with(kSlurmOneNode, {{"SLURM_NODEID", "1"}}),
      "[cluster] the node's rank must be below the number of nodes: SLURM_PROCID='1', SLURM_LOCALID='1', "
      "SLURM_NODEID='1', SLURM_STEP_NUM_TASKS='2', SLURM_STEP_NUM_NODES='1', SLURM_STEP_NODELIST='node01', "
      "SLURM_STEP_TASKS_PER_NODE='2'"},
     {"LocalIdNotBelowTheNodesTasks",
      {},
-     with(kOneNode, {{"SLURM_LOCALID", "2"}}),
+     with(kSlurmOneNode, {{"SLURM_LOCALID", "2"}}),
      "[cluster] the local rank must be below the local world size: SLURM_PROCID='1', SLURM_LOCALID='2', "
      "SLURM_NODEID='0', SLURM_STEP_NUM_TASKS='2', SLURM_STEP_NUM_NODES='1', SLURM_STEP_NODELIST='node01', "
      "SLURM_STEP_TASKS_PER_NODE='2'"},
     {"RankAndLocalIdContradict",
      {},
-     with(kOneNode, {{"SLURM_LOCALID", "0"}}),
+     with(kSlurmOneNode, {{"SLURM_LOCALID", "0"}}),
      "[cluster] the rank and the local rank contradict each other: SLURM_PROCID='1', SLURM_LOCALID='0', "
      "SLURM_NODEID='0', SLURM_STEP_NUM_TASKS='2', SLURM_STEP_NUM_NODES='1', SLURM_STEP_NODELIST='node01', "
      "SLURM_STEP_TASKS_PER_NODE='2'"},

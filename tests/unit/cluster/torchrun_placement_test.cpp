@@ -151,19 +151,19 @@ const PlacementCase kTorchrunRefusals[] = {
     {"NoPort",
      {},
      without(kHandSet, {"MASTER_PORT"}),
-     "[cluster] the ranks do not know where to meet, MASTER_PORT is missing; set both to the address and a "
+     "[cluster] the rendezvous is incomplete, MASTER_PORT is missing; set both to the address and a "
      "free port "
      "of rank 0's machine: RANK='1', WORLD_SIZE='4', MASTER_ADDR='10.0.0.1', MASTER_PORT unset"},
     {"NoAddress",
      {},
      without(kHandSet, {"MASTER_ADDR"}),
-     "[cluster] the ranks do not know where to meet, MASTER_ADDR is missing; set both to the address and a "
+     "[cluster] the rendezvous is incomplete, MASTER_ADDR is missing; set both to the address and a "
      "free port "
      "of rank 0's machine: RANK='1', WORLD_SIZE='4', MASTER_ADDR unset, MASTER_PORT='29500'"},
     {"NeitherAddressNorPort",
      {},
      without(kHandSet, {"MASTER_ADDR", "MASTER_PORT"}),
-     "[cluster] the ranks do not know where to meet, MASTER_ADDR and MASTER_PORT are missing; set both to "
+     "[cluster] the rendezvous is incomplete, MASTER_ADDR and MASTER_PORT are missing; set both to "
      "the address "
      "and a free port of rank 0's machine: RANK='1', WORLD_SIZE='4', MASTER_ADDR unset, MASTER_PORT unset"},
     {"EmptyRank", {}, with(kTorchrun, {{"RANK", ""}}), "[cluster] RANK is set but empty: RANK=''"},

@@ -1,4 +1,4 @@
-// Arguments that Communicator refuses, on a fake group: no peer is needed to be wrong.
+// Arguments that Communicator rejects, on a fake group: no peer is needed.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "comm/gloo/gloo_device.h"
+#include "comm/gloo_device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,6 @@
 
 #include <fstream>
 
-#include "config/hjson_source.h"
 #include "support/config_error.h"
 #include "support/temporary_folder.h"
 
@@ -111,33 +110,31 @@ TEST(HjsonTest, SaysWhatWasExpectedAndWhere) {
       {"{\n a: {\n", "f.json:3:1: expected '}' for the '{' of line 2, column 5, found the end of the file"},
       {"{a: [", "f.json:1:6: expected ']' for the '[' of line 1, column 5, found the end of the file"},
       {"{a: on}\n",
-       "f.json:2:1: expected '}' for the '{' of line 1, column 1, found the end of the file; the text "
-       "without "
-       "quotes of line 1, column 5 reaches to its line's end"},
+       "f.json:2:1: expected '}' for the '{' of line 1, column 1, found the end of the file; the unquoted "
+       "string at line 1, column 5 reaches to the end of its line"},
       {"{a: 1} b", "f.json:1:8: expected nothing more after the last '}', found 'b'"},
       {"a: 1\n}", "f.json:2:1: expected a key, found '}'"},
       {"[1]", "f.json:1:1: expected an object, found '[1]'"},
       {"{\n  a: 1\n  b: 2\n  'a': 3\n}",
-       "f.json:4:3: the key 'a' is also at line 2, column 3: remove one of the two"},
-      {"{a: \"b}\n", "f.json:1:5: the text has no end: expected \" before the end of the line"},
-      {"{a: 'b", "f.json:1:5: the text has no end: expected ' before the end of the file"},
-      {"{a: \"b\tc\"}", "f.json:1:7: a control character in a text in quotes: 0x09"},
+       "f.json:4:3: duplicate key 'a': it is also at line 2, column 3; remove one of the two"},
+      {"{a: \"b}\n", "f.json:1:5: the string has no end: expected \" before the end of the line"},
+      {"{a: 'b", "f.json:1:5: the string has no end: expected ' before the end of the file"},
+      {"{a: \"b\tc\"}", "f.json:1:7: a control character in a quoted string: 0x09"},
       {"{a: \"\\x41\"}",
        "f.json:1:6: expected one of \\\" \\' \\\\ \\/ \\b \\f \\n \\r \\t \\u, found '\\x41\"}'"},
       {"{a: \"\\u12g4\"}", "f.json:1:6: expected \\u with four hexadecimal digits, found '\\u12g4\"}'"},
-      {"{a: \"\\ud800\"}", "f.json:1:6: half of a surrogate pair is no character"},
-      {"{a: \"\\ud800\\u0041\"}", "f.json:1:6: half of a surrogate pair is no character"},
-      {"{a: '''b\n", "f.json:1:5: the text has no end: expected '''"},
+      {"{a: \"\\ud800\"}", "f.json:1:6: half of a surrogate pair is not a character"},
+      {"{a: \"\\ud800\\u0041\"}", "f.json:1:6: half of a surrogate pair is not a character"},
+      {"{a: '''b\n", "f.json:1:5: the string has no end: expected '''"},
       {"{a: 1 /* b", "f.json:1:7: the comment has no end: expected '*/'"},
       {"{a: \xff}", "f.json:1:5: the text is not UTF-8: byte 0xff at offset 4"},
       {"{\n\"\xc3\xa9\xed\xa0\x80\"}", "f.json:2:3: the text is not UTF-8: byte 0xed at offset 5"},
-      {std::string("{a\0: 1}", 7), "f.json:1:3: the text holds a NUL: at offset 2"},
+      {std::string("{a\0: 1}", 7), "f.json:1:3: the text contains a NUL: at offset 2"},
       {"\xff\xfe{", "f.json:1:1: the text is UTF-16: save it as UTF-8"},
       {std::string(65, '{'),
        "f.json:1:2: expected a key, found '{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{...'"},
       {"{a: " + std::string(64, '['), "f.json:1:68: nested more than 64 deep"},
-      {std::string(kMaxTextBytes + 1, ' '),
-       "f.json:1:1: the text has 1048577 bytes where 1048576 is the most"},
+      {std::string(kMaxTextBytes + 1, ' '), "f.json:1:1: the text has 1048577 bytes, the limit is 1048576"},
   };
   for (const Refusal& refusal : refusals) {
     EXPECT_EQ(error(refusal.text), "[config] " + std::string(refusal.error)) << refusal.text.substr(0, 100);
@@ -169,13 +166,14 @@ TEST(HjsonSourceTest, SaysWhatItCannotRead) {
     return test::error_of([&] { read_hjson_argument(argument); });
   };
   EXPECT_EQ(refusal("ds_config.json"),
-            "[config] no such configuration file, and no text in URL-safe base64 either: 'ds_config.json'");
-  // These two could be base64, but of no text.
+            "[config] neither a configuration file nor a text in URL-safe base64: 'ds_config.json'");
+  // These two are valid base64, but do not decode to text.
   EXPECT_EQ(refusal("ds_config"),
-            "[config] no such configuration file, and no text in URL-safe base64 either: 'ds_config'");
+            "[config] neither a configuration file nor a text in URL-safe base64: 'ds_config'");
   EXPECT_EQ(refusal("config"),
-            "[config] no such configuration file, and no text in URL-safe base64 either: 'config'");
-  EXPECT_EQ(refusal(""), "[config] expected a configuration file or its text in base64: nothing was given");
+            "[config] neither a configuration file nor a text in URL-safe base64: 'config'");
+  EXPECT_EQ(refusal(""),
+            "[config] expected a configuration file or its text in base64: the argument is empty");
   EXPECT_EQ(refusal(folder.path()), "[config] cannot read the configuration file '" + folder.path().string() +
                                         "': not a regular file");
   EXPECT_EQ(test::error_of([&] { read_hjson_file(path); }),

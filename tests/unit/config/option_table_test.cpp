@@ -8,6 +8,7 @@
 #include <lockstep/json.h>
 
 #include <cstdlib>
+#include <limits>
 
 namespace lockstep::config {
 namespace {
@@ -70,6 +71,57 @@ TEST(OptionTableTest, ListsItsFlags) {
                                           "--no-verbose false () not: talk",
                                           "--work-mode,--work_mode,--the-mode,--the_mode,-w true (fast) how",
                                           "--quick false () soon", "--help,-h false () print the options"));
+}
+
+// CLI11 would take the word behind it.
+TEST(OptionTableTest, AFlagWithNothingBehindItsEqualsSignTakesNoOtherWord) {
+  Settings settings;
+  std::string note = "default";
+  std::optional<std::string> place = "default";
+  std::optional<double> rate;
+  FreeValues values;
+  const auto parse = [&](std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "prog");
+    settings.table()
+        .add("the_note", note, "text", {.short_flag = "t"})
+        .add("place", place, "text")
+        .add("rate", rate, "number")
+        .add("values", values, "values")
+        .parse(static_cast<int>(arguments.size()), arguments.data());
+  };
+  parse({"--the-note=", "--max_iter", "3"});
+  EXPECT_EQ(note, "");
+  EXPECT_EQ(settings.max_iter, 3);
+  parse({"--the_note", "--place=", "--place="});
+  EXPECT_EQ(note, "--place=") << "a value may look like a flag";
+  EXPECT_EQ(place.value_or(""), "");
+  parse({"-t", "x", "--the-note="});
+  EXPECT_EQ(note, "");
+  EXPECT_THAT([&] { parse({"--the-note=", "word"}); }, ThrowsMessage<ConfigError>(HasSubstr("word")));
+  EXPECT_THAT([&] { parse({"--backend=", "gloo"}); }, ThrowsMessage<ConfigError>(HasSubstr("gloo")));
+  EXPECT_THAT([&] { parse({"--backend="}); },
+              ThrowsMessage<ConfigError>(HasSubstr("backend must be one of auto, gloo: ''")));
+  for (const char* flag :
+       {"--max-iter=", "--nprocs=", "--rate=", "--verbose=", "--no-verbose=", "--values="}) {
+    EXPECT_THAT(
+        [&] {
+          parse({flag, "5"});
+        },
+        ThrowsMessage<ConfigError>(HasSubstr(std::string(flag) + ": there is no value")));
+    EXPECT_THAT([&] { parse({flag}); },
+                ThrowsMessage<ConfigError>(HasSubstr(std::string(flag) + ": there is no value")));
+  }
+}
+
+TEST(OptionTableTest, AnEmptyConfigFileIsNone) {
+  Settings settings;
+  ::setenv("LOCKSTEP_CONFIG", "/no/such/file", 1);
+  OptionTable table = settings.table();
+  table.add_config_file();
+  const std::vector<const char*> arguments = {"prog", "--config=", "--max_iter", "3"};
+  EXPECT_NO_THROW(table.parse(static_cast<int>(arguments.size()), arguments.data()));
+  ::unsetenv("LOCKSTEP_CONFIG");
+  EXPECT_EQ(settings.max_iter, 3);
 }
 
 TEST(OptionTableTest, CommandLineWinsOverVariable) {
@@ -155,7 +207,7 @@ TEST(OptionTableTest, ANumberIsTakenAsItStandsOrNotAtAll) {
   EXPECT_THAT(error_of("--seed", "-1"),
               HasSubstr("--seed: must be a whole number that is not negative: '-1'"));
   EXPECT_THAT(error_of("--batch-size", "99999999999999999999"),
-              HasSubstr("--batch_size: must be nearer to zero: '99999999999999999999'"));
+              HasSubstr("--batch_size: is out of range: '99999999999999999999'"));
   for (const char* text : {"1e3", "3.5", "two", "", "010x"}) {
     EXPECT_THAT(error_of("--batch-size", text),
                 HasSubstr(std::string("must be a whole number: '") + text + "'"));
@@ -208,6 +260,19 @@ TEST(OptionTableCommandTest, DashesEndTheFlagsToo) {
   EXPECT_FALSE(table.given("monitor_interval"));
 }
 
+TEST(OptionTableCommandTest, AnEmptyValueIsNotTheProgram) {
+  Command command;
+  OptionTable table = command.table();
+  const auto rest = table.parse_command("run", {"--rdzv-id=", "./prog", "--rdzv-id=", "x"});
+  EXPECT_EQ(rest, (std::vector<std::string>{"./prog", "--rdzv-id=", "x"}));
+  EXPECT_EQ(command.name, "");
+  EXPECT_THAT(
+      [&] {
+        table.parse_command("run", {"--nproc-per-node=", "./prog"});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("--nproc-per-node=: there is no value")));
+}
+
 TEST(OptionTableCommandTest, AnUnknownFlagIsNoProgram) {
   Command command;
   EXPECT_THROW(command.table().parse_command("run", {"--nproc", "2", "./prog"}), ConfigError);
@@ -229,7 +294,7 @@ TEST(OptionTableCommandTest, VariablesHaveThePrefixUnlessTheyAreNotWanted) {
   EXPECT_EQ(command.name, "none");
 }
 
-// A table with a second name for an option, and one that another table gives.
+// A table with an alias of an option, and a table that takes options from another one.
 struct Named {
   int64_t max_iter = 7;
   double lr = 0.1;
@@ -264,6 +329,32 @@ TEST(OptionTableTest, AnAliasIsAnotherNameOfTheSameOption) {
       },
       ThrowsMessage<ConfigError>("[config] 'file': 'epochs' and 'max_iter' are the same option: set one"));
   EXPECT_EQ(table.to_json(), Json({{"max_iter", 6}, {"lr", 0.1}})) << "printed under its own name";
+}
+
+TEST(OptionTableTest, AnIntegerOfAFileIsTakenAsItStandsOrNotAtAll) {
+  Settings settings;
+  uint64_t seed = 0;
+  FreeValues values;
+  OptionTable table = settings.table();
+  table.add("seed", seed, "seed").add("values", values, "values");
+  const uint64_t large = std::numeric_limits<uint64_t>::max();
+  table.assign({{"seed", large}, {"values", {{"large", large}, {"small", -1}}}}, "'file'");
+  EXPECT_EQ(seed, large);
+  EXPECT_EQ(values.at("large"), FreeValue(static_cast<double>(large))) << "as the flag takes it";
+  EXPECT_EQ(values.at("small"), FreeValue(int64_t{-1}));
+  const auto error_of = [&](const char* name, const Json& value) {
+    try {
+      table.assign({{name, value}}, "'file'");
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_THAT(error_of("max_iter", large),
+              HasSubstr("max_iter must be a whole number from -9223372036854775808 to "));
+  EXPECT_THAT(error_of("nprocs", int64_t{1} << 40),
+              HasSubstr("nprocs must be a whole number from -2147483648"));
+  EXPECT_THAT(error_of("seed", -1), HasSubstr("seed must be a whole number that is not negative: -1"));
 }
 
 TEST(OptionTableTest, OptionsOfAnotherTableSetItsFields) {

@@ -1,6 +1,7 @@
-#include <lockstep/image_dataset.h>
-#include <lockstep/loader.h>
+#include <lockstep/data.h>
+#include <lockstep/images.h>
 
+#include <set>
 #include <stdexcept>
 
 #include "support/byte_images.h"
@@ -12,7 +13,10 @@ namespace {
 using test::ByteImages;
 using test::error_of;
 using test::kCifarTransform;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using Type = ImageTransform::Type;
+using Layout = ImageTransform::Layout;
 
 // The transform by ATen, one step after the other, of a uint8 [C, H, W].
 at::Tensor transformed(const ImageTransform& transform, at::Tensor image, uint64_t seed) {
@@ -85,7 +89,7 @@ TEST(ImageDataset, KeepsBytes) {
   EXPECT_THAT(dataset.image_shape(), testing::ElementsAre(3, 5, 7));
 }
 
-// What a sample looks like depends on neither threads nor ranks.
+// The samples depend neither on threads nor on ranks.
 TEST(ImageDataset, GivesTheSamePicturesForAnyNumberOfThreadsAndRanks) {
   const auto source = std::make_shared<ByteImages>(40, ImageSize{32, 32}, 3);
   const auto dataset = std::make_shared<const ImageDataset>(source, kCifarTransform);
@@ -137,6 +141,172 @@ TEST(ImageDataset, NamesTheSampleThatCannotBeUsed) {
   EXPECT_THAT(error_at(3), HasSubstr("failed at sample 3: broken image"));
   EXPECT_THAT(error_at(4), HasSubstr("no such sample: index=4, samples=4"));
   EXPECT_THAT(error_at(-1), HasSubstr("index=-1"));
+}
+
+// DeviceImageDataset uses only operators of ATen: the CPU as device tests the code for a GPU.
+const c10::Device kDevice(c10::kCPU);
+
+void expect_equal_bits(const std::shared_ptr<ByteImages>& source, const ImageTransform& transform) {
+  const ImageDataset expected(source, transform);
+  const DeviceImageDataset dataset(*source, transform, kDevice);
+  ASSERT_EQ(dataset.size(), expected.size());
+  std::vector<int64_t> indices;
+  for (int64_t i = 0; i < 2 * source->size(); ++i) indices.push_back(i * 7 % source->size());
+  const SampleSeeds seeds(11, 3);
+  const Batch ours = dataset.get_batch(indices, seeds);
+  const Batch theirs = expected.get_batch(indices, seeds);
+  ASSERT_EQ(ours.tensors.size(), 2U);
+  EXPECT_EQ(ours.data().scalar_type(), theirs.data().scalar_type());
+  EXPECT_EQ(ours.data().strides(), theirs.data().strides());
+  EXPECT_TRUE(at::equal(ours.data(), theirs.data()));
+  EXPECT_TRUE(at::equal(ours.target(), theirs.target()));
+}
+
+TEST(DeviceImageDataset, EqualsTheCpuBitForBitInEveryTypeAndLayout) {
+  const auto source = std::make_shared<ByteImages>(13, ImageSize{32, 32}, 3);
+  for (const Type type : {Type::kFloat32, Type::kFloat16, Type::kBFloat16}) {
+    for (const Layout layout : {Layout::kChannelsFirst, Layout::kChannelsLast}) {
+      ImageTransform transform = kCifarTransform;
+      transform.type = type;
+      transform.layout = layout;
+      expect_equal_bits(source, transform);
+    }
+  }
+}
+
+TEST(DeviceImageDataset, DoesEachStepAlone) {
+  const auto source = std::make_shared<ByteImages>(5, ImageSize{19, 26}, 3);
+  expect_equal_bits(source, {});
+  expect_equal_bits(source, {.type = Type::kUInt8});
+  expect_equal_bits(source, {.flip_probability = 1});
+  expect_equal_bits(source, {.random_crop = 9});
+  expect_equal_bits(source,
+                    {.random_crop = 25, .padding = 3, .layout = Layout::kChannelsLast, .type = Type::kUInt8});
+  expect_equal_bits(source, {.center_crop = 30, .random_crop = 12});
+  expect_equal_bits(
+      source, {.resize = 14, .center_crop = 14, .random_crop = 14, .padding = 2, .flip_probability = 0.5});
+  const auto grey = std::make_shared<ByteImages>(3, ImageSize{28, 28}, 1);
+  expect_equal_bits(grey, {.mean = {0.1307F}, .stddev = {0.3081F}});
+}
+
+// More pictures than are copied at a time.
+TEST(DeviceImageDataset, TakesManyPictures) {
+  expect_equal_bits(std::make_shared<ByteImages>(2500, ImageSize{4, 4}, 1), {.random_crop = 4, .padding = 1});
+}
+
+TEST(DeviceImageDataset, ServesALoader) {
+  const auto source = std::make_shared<ByteImages>(20, ImageSize{32, 32}, 3);
+  const LoaderOptions options{.batch_size = 6, .shuffle = true, .seed = 5};
+  Loader ours(DeviceImageDataset(*source, kCifarTransform, kDevice), options);
+  Loader theirs(ImageDataset(source, kCifarTransform), options);
+  Loader::Epoch expected = theirs.epoch(2);
+  for (Batch& batch : ours.epoch(2)) {
+    Batch* other = expected.next();
+    ASSERT_NE(other, nullptr);
+    EXPECT_TRUE(at::equal(batch.data(), other->data()));
+    EXPECT_TRUE(at::equal(batch.target(), other->target()));
+  }
+  EXPECT_EQ(expected.next(), nullptr);
+}
+
+TEST(DeviceImageDataset, GivesOneSample) {
+  const auto source = std::make_shared<ByteImages>(4, ImageSize{32, 32}, 3);
+  const Example ours = DeviceImageDataset(*source, kCifarTransform, kDevice).get(2, 99);
+  const Example theirs = ImageDataset(source, kCifarTransform).get(2, 99);
+  EXPECT_TRUE(at::equal(ours[0], theirs[0]));
+  EXPECT_TRUE(at::equal(ours[1], theirs[1]));
+}
+
+TEST(DeviceImageDataset, RefusesWhatImageDatasetRefuses) {
+  const ByteImages source(4, {8, 8}, 3);
+  EXPECT_THAT(error_of([&] { DeviceImageDataset(source, {.random_crop = 9}, kDevice); }),
+              HasSubstr("random_crop"));
+  EXPECT_THAT(error_of([&] { DeviceImageDataset(source, {.flip_probability = 2}, kDevice); }),
+              HasSubstr("flip_probability"));
+  EXPECT_THAT(error_of([&] {
+                DeviceImageDataset(source, {.mean = {1, 2}, .stddev = {1, 2}}, kDevice);
+              }),
+              HasSubstr("3 channel(s), mean and stddev are for 2"));
+  EXPECT_THAT(error_of([&] {
+                DeviceImageDataset(ByteImages(0, {8, 8}, 3), {}, kDevice);
+              }),
+              HasSubstr("no images"));
+  const DeviceImageDataset dataset(source, {}, kDevice);
+  EXPECT_THAT(error_of([&] {
+                dataset.get_batch(std::vector<int64_t>{1, 4}, SampleSeeds(0, 0));
+              }),
+              HasSubstr("no such sample: index=4, samples=4"));
+}
+
+// Image i is one pixel of value i, its label the remainder by three.
+class Pixels : public ImageSource {
+ public:
+  explicit Pixels(int64_t size) : size_(size) {}
+
+  int64_t size() const override { return size_; }
+  int64_t label(int64_t index) const override { return index % 3; }
+  int64_t num_classes() const override { return 3; }
+  ImageView image(int64_t index, std::vector<uint8_t>& scratch) const override {
+    scratch = {static_cast<uint8_t>(index)};
+    return {.pixels = scratch.data(), .channels = 1, .height = 1, .width = 1};
+  }
+
+ private:
+  int64_t size_;
+};
+
+std::vector<int> values_of(const ImageSource& source) {
+  std::vector<int> values;
+  std::vector<uint8_t> scratch;
+  for (int64_t i = 0; i < source.size(); ++i) {
+    values.push_back(*source.image(i, scratch).pixels);
+    EXPECT_EQ(source.label(i), values.back() % 3);
+  }
+  return values;
+}
+
+TEST(ImageSubsetTest, TakesTheImagesInTheGivenOrder) {
+  const auto pixels = std::make_shared<const Pixels>(10);
+  EXPECT_THAT(values_of(*image_subset(pixels, {7, 0, 7})), ElementsAre(7, 0, 7));
+  EXPECT_EQ(image_subset(pixels, {1})->num_classes(), 3);
+  EXPECT_THAT(error_of([&] { image_subset(pixels, {0, 10}); }), HasSubstr("image 10 is not in a set of 10"));
+  EXPECT_THAT(error_of([&] { image_subset(pixels, {-1}); }), HasSubstr("image -1"));
+  EXPECT_THAT(error_of([] { image_subset(nullptr, {}); }), HasSubstr("no set of images"));
+}
+
+TEST(ImageSubsetTest, TakesTheFirstOnes) {
+  const auto pixels = std::make_shared<const Pixels>(4);
+  EXPECT_THAT(values_of(*first_images(pixels, 3)), ElementsAre(0, 1, 2));
+  EXPECT_EQ(first_images(pixels, 4), pixels);
+  EXPECT_EQ(first_images(pixels, 100), pixels);
+}
+
+// Written by torch.utils.data.random_split of PyTorch 2.11 with
+// generator=torch.Generator().manual_seed(seed).
+TEST(ImageSubsetTest, SplitsAsPythonDoes) {
+  const ImageSplit ten = split_images(std::make_shared<const Pixels>(10), 0.8, 0);
+  EXPECT_THAT(values_of(*ten.train), ElementsAre(4, 1, 7, 5, 3, 9, 0, 8));
+  EXPECT_THAT(values_of(*ten.validation), ElementsAre(6, 2));
+  const ImageSplit seven = split_images(std::make_shared<const Pixels>(7), 0.5, 42);
+  EXPECT_THAT(values_of(*seven.train), ElementsAre(1, 6, 3));
+  EXPECT_THAT(values_of(*seven.validation), ElementsAre(5, 4, 0, 2));
+}
+
+TEST(ImageSubsetTest, NoImageIsOnBothSidesAndNoneIsLost) {
+  const ImageSplit split = split_images(std::make_shared<const Pixels>(200), 0.8, 7);
+  std::multiset<int> all;
+  for (const int value : values_of(*split.train)) all.insert(value);
+  for (const int value : values_of(*split.validation)) all.insert(value);
+  EXPECT_EQ(all.size(), 200u);
+  EXPECT_EQ(std::set<int>(all.begin(), all.end()).size(), 200u);
+}
+
+TEST(ImageSubsetTest, AnEmptyPartIsRefused) {
+  const auto pixels = std::make_shared<const Pixels>(3);
+  for (const double fraction : {0.0, 0.2, 1.0, -1.0, std::nan("")}) {
+    EXPECT_THAT(error_of([&] { split_images(pixels, fraction, 0); }),
+                HasSubstr("3 images cannot be cut in two"));
+  }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <lockstep/data.h>
 #include <lockstep/error.h>
-#include <lockstep/sampler.h>
 
 #include <algorithm>
 #include <fstream>

@@ -1,6 +1,5 @@
 #include <gmock/gmock.h>
 
-#include "images/archive.h"
 #include "support/config_error.h"
 #include "support/temporary_folder.h"
 #include "unit/images/set_files.h"

@@ -10,7 +10,6 @@
 #include "unit/images/hdf5_files.h"
 #include "unit/images/picture_files.h"
 #include "unit/images/set_files.h"
-#include "unit/images/tensor_bytes.h"
 
 namespace lockstep::test {
 namespace {

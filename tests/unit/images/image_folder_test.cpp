@@ -12,7 +12,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A picture that its first byte tells apart.
+// A picture that is recognisable by its first byte.
 std::string picture(char value) { return png(std::string(2 * 3 * 3, value), 2, 3); }
 
 class ImageFolder : public testing::Test {

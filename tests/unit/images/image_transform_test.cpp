@@ -1,10 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/image_transform.h>
+#include <lockstep/image_files.h>
 
 #include <map>
 
-#include "images/image_window.h"
+#include "images/image_transform.h"
 #include "support/config_error.h"
 
 namespace lockstep {

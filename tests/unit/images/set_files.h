@@ -1,6 +1,6 @@
 #pragma once
 
-// Small image sets as files, made by the libraries that others make them with.
+// Small image sets as files, written with the usual libraries where there is one.
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -8,6 +8,7 @@
 #include <lockstep/image_files.h>
 #include <zlib.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
@@ -57,7 +58,7 @@ inline std::string idx(std::initializer_list<uint32_t> shape, const std::string&
   return bytes + data;
 }
 
-// Bytes that differ from each other: a prime apart, so that no two rows are alike.
+// Bytes in steps of a prime number, so that no two rows are equal.
 inline std::string pattern(size_t count, int seed = 0) {
   std::string bytes(count, '\0');
   for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<char>((i * 31 + i / 251 + 97 * seed) & 0xff);
@@ -72,7 +73,7 @@ inline std::string labels_up_to(int count, int num_classes) {
 
 using NamedBytes = std::vector<std::pair<std::string, std::string>>;
 
-// A tar archive with these files; filter: 0 is none, else one of libarchive's.
+// A tar archive with these files; filter: 0 is none, otherwise a filter of libarchive.
 inline std::string tar(const NamedBytes& files, int filter = ARCHIVE_FILTER_NONE) {
   std::string bytes(1 << 20, '\0');
   for (const auto& [name, content] : files) bytes.resize(bytes.size() + 2 * content.size());
@@ -137,6 +138,41 @@ inline void expect_colour_set(const ImageSource& set, const ImageView& shape, co
     EXPECT_EQ(set.label(i), i % 3);
     EXPECT_EQ(pixels_of(set, i), pixels.substr(static_cast<size_t>(i) * image_bytes, image_bytes));
   }
+}
+
+// --- tensors as safetensors and .npy files ---
+
+template <typename Integer>
+std::string integers(std::initializer_list<Integer> values) {
+  std::string bytes(values.size() * sizeof(Integer), '\0');
+  std::memcpy(bytes.data(), values.begin(), bytes.size());
+  return bytes;
+}
+
+struct NamedTensor {
+  std::string name, dtype, shape, data;
+};
+
+inline std::string safetensors(const std::vector<NamedTensor>& tensors) {
+  std::string header, data;
+  for (const NamedTensor& tensor : tensors) {
+    header += (header.empty() ? "{\"" : ",\"") + tensor.name + "\":{\"dtype\":\"" + tensor.dtype +
+              "\",\"shape\":" + tensor.shape + ",\"data_offsets\":[" + std::to_string(data.size()) + ",";
+    data += tensor.data;
+    header += std::to_string(data.size()) + "]}";
+  }
+  header += "}";
+  return integers<uint64_t>({header.size()}) + header + data;
+}
+
+inline std::string npy(const std::string& descr, const std::string& shape, const std::string& data,
+                       const std::string& fortran_order = "False") {
+  std::string header =
+      "{'descr': '" + descr + "', 'fortran_order': " + fortran_order + ", 'shape': " + shape + ", }";
+  header.resize(118 - 10, ' ');
+  header += "\n";
+  return "\x93NUMPY" + std::string("\x01\x00", 2) +
+         integers<uint16_t>({static_cast<uint16_t>(header.size())}) + header + data;
 }
 
 }  // namespace lockstep::test

@@ -3,7 +3,6 @@
 #include "support/config_error.h"
 #include "support/temporary_folder.h"
 #include "unit/images/set_files.h"
-#include "unit/images/tensor_bytes.h"
 
 namespace lockstep::test {
 namespace {
@@ -74,9 +73,9 @@ TEST_F(TensorFiles, ThePartIsInTheName) {
 TEST_F(TensorFiles, BrokenSafetensors) {
   const std::string good =
       safetensors({{"images", "U8", "[4,3,5,6]", pixels_}, {"labels", "I64", "[4]", labels_}});
-  EXPECT_THAT(safetensors_error(good.substr(0, good.size() - 1)), HasSubstr("cut or too long"));
-  EXPECT_THAT(safetensors_error(good.substr(0, 20)), HasSubstr("no safetensors file, or cut"));
-  EXPECT_THAT(safetensors_error(""), HasSubstr("no safetensors file, or cut"));
+  EXPECT_THAT(safetensors_error(good.substr(0, good.size() - 1)), HasSubstr("truncated or too long"));
+  EXPECT_THAT(safetensors_error(good.substr(0, 20)), HasSubstr("not a safetensors file, or truncated"));
+  EXPECT_THAT(safetensors_error(""), HasSubstr("not a safetensors file, or truncated"));
   EXPECT_THAT(safetensors_error(safetensors({{"labels", "I64", "[4]", labels_}})),
               AllOf(HasSubstr("'images'"), HasSubstr("none of this name")));
   EXPECT_THAT(safetensors_error(

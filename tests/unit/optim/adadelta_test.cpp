@@ -1,6 +1,6 @@
-#include <lockstep/adadelta.h>
+#include <lockstep/optim.h>
 
-#include "optim/adadelta_optimizer.h"
+#include "optim/optimizers.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 

@@ -1,6 +1,6 @@
-#include <lockstep/adam_lbfgs.h>
 #include <lockstep/error.h>
-#include <lockstep/learning_rate.h>
+#include <lockstep/optim.h>
+#include <lockstep/schedule.h>
 
 #include <sstream>
 

@@ -1,6 +1,4 @@
-#include <lockstep/cpu_adagrad.h>
-#include <lockstep/cpu_adam.h>
-#include <lockstep/optimizer_state.h>
+#include <lockstep/optim.h>
 
 #include "support/config_error.h"
 #include "support/formula.h"

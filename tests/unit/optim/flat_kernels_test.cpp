@@ -5,7 +5,6 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 
-#include "optim/flat_rule.h"
 #include "optim/flat_step.h"
 #include "support/formula.h"
 

@@ -1,11 +1,8 @@
-#include "optim/flat_optimizer.h"
+#include "optim/flat_step.h"
+#include "optim/optimizer_state.h"
 
 #include <gtest/gtest.h>
-#include <lockstep/cpu_adagrad.h>
-#include <lockstep/cpu_adam.h>
-#include <lockstep/lion.h>
-#include <lockstep/optimizer_state.h>
-#include <lockstep/python_adam.h>
+#include <lockstep/optim.h>
 #include <torch/torch.h>
 
 #include "support/formula.h"

@@ -1,4 +1,4 @@
-#include "optim/for_blocks.h"
+#include "optim/flat_step.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST_F(ForBlocksTest, EveryBlockOnce) {
   }
 }
 
-// Each waits for the other: one thread alone would wait in vain.
+// Each waits for the other: a single thread would wait forever.
 TEST_F(ForBlocksTest, ThreadsWorkAtTheSameTime) {
   at::set_num_threads(2);
   std::mutex mutex;

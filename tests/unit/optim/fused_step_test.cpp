@@ -1,6 +1,6 @@
 #include "optim/fused_step.h"
 
-#include <lockstep/optimizer_state.h>
+#include <lockstep/optim.h>
 
 namespace lockstep::optim {
 namespace {
@@ -49,7 +49,7 @@ TEST_P(FusedKindsTest, DoesWhatTheOptimizerDoes) {
     step->launch(torch::full({1}, skip ? 1.0f : 0.0f));
     step->count();
   }
-  step->settle();
+  step->fetch_counts();
   for (size_t i = 0; i < plain.size(); ++i) {
     EXPECT_TRUE(torch::allclose(plain[i], fused[i], 1e-5, 1e-6)) << i;
   }

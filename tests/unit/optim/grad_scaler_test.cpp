@@ -1,7 +1,7 @@
 #include <lockstep/communicator.h>
 #include <lockstep/error.h>
-#include <lockstep/grad_scaler.h>
 #include <lockstep/json.h>
+#include <lockstep/optim.h>
 
 #include <limits>
 

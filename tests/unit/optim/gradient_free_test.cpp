@@ -1,6 +1,6 @@
 #include <lockstep/communicator.h>
 #include <lockstep/error.h>
-#include <lockstep/gradient_free.h>
+#include <lockstep/search.h>
 
 #include <cmath>
 #include <limits>

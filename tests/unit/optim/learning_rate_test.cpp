@@ -1,8 +1,6 @@
-#include <lockstep/deepspeed_schedules.h>
 #include <lockstep/error.h>
 #include <lockstep/json.h>
-#include <lockstep/learning_rate.h>
-#include <lockstep/reduce_on_plateau.h>
+#include <lockstep/schedule.h>
 
 #include <cmath>
 #include <limits>
@@ -136,6 +134,7 @@ TEST(LearningRate, BadJsonIsNamed) {
   EXPECT_THAT(read(R"({"kind": "step", "evry": 3})"), HasSubstr("evry"));
   EXPECT_THAT(read(R"({"kind": "step", "every": "3"})"), HasSubstr("'every'"));
   EXPECT_THAT(read(R"({"kind": "step", "every": 1.5})"), HasSubstr("'every'"));
+  EXPECT_THAT(read(R"({"kind": "step", "every": 18446744073709551615})"), HasSubstr("wrong kind"));
   EXPECT_THAT(read(R"({"kind": "one_cycle", "anneal": "cubic"})"), HasSubstr("'anneal'"));
   EXPECT_THAT(read(R"({"kind": "WarmupLR", "warmup_type": "cubic"})"), HasSubstr("'warmup_type'"));
   EXPECT_THAT(read(R"({"kind": "WarmupLR", "warmup_steps": 5})"), HasSubstr("warmup_num_steps"));

@@ -1,10 +1,8 @@
-#include <lockstep/lamb.h>
-#include <lockstep/learning_rate.h>
-#include <lockstep/lion.h>
+#include <lockstep/optim.h>
+#include <lockstep/schedule.h>
 
 #include "optim/lamb_kernels.h"
-#include "optim/lamb_optimizer.h"
-#include "optim/lion_optimizer.h"
+#include "optim/optimizers.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 

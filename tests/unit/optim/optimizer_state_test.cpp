@@ -1,15 +1,9 @@
-#include <lockstep/adam_lbfgs.h>
 #include <lockstep/error.h>
-#include <lockstep/optimizer_state.h>
+#include <lockstep/optim.h>
 
 #include <nlohmann/json.hpp>
 
-#include "optim/adadelta_optimizer.h"
-#include "optim/cpu_adagrad_optimizer.h"
-#include "optim/cpu_adam_optimizer.h"
-#include "optim/lamb_optimizer.h"
-#include "optim/lion_optimizer.h"
-#include "optim/python_adam_optimizer.h"
+#include "optim/optimizers.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 
@@ -301,7 +295,7 @@ TEST(OptimizerState, WhatDoesNotFitIsNamedAndChangesNothing) {
   }
 }
 
-// A whole optimizer of 16-bit parameters keeps its state in 16 bit, a divided one in float32.
+// A replicated optimizer keeps its state of 16-bit parameters in 16 bit, a sharded one in float32.
 TEST(OptimizerState, GoesOnInTheDtypeOfTheParameters) {
   for (const auto& [from, to] : {std::pair(at::kFloat, at::kBFloat16), std::pair(at::kBFloat16, at::kFloat),
                                  std::pair(at::kFloat, at::kHalf), std::pair(at::kHalf, at::kFloat)}) {

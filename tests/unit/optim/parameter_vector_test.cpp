@@ -1,6 +1,6 @@
 #include <lockstep/error.h>
-#include <lockstep/named_tensors.h>
-#include <lockstep/parameter_vector.h>
+#include <lockstep/search.h>
+#include <lockstep/weights.h>
 
 #include "support/formula.h"
 

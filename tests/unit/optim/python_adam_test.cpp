@@ -1,5 +1,4 @@
-#include <lockstep/optimizer_state.h>
-#include <lockstep/python_adam.h>
+#include <lockstep/optim.h>
 
 #include "support/config_error.h"
 #include "support/formula.h"

@@ -1,5 +1,5 @@
 #include <lockstep/error.h>
-#include <lockstep/weight_average.h>
+#include <lockstep/optim.h>
 
 #include "support/config_error.h"
 #include "support/formula.h"

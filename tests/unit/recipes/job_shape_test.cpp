@@ -1,4 +1,4 @@
-#include "recipes/job_shape.h"
+#include "recipes/rank_places.h"
 
 #include <gtest/gtest.h>
 

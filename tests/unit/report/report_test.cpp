@@ -2,14 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <lockstep/json.h>
+#include <nlohmann/json.hpp>
 
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
-#include "report/assets.h"
-#include "report/run_charts.h"
-#include "report/run_page.h"
+#include "report/chart.h"
+#include "report/escape.h"
+#include "report/page.h"
 #include "report/svg_plot.h"
 #include "support/config_error.h"
 #include "support/fuzz.h"
@@ -224,6 +225,26 @@ TEST(ReportFuzzTest, BrokenFilesNeverStopAPage) {
                               EXPECT_THAT(plot_svg(chart), HasSubstr("</svg>"));
                           });
   EXPECT_EQ(pages, corpus.size() * kPerFile);
+}
+
+TEST(EscapeTest, MarkupEndsNoTagAndNoAttribute) {
+  EXPECT_EQ(escape_markup("</script><b a=\"x\" c='y'>&amp;"),
+            "&lt;/script&gt;&lt;b a=&quot;x&quot; c=&#39;y&#39;&gt;&amp;amp;");
+  EXPECT_EQ(escape_markup("a\nb\tc é"), "a\nb\tc é");
+}
+
+TEST(EscapeTest, WhatIsNoTextIsReplaced) {
+  EXPECT_EQ(escape_markup(std::string("a\0b\x01\x7f", 5)), "a\uFFFDb\uFFFD\uFFFD");
+  EXPECT_EQ(escape_markup("\xff\xfe"), "\uFFFD\uFFFD");
+  EXPECT_THAT(escape_markup("caf\xe9 au lait"), HasSubstr("au lait"));
+}
+
+TEST(EscapeTest, ScriptsDoNotEndAndMeanTheSame) {
+  const Json value = {{"name", "</script><!-- <script> &"}};
+  const std::string text = escape_script(value);
+  EXPECT_THAT(text, Not(HasSubstr("<")));
+  EXPECT_EQ(Json::parse(text), value);
+  EXPECT_TRUE(Json::try_parse(escape_script({{"x", "\xff"}})));
 }
 
 }  // namespace

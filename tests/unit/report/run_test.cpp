@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "report/summary.h"
 #include "support/config_error.h"
 #include "unit/report/run_files.h"
 
@@ -118,7 +117,7 @@ TEST(RunTest, AFolderThatIsNoRunIsRefused) {
   EXPECT_THAT(
       read(files.path()),
       HasSubstr(
-          "[report] the folder is no run, it holds none of metrics.csv, metrics.jsonl, config.json: '"));
+          "[report] the folder is not a run, it has none of metrics.csv, metrics.jsonl, config.json: '"));
   EXPECT_THAT(read(files.path() / "nowhere"), HasSubstr("there is no such folder"));
   files.write("metrics.csv", "step\n");
   EXPECT_THAT(read(files.path() / "metrics.csv"), HasSubstr("there is no such folder"));

@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "report/svg_axis.h"
 #include "report/svg_plot.h"
 
 namespace lockstep::report {

@@ -1,6 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <lockstep/tracker.h>
+#include <lockstep/track.h>
 
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "track/jsonl_tracker.h"
+#include "track/trackers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -65,11 +65,11 @@ TEST(OutputFileTest, CreatesOnlyWhatIsNotThere) {
 
 TEST(SetAsideTest, TakesTheFirstFreeNumber) {
   const RunFolder folder;
-  set_aside(folder.path() / "m.csv");
+  rename_old_file(folder.path() / "m.csv");
   folder.put("m.csv", "first");
-  set_aside(folder.path() / "m.csv");
+  rename_old_file(folder.path() / "m.csv");
   folder.put("m.csv", "second");
-  set_aside(folder.path() / "m.csv");
+  rename_old_file(folder.path() / "m.csv");
   EXPECT_THAT(folder.names(), UnorderedElementsAre("m.1.csv", "m.2.csv"));
   EXPECT_EQ(folder.content_of("m.1.csv"), "first");
   EXPECT_EQ(folder.content_of("m.2.csv"), "second");

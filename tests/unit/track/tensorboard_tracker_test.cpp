@@ -1,16 +1,18 @@
-#include "track/tensorboard_tracker.h"
+#include "track/trackers.h"
+
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
-#include <unistd.h>
+#include <protozero/pbf_reader.hpp>
 
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <protozero/pbf_reader.hpp>
+#include <string>
 
-#include "track/crc32c.h"
+#include "track/tfrecord.h"
 #include "unit/track/file_size_limit.h"
 #include "unit/track/run_folder.h"
 
@@ -159,6 +161,28 @@ TEST_F(TensorboardTrackerTest, RefusesAnImageWhosePixelsDoNotFit) {
   EXPECT_THAT(write({.height = 0, .width = 0, .channels = 1, .pixels = {}}),
               ThrowsMessage<ConfigError>(HasSubstr("height 0")));
   EXPECT_THAT(events(), SizeIs(2));
+}
+
+// The vectors of RFC 3720, appendix B.4, and the usual check value.
+TEST(Crc32cTest, EqualsKnownVectors) {
+  std::string ascending;
+  std::string descending;
+  for (int i = 0; i < 32; ++i) {
+    ascending += static_cast<char>(i);
+    descending += static_cast<char>(31 - i);
+  }
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aaU);
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43U);
+  EXPECT_EQ(crc32c(ascending), 0x46dd794eU);
+  EXPECT_EQ(crc32c(descending), 0x113fdb5cU);
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283U);
+  EXPECT_EQ(crc32c(""), 0U);
+}
+
+TEST(Crc32cTest, MaskRotatesAndAdds) {
+  // Rotated right by 15 bits, plus 0xa282ead8.
+  EXPECT_EQ(masked_crc32c(""), 0xa282ead8U);
+  EXPECT_EQ(masked_crc32c("123456789"), ((0xe3069283U >> 15) | (0xe3069283U << 17)) + 0xa282ead8U);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
-#include <lockstep/tracker_set.h>
+#include <lockstep/track.h>
 
 #include "base/environment.h"
 #include "unit/track/file_size_limit.h"
@@ -44,7 +44,7 @@ TEST(TrackerSetTest, SaysOnceThatATrackerFailsAndGoesOnWithAll) {
   testing::internal::CaptureStderr();
   TrackerSet trackers = TrackerSet::open(std::vector<std::string>{"csv", "jsonl"}, folder.new_run());
   write(trackers, 1);
-  // jsonl's file is now larger than csv's, and than what is said meanwhile.
+  // The file of jsonl is now larger than that of csv and than the log output in between.
   trackers.write_text("model", std::string(4000, 'x'), 1);
   {
     const FileSizeLimit limit(folder.content_of("metrics.jsonl").size());
@@ -85,7 +85,7 @@ TEST(TrackerSetTest, NothingThatATrackerThrowsComesThrough) {
     write(trackers, 1);
     trackers.write_text("default", "does nothing", 1);
   }
-  EXPECT_EQ(closed_as, RunStatus::kFailed);  // nobody has said that it is finished
+  EXPECT_EQ(closed_as, RunStatus::kFailed);  // close() was not called
   EXPECT_EQ(count(testing::internal::GetCapturedStderr(), "warning"), 1);
 }
 

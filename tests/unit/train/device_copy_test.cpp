@@ -1,4 +1,4 @@
-#include "train/device_copy.h"
+#include "train/batch_source.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-#include "train/recording.h"
+#include "train/recorded_step.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
 #include <lockstep/json.h>
-#include <lockstep/world.h>
+#include <lockstep/launch.h>
 
 #include <fstream>
 

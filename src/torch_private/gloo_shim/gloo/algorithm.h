@@ -1,3 +1,3 @@
 #pragma once
 
-// ProcessGroupGloo.hpp includes this header of Gloo's but uses no name of it.
+// ProcessGroupGloo.hpp includes this header of Gloo but uses no name of it.

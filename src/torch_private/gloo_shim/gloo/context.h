@@ -1,8 +1,8 @@
 #pragma once
 
-// LibTorch's wheel carries Gloo's code without its headers. The shim declares the
-// few names that ProcessGroupGloo.hpp and gloo_backend.cpp use; none of these
-// objects is ever created or copied by our code, so only names have to agree.
+// LibTorch's wheel has Gloo's code without its headers. The shim declares the few names that
+// ProcessGroupGloo.hpp and gloo_backend.cpp use. Our code never creates or copies these objects, so
+// only the names have to agree.
 
 #include <chrono>
 #include <exception>
@@ -15,11 +15,11 @@ namespace transport {
 class Pair;
 
 namespace tcp {
-// The implementation of transport::Pair that every Gloo device of LibTorch makes;
-// transport::Pair is its first base.
+// The implementation of transport::Pair that every Gloo device of LibTorch creates. transport::Pair is
+// its first base.
 class Pair {
  public:
-  // Fails what is pending on the connection, and closes it. Thread-safe.
+  // Fails the pending operations of the connection and closes it. Thread-safe.
   std::exception_ptr signalExceptionExternal(const std::string& message);
 };
 }  // namespace tcp

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "config/hjson.h"
-#include "config/hjson_source.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 //   {"op": "flush"}
 //   {"op": "close", "status": "finished"}
 #include <lockstep/error.h>
-#include <lockstep/tracker_set.h>
+#include <lockstep/track.h>
 
 #include <cstdlib>
 #include <iostream>

@@ -1,7 +1,7 @@
 // Transforms pictures as told: a JSON object a line on standard input, with the picture's
 // bytes in the file "image" and the result in the file "out".
 
-#include <lockstep/image_transform.h>
+#include <lockstep/image_files.h>
 
 #include <fstream>
 #include <iostream>

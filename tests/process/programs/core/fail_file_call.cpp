@@ -20,11 +20,9 @@
 // no hook, and calls of any library are seen.
 
 #include <fcntl.h>
-#include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -49,6 +47,8 @@
 #include <system_error>
 #include <utility>
 #include <vector>
+
+#include "support/supervised_calls.h"
 
 namespace {
 
@@ -125,78 +125,55 @@ bool can_fail(const FileCall& call, const seccomp_data& data, const Fault& fault
                  ? (flags & kWriting) != 0
                  : call.kind == Kind::kRename || call.kind == Kind::kRemove || call.kind == Kind::kMakeFolder;
     case EIO: return true;
-    case EINTR:  // not of folders: the standard library's iterators do not repeat it
-      return call.kind == Kind::kOpen ? (flags & O_DIRECTORY) == 0
-                                      : (call.kind == Kind::kRead && call.number != SYS_getdents64) ||
-                                            call.kind == Kind::kWrite || call.kind == Kind::kSync;
+    case EINTR:
+      return call.kind == Kind::kOpen || call.kind == Kind::kRead || call.kind == Kind::kWrite ||
+             call.kind == Kind::kSync;
     default: return call.kind == Kind::kWrite || call.kind == Kind::kSync;
   }
 }
 
 // In the program, before it begins: its calls of kCalls ask whoever holds the returned descriptor.
 int install_filter() {
-  std::vector<sock_filter> code = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
-  for (size_t i = 0; i < kCalls.size(); ++i) {
-    const auto to_end = static_cast<uint8_t>(kCalls.size() - i);
-    code.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(kCalls[i].number), to_end, 0));
-  }
-  code.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
-  code.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF));
-  const sock_fprog program{static_cast<unsigned short>(code.size()), code.data()};
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("no_new_privs");
-  const long fd = ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program);
-  if (fd < 0) fail("seccomp");
-  return static_cast<int>(fd);
+  std::vector<int> numbers;
+  for (const FileCall& call : kCalls) numbers.push_back(call.number);
+  return lockstep::test::supervise_calls(numbers).release();
 }
 
-void send_descriptor(int socket, int fd) {
+// A message of one byte with room for a descriptor.
+struct DescriptorMessage {
+  DescriptorMessage() {
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+  }
+  DescriptorMessage(const DescriptorMessage&) = delete;
+  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
+
   char byte = 0;
   iovec part{&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
+};
+
+void send_descriptor(int socket, int fd) {
+  DescriptorMessage sent;
+  cmsghdr* header = CMSG_FIRSTHDR(&sent.message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
-  if (::sendmsg(socket, &message, 0) < 0) fail("sendmsg");
+  if (::sendmsg(socket, &sent.message, 0) < 0) fail("sendmsg");
 }
 
 int receive_descriptor(int socket) {
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) <= 0) fail("recvmsg");
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  DescriptorMessage received;
+  if (::recvmsg(socket, &received.message, MSG_CMSG_CLOEXEC) <= 0) fail("recvmsg");
+  const cmsghdr* header = CMSG_FIRSTHDR(&received.message);
   if (header == nullptr) fail("no descriptor");
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
   return fd;
-}
-
-// Of a thread that is stopped in its call.
-std::string text_in(pid_t thread, uint64_t address) {
-  std::array<char, PATH_MAX> text{};
-  // Up to the end of its page: what follows may not be there.
-  size_t read = 0;
-  while (read < text.size() - 1) {
-    const uint64_t page = 4096 - (address + read) % 4096;
-    iovec local{text.data() + read, std::min<size_t>(page, text.size() - 1 - read)};
-    iovec remote{reinterpret_cast<void*>(address + read), local.iov_len};
-    if (::process_vm_readv(thread, &local, 1, &remote, 1, 0) <= 0) break;
-    if (std::memchr(local.iov_base, 0, local.iov_len) != nullptr) break;
-    read += local.iov_len;
-  }
-  return text.data();
 }
 
 std::string link_of(pid_t thread, const std::string& what) {
@@ -210,7 +187,8 @@ std::string path_of(const FileCall& call, const seccomp_notif& request) {
     return link_of(thread, "fd/" + std::to_string(static_cast<int>(request.data.args[0])));
   };
   if (call.names == Names::kDescriptor) return descriptor();
-  const fs::path path = text_in(thread, request.data.args[call.names == Names::kPathAt ? 1 : 0]);
+  const fs::path path =
+      lockstep::test::text_in(thread, request.data.args[call.names == Names::kPathAt ? 1 : 0]);
   if (path.is_absolute()) return path.lexically_normal();
   const bool is_here = call.names == Names::kPath || static_cast<int>(request.data.args[0]) == AT_FDCWD;
   return (fs::path(is_here ? link_of(thread, "cwd") : descriptor()) / path).lexically_normal();

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cluster/node_list.h"
+#include "cluster/slurm_notation.h"
 #include "support/fuzz/core/node_list.h"
 #include "support/fuzz/finding.h"
 

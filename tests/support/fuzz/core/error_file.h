@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "launch/error_file.h"
+#include "launcher/error_file.h"
 #include "support/fuzz/finding.h"
 #include "support/fuzz/memory_file.h"
 #include "support/temporary_folder.h"
@@ -18,7 +18,7 @@ inline bool takes_error_file(std::string_view bytes) {
   const std::optional<launcher::WorkerError> error = launcher::read_error_file(file.write(bytes));
   if (!error) return false;
   const std::string copy = folder.path() / "copy.json";
-  launcher::pass_error_file_on(copy, error->text, -9);
+  launcher::forward_error_file(copy, error->text, -9);
   require(launcher::read_error_file(copy).has_value(), "what was passed on is read again");
   return true;
 }

@@ -9,7 +9,7 @@
 
 #include "support/fuzz/answer_server.h"
 #include "support/fuzz/finding.h"
-#include "track/mlflow_api.h"
+#include "track/mlflow.h"
 
 namespace lockstep::fuzz {
 

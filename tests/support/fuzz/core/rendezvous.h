@@ -5,9 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "launch/rendezvous/frame.h"
-#include "launch/rendezvous/message.h"
-#include "launch/rendezvous/pulse.h"
+#include "launcher/rendezvous/heartbeats.h"
+#include "launcher/rendezvous/message.h"
 #include "support/fuzz/finding.h"
 
 namespace lockstep::fuzz {

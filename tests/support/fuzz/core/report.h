@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "report/chart.h"
+#include "report/report.h"
 #include "report/run.h"
-#include "report/run_charts.h"
-#include "report/run_page.h"
 #include "report/svg_plot.h"
 #include "support/fuzz/finding.h"
 #include "support/temporary_folder.h"

@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-#include "interop/deepspeed/deepspeed_checkpoint.h"
+#include "checkpoint/deepspeed/deepspeed_checkpoint.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::fuzz {
@@ -23,7 +23,7 @@ namespace lockstep::fuzz {
 // Elements of all tensors of a checkpoint that can be read.
 inline int64_t imported_elements(const std::filesystem::path& path) {
   int64_t elements = 0;
-  for (const auto& tensor : interop::open_deepspeed_checkpoint(path).tensors)
+  for (const auto& tensor : checkpoint::open_deepspeed_checkpoint(path).tensors)
     elements += tensor.read().numel();
   return elements;
 }

@@ -6,16 +6,16 @@
 #include <string>
 #include <string_view>
 
-#include "interop/pickle.h"
-#include "interop/state_dict.h"
-#include "interop/stored_tensor.h"
+#include "checkpoint/pickle.h"
+#include "checkpoint/state_dict.h"
+#include "checkpoint/torch_file.h"
 
 namespace lockstep::fuzz {
 
 // Makes the tensors that a reader found, over storages of 4 KiB. What a tensor shows can be read.
-inline size_t make_tensors(const interop::TensorReferences& references) {
+inline size_t make_tensors(const checkpoint::TensorReferences& references) {
   constexpr size_t kStorageBytes = 4096;
-  interop::StoredTensors storages(
+  checkpoint::StoredTensors storages(
       [](const std::string&) { return kStorageBytes; },
       [](const std::string&, void* memory, size_t size) { std::memset(memory, 0, size); },
       100 * kStorageBytes, false);
@@ -27,10 +27,10 @@ inline size_t make_tensors(const interop::TensorReferences& references) {
 // The pickle of a state dict.
 inline bool takes_pickle(std::string_view bytes) {
   try {
-    const interop::Pickle pickle = interop::parse_pickle(bytes);
-    make_tensors(interop::find_state_dict(pickle.root));
+    const checkpoint::Pickle pickle = checkpoint::parse_pickle(bytes);
+    make_tensors(checkpoint::find_state_dict(pickle.root));
     return true;
-  } catch (const interop::PickleError&) {
+  } catch (const checkpoint::PickleError&) {
     return false;
   }
 }

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "checkpoint/error.h"
-#include "checkpoint/safetensors_file.h"
+#include "checkpoint/safetensors.h"
 #include "support/fuzz/finding.h"
 #include "support/fuzz/memory_file.h"
 

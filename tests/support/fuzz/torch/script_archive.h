@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "interop/script_archive.h"
+#include "checkpoint/state_dict.h"
 #include "support/fuzz/torch/pickle.h"
 
 namespace lockstep::fuzz {
@@ -15,14 +15,14 @@ inline bool takes_script_archive(std::string_view bytes) {
   const size_t cut = bytes.find(kNext);
   if (cut == std::string_view::npos) return false;
   try {
-    const interop::Pickle pickle =
-        interop::parse_pickle(bytes.substr(cut + kNext.size()), interop::UnknownNames::kKeep);
-    make_tensors(interop::find_script_tensors(pickle.root, [&](const std::string& name) {
+    const checkpoint::Pickle pickle =
+        checkpoint::parse_pickle(bytes.substr(cut + kNext.size()), checkpoint::UnknownNames::kKeep);
+    make_tensors(checkpoint::find_script_tensors(pickle.root, [&](const std::string& name) {
       return name == "code/__torch__.py" ? std::optional(std::string(bytes.substr(0, cut + 1)))
                                          : std::nullopt;
     }));
     return true;
-  } catch (const interop::PickleError&) {
+  } catch (const checkpoint::PickleError&) {
     return false;
   }
 }

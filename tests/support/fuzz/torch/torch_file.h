@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-#include "interop/torch_file.h"
+#include "checkpoint/torch_file.h"
 #include "support/fuzz/memory_file.h"
 
 namespace lockstep::fuzz {
@@ -14,7 +14,7 @@ namespace lockstep::fuzz {
 inline bool takes_torch_file(std::string_view bytes) {
   static MemoryFile file;
   try {
-    for (const auto& [name, tensor] : interop::read_torch_file(file.write(bytes))) {
+    for (const auto& [name, tensor] : checkpoint::read_torch_file(file.write(bytes))) {
       tensor.clone(at::MemoryFormat::Contiguous);
     }
     return true;

@@ -6,8 +6,8 @@
 
 namespace gloo::rendezvous {
 
-// ProcessGroupGloo.hpp derives its adapter of c10d stores from this. The adapter is
-// made inside LibTorch only.
+// ProcessGroupGloo.hpp derives its adapter of c10d stores from this class. Only LibTorch creates the
+// adapter.
 class Store {
  public:
   virtual ~Store() = default;

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "cluster/placement.h"
+#include "launcher/agent/run_options.h"
+
+namespace lockstep::launcher {
+
+// This node's ranks of the plan as a job of `lockstep run`: copies of the running program with
+// the same arguments, which inherit our standard streams, use the plan's rendezvous and are not
+// restarted. On one node stalls are detected, and without a rendezvous in the plan rank 0
+// inherits the listening socket of its store, so that no other process can take the port.
+RunOptions spawn_options(const cluster::SpawnPlan& plan);
+
+// Runs them by run_job(), with its exit status, report and signals. Afterwards signals have their
+// effect again, but if the status is not 0 this process ignores SIGTERM: it is expected to end
+// with that status.
+int spawn_ranks(const cluster::SpawnPlan& plan);
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "launcher/job.h"
+#include "launcher/stall.h"
+
+namespace lockstep::launcher {
+
+// Receives what the job decides for the launcher that joined. Called from the event loop,
+// never from inside a call to the membership.
+class MembershipListener {
+ public:
+  virtual ~MembershipListener() = default;
+
+  // The job has accepted this launcher. A launcher without a heartbeat for heartbeat_timeout
+  // counts as lost. Not called in a job of one node.
+  virtual void joined(std::chrono::milliseconds /*heartbeat_timeout*/) {}
+  // For the launcher of node 0, before each generation: returns a port on this machine that no
+  // other process gets while the generation runs. Throws ConfigError if there is none.
+  virtual uint16_t reserve_store_port(int generation) = 0;
+  // Start the workers of this generation. Called only when no worker of the previous
+  // generation runs any more on any node.
+  virtual void start(const Generation& generation) = 0;
+  // End this generation's workers (SIGTERM, grace, SIGKILL), then call stopped().
+  virtual void stop(int generation, const std::string& reason) = 0;
+  // A sentence for the user of this launcher, such as why it waits.
+  virtual void note(const std::string& text) = 0;
+  // No rank of the whole job has progressed for the stall timeout while some wait.
+  virtual void stalled(int generation, const Stall& stall) = 0;
+  // The job has ended, for this launcher or on all nodes; the last call. Workers that still
+  // run (contact with the job was lost) must be killed at once.
+  virtual void finish(const JobOutcome& outcome) = 0;
+};
+
+// One launcher's place in a job. Reports to the coordinator what happens on this node, and
+// to the listener what the job decided. Calls do not block; all from one thread.
+class Membership {
+ public:
+  virtual ~Membership() = default;
+
+  // All of these ignore workers of a generation that has ended.
+  virtual void worker_failed(const JobFailure& failure) = 0;
+  // What this node's workers are doing, in the order of their local ranks; called every
+  // quarter of the stall timeout, so that the job can find who waits for whom. The ranks and
+  // hosts in it need not be set.
+  virtual void progress(int generation, const std::vector<RankView>& workers) = 0;
+  // All workers of this node have ended with success.
+  virtual void succeeded(int generation) = 0;
+  // None of this generation's workers runs any more, after stop().
+  virtual void stopped(int generation) = 0;
+  // Workers of this generation were killed but did not end: they hang in the kernel. This
+  // node counts as lost, for this reason.
+  virtual void stuck(int generation, const std::string& reason) = 0;
+  // This launcher got a signal to end. If the job can continue without this node, only this
+  // launcher gets finish(); otherwise the whole job ends.
+  virtual void leave(int signal) = 0;
+};
+
+// Queues calls to a listener: each runs from the event loop, in order, and never from inside
+// the call that caused it.
+class ListenerQueue {
+ public:
+  explicit ListenerQueue(base::EventLoop& loop) : loop_(loop) {}
+  ListenerQueue(const ListenerQueue&) = delete;
+  ListenerQueue& operator=(const ListenerQueue&) = delete;
+  ~ListenerQueue() { loop_.cancel(timer_); }
+
+  void push(std::function<void()> call) {
+    calls_.push_back(std::move(call));
+    if (calls_.size() == 1) schedule();
+  }
+
+  // Drops the calls that have not been made.
+  void clear() {
+    calls_.clear();
+    loop_.cancel(timer_);
+  }
+
+ private:
+  void schedule() {
+    timer_ = loop_.at(base::EventLoop::Clock::now(), [this] { run_one(); });
+  }
+  void run_one() {
+    const std::function<void()> call = std::move(calls_.front());
+    calls_.pop_front();
+    // Before the call: the last one may destroy this queue.
+    if (!calls_.empty()) schedule();
+    call();
+  }
+
+  base::EventLoop& loop_;
+  base::EventLoop::Timer timer_;
+  std::deque<std::function<void()>> calls_;
+};
+
+}  // namespace lockstep::launcher

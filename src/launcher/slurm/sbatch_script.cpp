@@ -1,0 +1,507 @@
+#include "launcher/slurm/sbatch_script.h"
+
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <lockstep/version.h>
+
+#include <algorithm>
+#include <cctype>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/number.h"
+#include "base/process.h"
+#include "cluster/slurm_notation.h"
+
+namespace lockstep::launcher {
+
+// --- Slurm's version ---
+
+std::string SlurmVersion::to_string() const { return fmt::format("{}.{:02}", year, month); }
+
+std::optional<SlurmVersion> parse_slurm_version(std::string_view text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
+  text.remove_prefix(text.rfind(' ') + 1);
+  const size_t dot = text.find('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::string_view rest = text.substr(dot + 1);
+  // Slurm's releases are YY.MM: two digits each.
+  const std::string_view month_text = rest.substr(0, rest.find_first_of(".-"));
+  const std::optional<int64_t> year = base::parse_integer(text.substr(0, dot));
+  const std::optional<int64_t> month = base::parse_integer(month_text);
+  if (!year || !month || month_text.size() != 2) return std::nullopt;
+  if (*year < 1 || *year > 99 || *month < 1 || *month > 12) return std::nullopt;
+  return SlurmVersion{static_cast<int>(*year), static_cast<int>(*month)};
+}
+
+std::optional<SlurmVersion> installed_slurm_version(const base::Environment& environment) {
+  for (const char* name : {"sbatch", "scontrol"}) {
+    const std::optional<std::string> program = base::find_program(name, environment);
+    if (!program) continue;
+    base::ProcessOptions options;
+    options.program = *program;
+    options.arguments = {name, "--version"};
+    options.environment = environment;
+    const auto result = base::run_program(options, std::chrono::seconds(10));
+    if (!result || !result->state.success()) continue;
+    if (const auto version = parse_slurm_version(result->output)) return version;
+  }
+  return std::nullopt;
+}
+
+bool srun_forgets_cpus_per_task(const SlurmVersion& version) {
+  return !(version < SlurmVersion{22, 5}) && version < SlurmVersion{23, 11};
+}
+
+bool has_gpu_options(const SlurmVersion& version) { return !(version < SlurmVersion{19, 5}); }
+
+// --- quoting ---
+
+namespace {
+
+bool is_plain(std::string_view text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  return !text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos;
+}
+
+}  // namespace
+
+std::string shell_quote(std::string_view text) {
+  if (is_plain(text)) return std::string(text);
+  std::string result = "'";
+  for (const char c : text) {
+    if (c == '\'') {
+      result += R"('\'')";
+    } else {
+      result += c;
+    }
+  }
+  return result + "'";
+}
+
+std::string directive_quote(std::string_view text) {
+  base::check(text.find('\n') == std::string_view::npos, "a newline in an #SBATCH line");
+  if (is_plain(text)) return std::string(text);
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
+  }
+  return result + "\"";
+}
+
+// --- the grammar of single values ---
+
+namespace {
+
+constexpr int kMaxCount = 1 << 20;
+constexpr size_t kMaxValueBytes = 4096;  // sbatch's own buffer holds 8192 bytes
+constexpr int64_t kMaxTask = 4000000;    // Slurm's largest array index
+constexpr int64_t kMaxSignalTime = 65535;
+
+[[noreturn]] void fail(std::string_view flag, std::string_view rule, std::string_view value) {
+  throw ConfigError("slurm", fmt::format("{} {}: '{}'", flag, rule, value));
+}
+
+// Digits only: no sign, unlike base::parse_integer().
+std::optional<int64_t> parse_digits(std::string_view text, int64_t lowest, int64_t highest) {
+  if (text.empty() || !std::isdigit(static_cast<unsigned char>(text.front()))) return std::nullopt;
+  const std::optional<int64_t> value = base::parse_integer(text);
+  if (!value || *value < lowest || *value > highest) return std::nullopt;
+  return value;
+}
+
+// N, N-M or N-M:STEP.
+bool is_array_item(std::string_view item) {
+  const size_t dash = item.find('-');
+  const std::optional<int64_t> first = parse_digits(item.substr(0, dash), 0, kMaxTask);
+  if (!first) return false;
+  if (dash == std::string_view::npos) return true;
+  std::string_view rest = item.substr(dash + 1);
+  const size_t colon = rest.find(':');
+  const std::optional<int64_t> last = parse_digits(rest.substr(0, colon), *first, kMaxTask);
+  if (!last) return false;
+  return colon == std::string_view::npos || parse_digits(rest.substr(colon + 1), 1, kMaxTask).has_value();
+}
+
+bool is_array(std::string_view text) {
+  const size_t percent = text.find('%');
+  if (percent != std::string_view::npos && !parse_digits(text.substr(percent + 1), 1, kMaxTask)) return false;
+  text = text.substr(0, percent);
+  while (true) {
+    const size_t comma = text.find(',');
+    if (!is_array_item(text.substr(0, comma))) return false;
+    if (comma == std::string_view::npos) return true;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+bool is_signal_name(std::string_view name) {
+  if (parse_digits(name, 1, SIGRTMAX)) return true;
+  if (name.substr(0, 3) == "SIG") name.remove_prefix(3);
+  for (int number = 1; number < NSIG; ++number) {
+    const char* known = ::sigabbrev_np(number);
+    if (known != nullptr && name == known) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool is_line(std::string_view value) {
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  return !value.empty() && value.size() <= kMaxValueBytes &&
+         std::none_of(value.begin(), value.end(), is_control);
+}
+
+int parse_count(std::string_view flag, const std::string& value) {
+  const std::optional<int64_t> count = parse_digits(value, 1, kMaxCount);
+  if (!count) fail(flag, fmt::format("must be a whole number from 1 to {}", kMaxCount), value);
+  return static_cast<int>(*count);
+}
+
+void check_count(std::string_view flag, int value) { parse_count(flag, std::to_string(value)); }
+
+void check_line(std::string_view flag, const std::string& value) {
+  if (!is_line(value))
+    fail(flag, fmt::format("must be one line of 1 to {} bytes without control characters", kMaxValueBytes),
+         value);
+}
+
+void check_name(std::string_view flag, const std::string& value) {
+  check_line(flag, value);
+  if (value.find(' ') != std::string::npos || value.front() == '-')
+    fail(flag, "must be a name, or names with commas between them, without spaces", value);
+}
+
+void check_time(std::string_view flag, const std::string& value) {
+  if (value == "UNLIMITED" || cluster::parse_time_limit(value)) return;
+  fail(flag,
+       "must be minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, "
+       "days-hours:minutes:seconds or UNLIMITED, and more than 0",
+       value);
+}
+
+void check_memory(std::string_view flag, const std::string& value) {
+  std::string_view digits = value;
+  if (!digits.empty() && std::strchr("KMGTkmgt", digits.back()) != nullptr) digits.remove_suffix(1);
+  if (!parse_digits(digits, 0, int64_t{1} << 40))
+    fail(flag, "must be a whole number of MiB, or one with the suffix K, M, G or T; 0 is the whole node",
+         value);
+}
+
+void check_array(std::string_view flag, const std::string& value) {
+  if (!is_array(value))
+    fail(
+        flag,
+        fmt::format("must be indices (0 to {}) and ranges with commas between them, a range as FIRST-LAST or "
+                    "FIRST-LAST:STEP, and at the end %LIMIT for the most tasks at once",
+                    kMaxTask),
+        value);
+}
+
+void check_signal(std::string_view flag, const std::string& value) {
+  if (value.substr(0, 2) == "B:")
+    fail(flag, "must not begin with B:, which sends it to the batch shell and not to the ranks", value);
+  const size_t at = value.find('@');
+  const std::string_view name = std::string_view(value).substr(0, at);
+  const bool time_is_right =
+      at == std::string::npos || parse_digits(std::string_view(value).substr(at + 1), 0, kMaxSignalTime);
+  if (!is_signal_name(name) || !time_is_right)
+    fail(
+        flag,
+        fmt::format("must be a signal's name or number, then @SECONDS before the end (0 to {}) if wanted, as "
+                    "USR1@120",
+                    kMaxSignalTime),
+        value);
+}
+
+int parse_gpus(std::string_view flag, const std::string& value) {
+  const size_t colon = value.rfind(':');
+  const std::string_view count = std::string_view(value).substr(colon == std::string::npos ? 0 : colon + 1);
+  const std::optional<int64_t> number = parse_digits(count, 1, 1024);
+  const std::string type = colon == std::string::npos ? "any" : value.substr(0, colon);
+  if (!number || type.empty() || type.find_first_of(" ,:=") != std::string::npos)
+    fail(flag, "must be a number from 1 to 1024, or TYPE:NUMBER as a100:4", value);
+  check_line(flag, value);
+  return static_cast<int>(*number);
+}
+
+// --- the request ---
+
+namespace {
+
+void check_texts(const SbatchRequest& request) {
+  using Check = void (*)(std::string_view, const std::string&);
+  struct Rule {
+    const char* flag;
+    const std::string& value;
+    Check check;
+  };
+  const Rule rules[] = {
+      {"--mem", request.mem, check_memory},           {"--time", request.time, check_time},
+      {"--partition", request.partition, check_name}, {"--account", request.account, check_name},
+      {"--array", request.array, check_array},        {"--job-name", request.job_name, check_line},
+      {"--output", request.output, check_line},       {"--signal", request.signal, check_signal},
+      {"--container", request.container, check_line}};
+  for (const Rule& rule : rules) {
+    if (!rule.value.empty()) rule.check(rule.flag, rule.value);
+  }
+  // The log file is named after the job, and Slurm does not create folders.
+  if (request.output.empty() && request.job_name.find('/') != std::string::npos) {
+    throw ConfigError("slurm",
+                      fmt::format("--job-name must hold no '/' unless --output says where the log goes: '{}'",
+                                  request.job_name));
+  }
+  for (const std::string& module : request.modules) check_name("--module", module);
+}
+
+void check_command(const SbatchRequest& request) {
+  if (request.command.empty() || request.command.front().empty()) {
+    throw ConfigError("slurm", "the program is missing: lockstep slurm [flags] -- PROGRAM ARGUMENTS");
+  }
+  if (request.command.front().front() == '-') {
+    throw ConfigError("slurm", fmt::format("the program must not begin with a dash, write it as ./{}: '{}'",
+                                           request.command.front(), request.command.front()));
+  }
+}
+
+}  // namespace
+
+int SbatchRequest::ranks_per_node() const {
+  if (ntasks_per_node) return *ntasks_per_node;
+  return gpus_per_node.empty() ? 1 : parse_gpus("--gpus-per-node", gpus_per_node);
+}
+
+void check_request(const SbatchRequest& request) {
+  check_command(request);
+  check_count("--nodes", request.nodes);
+  if (request.ntasks_per_node) check_count("--ntasks-per-node", *request.ntasks_per_node);
+  if (request.cpus_per_task) check_count("--cpus-per-task", *request.cpus_per_task);
+  check_texts(request);
+  if (request.gpus_per_node.empty()) return;
+  const int gpus = parse_gpus("--gpus-per-node", request.gpus_per_node);
+  if (request.ranks_per_node() > gpus) {
+    throw ConfigError("slurm",
+                      fmt::format("two ranks would share one GPU, ask for --gpus-per-node={}: "
+                                  "--ntasks-per-node={}, --gpus-per-node={}",
+                                  request.ranks_per_node(), request.ranks_per_node(), request.gpus_per_node));
+  }
+}
+
+// --- the script ---
+
+namespace {
+
+bool has_gpus(const SbatchRequest& request) { return !request.gpus_per_node.empty(); }
+bool one_task_per_node(const SbatchRequest& request) { return request.style != SlurmStyle::kSrun; }
+bool knows_gpu_options(const SbatchRequest& request) {
+  return !request.version || has_gpu_options(*request.version);
+}
+
+std::string_view style_text(SlurmStyle style) {
+  switch (style) {
+    case SlurmStyle::kTorchrun:
+      return "# On each node one task runs `lockstep run`, which starts the node's ranks, watches\n"
+             "# them and can start them again.\n";
+    case SlurmStyle::kSrun: return "# srun starts each rank as a task of its own.\n";
+    case SlurmStyle::kSpawn:
+      return "# On each node one task runs the program, which starts the node's other ranks itself\n"
+             "# (lockstep::launch).\n";
+  }
+  return "";
+}
+
+std::string heading(const SbatchRequest& request) {
+  // Only a login shell is certain to define `module`.
+  std::string text = request.modules.empty() ? "#!/bin/bash\n" : "#!/bin/bash -l\n";
+  text += fmt::format("# Written by `lockstep slurm` {} for {}.\n", kVersion,
+                      request.version ? "Slurm " + request.version->to_string() : "any version of Slurm");
+  return text + std::string(style_text(request.style));
+}
+
+std::string directive(std::string_view flag, std::string_view value) {
+  return fmt::format("#SBATCH --{}={}\n", flag, directive_quote(value));
+}
+
+std::string optional_directive(std::string_view flag, std::string_view value) {
+  return value.empty() ? "" : directive(flag, value);
+}
+
+std::string job_name(const SbatchRequest& request) {
+  if (!request.job_name.empty()) return request.job_name;
+  std::string name = std::filesystem::path(request.command.front()).filename().string();
+  // A program may have any file name; one that no directive can hold is not used.
+  return is_line(name) ? name : "lockstep";
+}
+
+std::string naming(const SbatchRequest& request) {
+  const std::string standard = request.array.empty() ? "%x-%j.out" : "%x-%A_%a.out";
+  std::string text = "\n" + directive("job-name", job_name(request));
+  text += optional_directive("partition", request.partition);
+  text += optional_directive("account", request.account);
+  text += optional_directive("array", request.array);
+  text += directive("output", request.output.empty() ? standard : request.output);
+  text += "# A restarted job appends to the same file.\n";
+  return text + directive("open-mode", "append");
+}
+
+std::string gpu_directive(const SbatchRequest& request) {
+  if (!has_gpus(request)) return "";
+  if (!knows_gpu_options(request)) return directive("gres", "gpu:" + request.gpus_per_node);
+  return directive("gpus-per-node", request.gpus_per_node);
+}
+
+std::string resources(const SbatchRequest& request) {
+  std::string text =
+      "\n# The allocation. Below, counts come from Slurm's variables: change them only here.\n";
+  text += directive("nodes", std::to_string(request.nodes));
+  text += "# Ranks on each node.\n";
+  text += directive("ntasks-per-node", std::to_string(request.ranks_per_node()));
+  text += gpu_directive(request);
+  if (request.cpus_per_task) {
+    text += "# Of each rank.\n" + directive("cpus-per-task", std::to_string(*request.cpus_per_task));
+  }
+  text += optional_directive("mem", request.mem);
+  return text + optional_directive("time", request.time);
+}
+
+std::string ending(const SbatchRequest& request) {
+  std::string text;
+  if (!request.signal.empty()) {
+    text += "\n# Sent to the ranks before the time is up; Slurm may send it a minute early.\n";
+    text += directive("signal", request.signal);
+  }
+  if (request.requeue) {
+    text +=
+        "\n# May be started again, with the same job id: after preemption, and by the last lines below.\n";
+    text += "#SBATCH --requeue\n";
+  }
+  return text;
+}
+
+std::string modules(const SbatchRequest& request) {
+  std::string text;
+  for (const std::string& module : request.modules) {
+    text += fmt::format("module load {} || exit\n", shell_quote(module));
+  }
+  return text.empty() ? "" : "\n" + text;
+}
+
+// Whether the script has to pass --cpus-per-task to srun. With an unknown version it does, which
+// does no harm.
+bool must_pass_cpus(const SbatchRequest& request) {
+  if (!request.cpus_per_task || one_task_per_node(request)) return false;
+  return !request.version || srun_forgets_cpus_per_task(*request.version);
+}
+
+std::string environment(const SbatchRequest& request) {
+  std::string text =
+      "\n# sbatch copies the submitting shell's environment. It must not hold the ranks and ports of\n"
+      "# another job; the ranks agree on their own port.\n"
+      "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_NPROCS "
+      "SRUN_CPUS_PER_TASK\n"
+      "\n# The job's secret: only processes that know it can join. It is passed in the environment, which\n"
+      "# only this user's processes can read.\n"
+      ": \"${LOCKSTEP_JOB_TOKEN:=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n')}\"\n"
+      "export LOCKSTEP_JOB_TOKEN\n";
+  if (must_pass_cpus(request)) {
+    text +=
+        "\n# srun of Slurm 22.05 to 23.02 ignores --cpus-per-task: every rank would run on one core.\n"
+        "export SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"\n";
+  }
+  if (request.style == SlurmStyle::kSpawn) {
+    text +=
+        "\n# How many ranks the program starts over all nodes; the same as its flag --nprocs.\n"
+        "export LOCKSTEP_NPROCS=\"$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))\"\n";
+  }
+  return text;
+}
+
+std::string container(const SbatchRequest& request) {
+  if (request.container.empty()) return "";
+  return "\n# The program runs inside the container, srun and the launcher outside.\n"
+         "runtime=$(command -v apptainer || command -v singularity) || {\n"
+         "  echo 'lockstep: neither apptainer nor singularity is here' >&2\n"
+         "  exit 1\n"
+         "}\n";
+}
+
+std::string command_words(const SbatchRequest& request) {
+  std::string text;
+  if (request.style == SlurmStyle::kTorchrun) {
+    text += shell_quote(request.launcher) + " run --nproc-per-node=\"$SLURM_NTASKS_PER_NODE\" ";
+  }
+  if (!request.container.empty()) {
+    text += fmt::format("\"$runtime\" exec {}{} ", has_gpus(request) ? "--nv " : "",
+                        shell_quote(request.container));
+  }
+  for (const std::string& word : request.command) text += shell_quote(word) + " ";
+  text.pop_back();
+  return text;
+}
+
+bool binds_gpus(const SbatchRequest& request) { return has_gpus(request) && knows_gpu_options(request); }
+
+// --gpu-bind=none has side effects (see the text), so it is used only if something would bind.
+std::string gpu_binding(const SbatchRequest& request) {
+  if (!binds_gpus(request)) return "";
+  return "\n# Each rank sees all GPUs that its node gives the job, so that they can copy to each other "
+         "directly.\n"
+         "# Where the site or the environment binds each task to one, that is turned off; not elsewhere, "
+         "since\n"
+         "# this also unsets CUDA_VISIBLE_DEVICES, which keeps two jobs of one node apart.\n"
+         "gpu_bind=\n"
+         "if [ -n \"${SLURM_GPU_BIND:-}${SLURM_GPUS_PER_TASK:-}${SLURM_NTASKS_PER_GPU:-}\" ]; then\n"
+         "  gpu_bind=--gpu-bind=none\n"
+         "fi\n";
+}
+
+std::string srun(const SbatchRequest& request) {
+  std::string text =
+      "\n# A rank that fails ends the others at once; a rank that finishes early does not. Both flags are\n"
+      "# given because sites change the defaults.\n";
+  std::string flags = "--kill-on-bad-exit=1 --wait=0";
+  if (binds_gpus(request)) flags += " ${gpu_bind:+\"$gpu_bind\"}";
+  if (one_task_per_node(request)) {
+    text += "# One task per node, with the CPUs of all ranks of the node.\n";
+    flags +=
+        " \\\n  --ntasks=\"$SLURM_JOB_NUM_NODES\" --ntasks-per-node=1"
+        " \\\n  --cpus-per-task=\"$((${SLURM_CPUS_PER_TASK:-1} * SLURM_NTASKS_PER_NODE))\"";
+  }
+  return text + fmt::format("srun {} \\\n  {}\nstatus=$?\n", flags, command_words(request));
+}
+
+std::string requeue(const SbatchRequest& request) {
+  if (!request.requeue) return "";
+  return fmt::format(
+      "\n# {} means: asked to stop, saved, ready to resume. The task of an array is named by the array.\n"
+      "if [ \"$status\" -eq {} ]; then\n"
+      "  job=\"$SLURM_JOB_ID\"\n"
+      "  if [ -n \"${{SLURM_ARRAY_JOB_ID:-}}\" ]; then "
+      "job=\"${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}\"; fi\n"
+      "  echo \"lockstep: the job has saved and is queued again: $job\"\n"
+      "  scontrol requeue \"$job\" || echo \"lockstep: it could not be queued again: $job\" >&2\n"
+      "fi\n",
+      kExitPreempted, kExitPreempted);
+}
+
+}  // namespace
+
+std::string sbatch_script(const SbatchRequest& request) {
+  check_request(request);
+  std::string text = heading(request) + naming(request) + resources(request) + ending(request);
+  text += modules(request) + environment(request) + container(request);
+  text +=
+      "\necho \"lockstep: job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, started again ${SLURM_RESTART_COUNT:-0} "
+      "times\"\n";
+  text += gpu_binding(request) + srun(request) + requeue(request);
+  return text + "\nexit \"$status\"\n";
+}
+
+}  // namespace lockstep::launcher

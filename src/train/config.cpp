@@ -1,0 +1,265 @@
+#include <fmt/format.h>
+#include <lockstep/config.h>
+#include <lockstep/deepspeed_config.h>
+#include <lockstep/error.h>
+
+#include "config/zero_options.h"
+#include "train/train_options.h"
+
+namespace lockstep {
+namespace {
+
+void add_process_options(config::OptionTable& table, TrainConfig& config) {
+  table
+      .add("nprocs", config.nprocs, "ranks over all nodes; unset: what the launcher started, else 1",
+           {.minimum = 1})
+      .add("compute_setup", config.compute_setup, "device", {.choices = {"cpu", "gpu", "auto"}})
+      .add("backend", config.backend, "collectives",
+           {.choices = {"auto", "gloo", "nccl", "mpi", "shm", "fake"}})
+      .add("init_method", config.init_method, "where ranks meet: env://, tcp://host:port, file:///path")
+      .add("timeout_s", config.timeout_s, "seconds that a collective waits for a peer", {.minimum = 1});
+}
+
+void add_training_options(config::OptionTable& table, TrainConfig& config) {
+  table.add("max_iter", config.max_iter, "epochs in all", {.minimum = 0, .aliases = {"epochs"}})
+      .add("max_batches", config.max_batches, "batches of an epoch at most", {.minimum = 1})
+      .add("batch_size", config.batch_size, "samples a batch on each rank", {.minimum = 1})
+      .add("global_batch_size", config.global_batch_size,
+           "samples a step over all ranks and accumulated batches", {.minimum = 1})
+      .add("accumulate_steps", config.accumulate_steps, "batches a step of the optimizer", {.minimum = 1})
+      .add("dtype", config.dtype, "of parameters and inputs",
+           {.choices = {"float32", "float64", "bfloat16", "float16"}})
+      .add("precision", config.precision, "of the forward", {.choices = {"fp32", "bf16", "fp16"}})
+      .add("clip_grad_norm", config.clip_grad_norm, "bound of the norm of all gradients; 0: none",
+           {.minimum = 0})
+      .add("clip_grad_value", config.clip_grad_value, "bound of each gradient's elements; 0: none",
+           {.minimum = 0})
+      .add("ema_decay", config.ema_decay, "of the averaged weights for evaluation; 0: none",
+           {.minimum = 0, .maximum = 1})
+      .add("seed", config.seed, "of weights, shuffling and random streams")
+      .add("deterministic", config.deterministic, "only operations that give the same bits every time")
+      .add("fused_optimizer", config.fused_optimizer, "on GPUs: all parameters in a few kernels")
+      .add("cuda_graph", config.cuda_graph, "on GPUs: record the step once, then replay it")
+      .add("cudnn_benchmark", config.cudnn_benchmark, "on GPUs: try the algorithms of convolutions first")
+      .add("zero_stage", config.zero.stage, "divided over the ranks: 1 optimizer, 2 gradients, 3 parameters",
+           {.minimum = 0, .maximum = 3})
+      .add("zero_persistence_threshold", config.zero.persistence_threshold,
+           "elements below which zero_stage 3 keeps a parameter whole", {.minimum = 0})
+      .add("zero_overlap_gather", config.zero.overlap_gather,
+           "gather the updates of Sharded<> modules while the next forward runs")
+      .add("zero_offload_optimizer", config.zero.offload_optimizer.device,
+           "where masters and the optimizer's state are: none is on the device, nvme needs zero_stage 3",
+           {.choices = {"none", "cpu", "nvme"}})
+      .add("zero_offload_param", config.zero.offload_param.device,
+           "where zero_stage 3 has parameters that nothing computes with: none is on the device",
+           {.choices = {"none", "cpu"}})
+      .add("zero_nvme_path", config.zero.offload_optimizer.nvme_path,
+           "folder for zero_offload_optimizer nvme")
+      .add("deepspeed_config", config.deepspeed_config,
+           "DeepSpeed's configuration that governs the training: a file, or base64")
+      .add("deepspeed", config.deepspeed, "as DeepSpeed's programs have it: needs deepspeed_config")
+      .add("local_rank", config.local_rank, "as DeepSpeed's launcher passes it: checked, not needed",
+           {.minimum = -1, .has_variable = false})
+      .add("find_unused_parameters", config.find_unused_parameters,
+           "parameters may go without gradient in a step")
+      .add("val_every", config.val_every, "epochs between two validations; 0: none", {.minimum = 0})
+      .add("val_at_start", config.val_at_start, "validate once before the first epoch too")
+      .add("val_epsilon", config.val_epsilon, "by how much a validation loss must be better to be the best",
+           {.minimum = 0});
+}
+
+void add_checkpoint_options(config::OptionTable& table, TrainConfig& config) {
+  table
+      .add("checkpoint_every", config.checkpoint_every, "epochs between two checkpoints; 0: none",
+           {.minimum = 0})
+      .add("checkpoint_every_steps", config.checkpoint_every_steps,
+           "optimizer steps between two checkpoints; 0: none", {.minimum = 0})
+      .add("checkpoint_best_only", config.checkpoint_best_only, "save only what validates best")
+      .add("checkpoint_keep", config.checkpoint_keep, "newest checkpoints that are kept", {.minimum = 1})
+      .add("checkpoint_async", config.checkpoint_async, "write checkpoints beside the training")
+      .add("resume", config.resume, "auto, never, or the path of a checkpoint or run folder");
+}
+
+void add_output_options(config::OptionTable& table, TrainConfig& config) {
+  table.add("print_every", config.print_every, "epochs between two printed lines; 0: none", {.minimum = 0})
+      .add("print_all_ranks", config.print_all_ranks, "every rank prints its own loss")
+      .add("write_every", config.write_every, "epochs between two writes to the trackers; 0: none",
+           {.minimum = 0})
+      .add("plot_every", config.plot_every, "epochs between two plots; 0: none", {.minimum = 0})
+      .add("tracking_tool", config.tracking_tool, "beside CSV and JSON lines",
+           {.choices = {"tensorboard", "mlflow", "none"}, .several = true})
+      .add("hyperparams", config.hyperparams, "told to the trackers")
+      .add("log_model", config.log_model, "hand the weights to the trackers at the end")
+      .add("all_reduce_metrics", config.all_reduce_metrics, "metrics over all ranks")
+      .add("log_setup", config.log_setup, "where metrics are summed up", {.choices = {"auto", "cpu"}})
+      .add("root_folder", config.root_folder, "parent of the run folders")
+      .add("create_subfolder_per_run", config.create_subfolder_per_run,
+           "a folder of its own for each run under root_folder")
+      .add("run_name", config.run_name, "what a run folder's name begins with; empty: the program's name")
+      .add("log_folder", config.log_folder, "exactly this run folder", {.aliases = {"run_dir"}})
+      .add("progress", config.progress, "progress bar", {.choices = {"auto", "bar", "none"}})
+      .add("verbose", config.verbose, "print lines and the summary");
+}
+
+// The flag of an option of ZeRO, or its name in code where it has none.
+std::string zero_flag(std::string_view option) {
+  if (option == "offload_optimizer.device") return "zero_offload_optimizer";
+  if (option == "offload_optimizer.nvme_path") return "zero_nvme_path";
+  if (option == "offload_param.device") return "zero_offload_param";
+  const bool has_flag = option == "stage" || option == "persistence_threshold";
+  return fmt::format("zero{}{}", has_flag ? "_" : ".", option);
+}
+
+void check_together(const TrainConfig& config) {
+  if (config.batch_size && config.global_batch_size) {
+    throw ConfigError("config",
+                      fmt::format("batch_size ({}) and global_batch_size ({}) are both set: set one",
+                                  *config.batch_size, *config.global_batch_size));
+  }
+  if (config.precision != "fp32" && config.dtype != "float32") {
+    throw ConfigError("config", fmt::format("precision {} keeps parameters in float32, and dtype is {}: set "
+                                            "dtype to float32, or precision to fp32",
+                                            config.precision, config.dtype));
+  }
+  if (config.deterministic && config.cudnn_benchmark) {
+    throw ConfigError("config",
+                      "deterministic and cudnn_benchmark contradict each other: set one of the two to false");
+  }
+  if (config.zero.stage == 3 && config.plot_every > 0) {
+    throw ConfigError("config",
+                      "plotting_functions run the model on rank 0 alone, which has no whole one with "
+                      "zero_stage 3: use zero_stage 2, or set plot_every to 0");
+  }
+  if (config.zero.stage == 3 && config.ema_decay > 0) {
+    throw ConfigError("config",
+                      "ema_decay averages whole parameters, which no rank has with zero_stage 3: use "
+                      "zero_stage 2, or set ema_decay to 0");
+  }
+  if (const auto violation = config::find_violation(config.zero, zero_flag)) {
+    throw ConfigError("config", violation->sentence);
+  }
+  if (config.deepspeed && config.deepspeed_config.empty()) {
+    throw ConfigError("config", "deepspeed needs a configuration: give deepspeed_config a file");
+  }
+  if (config.ema_decay >= 1) throw ConfigError("config", "ema_decay must be less than 1: 1");
+  if (config.checkpoint_best_only && config.val_every == 0) {
+    throw ConfigError("config", "checkpoint_best_only needs validation, and val_every is 0: set val_every");
+  }
+  if (config.plot_every > 0 && config.plotting_functions.empty()) {
+    throw ConfigError("config",
+                      fmt::format("plot_every is {}, and there are no plotting_functions: give some, or set "
+                                  "plot_every to 0",
+                                  config.plot_every));
+  }
+  if (config.resume.empty()) throw ConfigError("config", "resume must be auto, never or a path: ''");
+  if (config.tracking_tool.find("none") != std::string::npos && config.tracking_tool != "none") {
+    throw ConfigError("config",
+                      fmt::format("tracking_tool is none and others: '{}'; leave out none, or the others",
+                                  config.tracking_tool));
+  }
+}
+
+// What a user sets beside a DeepSpeed configuration that says it, too: one of them would be
+// ignored.
+void refuse_governed(const TrainConfig& config, const Json& before, const Json& after) {
+  if (config.deepspeed_config.empty()) return;
+  const DeepSpeedConfig file = DeepSpeedConfig::from_argument(config.deepspeed_config);
+  for (const train::GovernedOption& option : train::governed_changes(file, before, after)) {
+    throw ConfigError("config", fmt::format("{} {} and deepspeed_config say the same thing: leave it to the "
+                                            "file, where it is {}",
+                                            option.name, after.at(option.name).dump(), option.key));
+  }
+}
+
+}  // namespace
+
+config::OptionTable train::options_of(TrainConfig& config) {
+  config::OptionTable table("");
+  add_process_options(table, config);
+  add_training_options(table, config);
+  add_checkpoint_options(table, config);
+  add_output_options(table, config);
+  return table;
+}
+
+config::OptionTable train::options_of(const ProgramOptions& own) {
+  config::OptionTable table("");
+  for (const ProgramOption& option : own) {
+    std::visit([&](auto field) { table.add(option.name, field.get(), option.help); }, option.field);
+  }
+  return table;
+}
+
+void train::parse_options(const std::string& description, const config::OptionTable& own, TrainConfig& config,
+                          int argc, const char* const* argv, const std::set<std::string>& instead_of) {
+  config::OptionTable table(description);
+  table.add_config_file().add_all(own).add_all(options_of(config), instead_of);
+  const Json before = table.to_json();
+  table.parse(argc, argv);
+  refuse_governed(config, before, table.to_json());
+  const Json values = own.to_json();
+  for (const auto& [name, value] : values.items()) {
+    if (!value.is_null()) config.hyperparams.emplace(name, config::free_value_of(value));
+  }
+}
+
+TrainConfig TrainConfig::from_args(int argc, const char* const* argv, const TrainConfig& defaults,
+                                   const ProgramOptions& own) {
+  TrainConfig config = defaults;
+  const config::OptionTable table = train::options_of(own);
+  const std::vector<std::string> names = table.names();
+  train::parse_options("A training program on Lockstep.", table, config, argc, argv,
+                       {names.begin(), names.end()});
+  check_together(config);
+  return config;
+}
+
+TrainConfig TrainConfig::from_args(int argc, const char* const* argv) {
+  return from_args(argc, argv, TrainConfig{});
+}
+
+void TrainConfig::validate() const {
+  TrainConfig copy = *this;
+  train::options_of(copy).validate();
+  check_together(copy);
+}
+
+std::string TrainConfig::to_json() const {
+  TrainConfig copy = *this;
+  return train::options_of(copy).to_json().dump(2);
+}
+
+}  // namespace lockstep
+
+namespace lockstep::train {
+
+std::vector<GovernedOption> governed_changes(const DeepSpeedConfig& file, const Json& before,
+                                             const Json& after) {
+  std::vector<GovernedOption> changes;
+  const auto look_at = [&](bool governs, const char* name, const char* key) {
+    const Json unset;
+    if (governs && before.value(name, unset) != after.value(name, unset)) changes.push_back({name, key});
+  };
+  const bool has_batch = file.train_batch_size || file.train_micro_batch_size_per_gpu;
+  look_at(has_batch, "batch_size", "train_micro_batch_size_per_gpu");
+  look_at(true, "accumulate_steps", "gradient_accumulation_steps");
+  look_at(true, "dtype", "bf16 or fp16");
+  look_at(true, "precision", "torch_autocast");
+  look_at(true, "clip_grad_norm", "gradient_clipping");
+  look_at(true, "zero_stage", "zero_optimization.stage");
+  look_at(true, "zero_persistence_threshold", "zero_optimization.stage3_param_persistence_threshold");
+  look_at(true, "zero_overlap_gather", "zero_optimization.overlap_comm");
+  look_at(true, "zero_offload_optimizer", "zero_optimization.offload_optimizer.device");
+  look_at(true, "zero_offload_param", "zero_optimization.offload_param.device");
+  look_at(true, "zero_nvme_path", "zero_optimization.offload_optimizer.nvme_path");
+  look_at(true, "find_unused_parameters", "zero_optimization.ignore_unused_parameters");
+  // Of programs.
+  look_at(file.optimizer.exists(), "lr", "optimizer.params.lr");
+  look_at(file.optimizer.exists(), "base_lr", "optimizer.params.lr");
+  look_at(file.optimizer.exists(), "momentum", "optimizer.params.momentum");
+  look_at(file.optimizer.exists(), "weight_decay", "optimizer.params.weight_decay");
+  look_at(file.scheduler.exists(), "gamma", "scheduler.params");
+  return changes;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <lockstep/deepspeed_config.h>
+#include <lockstep/schedule.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace lockstep::deepspeed {
+
+// The schedule that the configuration names, or none. A step is one of the optimizer that
+// was not skipped.
+std::optional<LearningRateSchedule> make_schedule(const DeepSpeedConfig::Scheduler& config);
+
+// Where it begins: not at 0 with last_batch_iteration.
+int64_t first_step(const DeepSpeedConfig::Scheduler& config);
+
+}  // namespace lockstep::deepspeed

@@ -1,0 +1,50 @@
+#include "train/precision.h"
+
+#include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+#include <lockstep/error.h>
+#include <torch/torch.h>
+
+namespace lockstep::train {
+
+Autocast::Autocast(const std::string& precision, c10::DeviceType device)
+    : Autocast(precision == "fp32"   ? at::kFloat
+               : precision == "bf16" ? at::kBFloat16
+                                     : at::kHalf,
+               device) {}
+
+Autocast::Autocast(c10::ScalarType dtype, c10::DeviceType device)
+    : active_(dtype != at::kFloat), device_(device) {
+  if (!active_) return;
+  was_enabled_ = at::autocast::is_autocast_enabled(device);
+  at::autocast::set_autocast_dtype(device, dtype);
+  at::autocast::set_autocast_enabled(device, true);
+  at::autocast::increment_nesting();
+}
+
+Autocast::~Autocast() {
+  if (!active_) return;
+  // Copies of weights in the short format are good for one forward only.
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(device_, was_enabled_);
+}
+
+void convert_floating_point(torch::nn::Module& module, c10::ScalarType dtype) {
+  const torch::NoGradGuard no_grad;
+  const auto convert = [dtype](at::Tensor tensor) {
+    if (tensor.is_floating_point()) tensor.set_data(tensor.to(dtype));
+  };
+  for (const at::Tensor& parameter : module.parameters()) convert(parameter);
+  for (const at::Tensor& buffer : module.buffers()) convert(buffer);
+}
+
+c10::ScalarType parse_dtype(const std::string& name) {
+  if (name == "float32") return c10::ScalarType::Float;
+  if (name == "float64") return c10::ScalarType::Double;
+  if (name == "bfloat16") return c10::ScalarType::BFloat16;
+  if (name == "float16") return c10::ScalarType::Half;
+  throw ConfigError("config",
+                    fmt::format("dtype must be one of float32, float64, bfloat16, float16: '{}'", name));
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "train/step.h"
+
+namespace lockstep {
+class GradientFreeOptimizer;
+}
+
+namespace lockstep::train {
+
+// One step of a search without gradients: the optimizer proposes candidates, every rank evaluates its
+// share of them on the same batches, and the model takes the best point found so far.
+class SearchStep final : public Step {
+ public:
+  // The optimizer outlives it. All ranks make it alike.
+  SearchStep(StepParts& parts, GradientFreeOptimizer& optimizer) : Step(parts), optimizer_(optimizer) {}
+
+  // Returns the least loss of the candidates.
+  LossResult run(StepBatches& batches) override;
+
+  void check_fit(int64_t batches_per_epoch) const override;
+  bool shares_samples() const override { return true; }
+  // A candidate may be anywhere: one with a loss that is not finite is a bad one, not an error.
+  bool accepts_loss(double) override { return true; }
+
+  void add_to(checkpoint::Snapshot& snapshot) const override;
+  void restore_state(const checkpoint::Reader& reader) override;
+
+ private:
+  GradientFreeOptimizer& optimizer_;
+};
+
+}  // namespace lockstep::train

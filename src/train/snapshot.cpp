@@ -1,0 +1,195 @@
+#include "train/snapshot.h"
+
+#include <lockstep/data.h>
+#include <lockstep/error.h>
+#include <lockstep/launch.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "base/log.h"
+#include "parallel/parallel_model.h"
+#include "train/step.h"
+
+namespace lockstep::train {
+namespace {
+
+using checkpoint::Reader;
+using checkpoint::Snapshot;
+using checkpoint::TensorPiece;
+
+// Bytes as a uint8 tensor in host memory, as generators and checkpoints keep them; and
+// back, from any contiguous host tensor.
+at::Tensor bytes_tensor(std::string_view bytes) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+  std::copy(bytes.begin(), bytes.end(), tensor.mutable_data_ptr<uint8_t>());
+  return tensor;
+}
+
+std::string tensor_bytes(const at::Tensor& tensor) {
+  return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+const c10::Device kCpu(c10::DeviceType::CPU);
+
+at::Generator generator_of(c10::Device device) { return at::globalContext().defaultGenerator(device); }
+
+// The states of this process's default generators, of the CPU and of the device, as bytes.
+std::string random_state(c10::Device device) {
+  // Lengths differ from device to device: the CPU's comes first, with its length.
+  const std::string cpu = tensor_bytes(generator_of(kCpu).get_state());
+  const std::string other = device.is_cpu() ? "" : tensor_bytes(generator_of(device).get_state());
+  return std::to_string(cpu.size()) + ":" + cpu + other;
+}
+
+void set_random_state(const std::string& state, c10::Device device) {
+  const size_t colon = state.find(':');
+  const size_t cpu_bytes = std::stoul(state.substr(0, colon));
+  generator_of(kCpu).set_state(bytes_tensor(state.substr(colon + 1, cpu_bytes)));
+  const std::string other = state.substr(colon + 1 + cpu_bytes);
+  if (!device.is_cpu() && !other.empty()) generator_of(device).set_state(bytes_tensor(other));
+}
+
+// Seeds the streams of a rank at a step, for a training that resumes with another number of
+// ranks. Depends on its arguments alone.
+void seed_stream(uint64_t seed, int64_t step, int rank) {
+  // The mixing of SampleSeeds: neighbouring steps and ranks get unrelated streams.
+  torch::manual_seed(SampleSeeds(static_cast<int64_t>(seed), step).of(rank));
+}
+
+Json data_position(const BatchSource& data) {
+  Json loaders = Json::object();
+  for (const auto& [name, state] : data.state()) {
+    loaders[name] = {{"seed", state.seed}, {"epoch", state.epoch}, {"position", state.position}};
+  }
+  return {{"loaders", loaders}, {"batches_done", data.batches_done()}};
+}
+
+void restore_data(const Json& position, BatchSource& data) {
+  std::map<std::string, SamplerState> states;
+  for (const auto& [name, state] : position.at("loaders").items()) {
+    SamplerState& saved = states[name];
+    state.at("seed").get_to(saved.seed);
+    state.at("epoch").get_to(saved.epoch);
+    state.at("position").get_to(saved.position);
+  }
+  data.load_state(states, position.at("batches_done").get<int64_t>());
+}
+
+Json callback_states(const std::vector<std::shared_ptr<Callback>>& callbacks) {
+  Json states = Json::array();
+  for (const auto& callback : callbacks) {
+    states.push_back({{"name", callback->name()}, {"state", callback->state()}});
+  }
+  return states;
+}
+
+void restore_callbacks(const Json& states, const std::vector<std::shared_ptr<Callback>>& callbacks) {
+  std::vector<bool> used(states.size());
+  for (const auto& callback : callbacks) {
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (used[i] || states[i].at("name") != callback->name()) continue;
+      used[i] = true;
+      const std::string& state = states[i].at("state").text();
+      if (!state.empty()) callback->load_state(state);
+      break;
+    }
+  }
+}
+
+Json numbers(const std::map<std::string, double>& values) {
+  Json result = Json::object();
+  for (const auto& [name, value] : values) result[name] = exact_number(value);
+  return result;
+}
+
+// A checkpoint of another program says nothing of epochs and data: they start from the beginning.
+void restore_imported(const Reader& reader, TrainState& state) {
+  const std::string folder = reader.folder().string();
+  if (!reader.metadata().contains("optimizer")) {
+    base::log_info("train", "'{}' holds weights alone: training starts with them", folder);
+    return;
+  }
+  state.step.restore_state(reader);
+  state.progress.result.step = reader.step();
+  base::log_info("train", "'{}' was imported: training goes on from its step {}, and its data begin anew",
+                 folder, state.progress.result.step);
+}
+
+void restore_random_streams(const Reader& reader, const TrainState& state, const World& world,
+                            uint64_t seed) {
+  const std::string own = parallel::name_under("random", std::to_string(world.rank()));
+  if (reader.manifest().world_size == world.size() && reader.has(own)) {
+    set_random_state(tensor_bytes(reader.read(own)), world.device());
+  } else {
+    seed_stream(seed, state.progress.result.step, world.rank());
+  }
+}
+
+}  // namespace
+
+Snapshot take_snapshot(const TrainState& state, const World& world, const std::string& config) {
+  const TrainingProgress& progress = state.progress;
+  Snapshot snapshot;
+  snapshot.step = progress.result.step;
+  snapshot.epoch = progress.epochs_done;
+  snapshot.world_size = world.size();
+  const std::vector<std::string> streams =
+      world.communicator().all_gather_bytes(random_state(world.device()));
+  Json epoch_sums = state.sums.totals(world.communicator());
+  state.step.add_to(snapshot);
+  if (!world.is_main()) return snapshot;  // rank 0 has what is not sharded
+  if (state.average != nullptr) parallel::add_section(snapshot, "average", state.average->state());
+  for (size_t rank = 0; rank < streams.size(); ++rank) {
+    snapshot.pieces.push_back(TensorPiece::whole(parallel::name_under("random", std::to_string(rank)),
+                                                 bytes_tensor(streams[rank])));
+  }
+  Json& metadata = snapshot.metadata;
+  metadata["data"] = data_position(state.data);
+  metadata["epoch_sums"] = std::move(epoch_sums);
+  metadata["stopped"] = progress.stopped;
+  metadata["callbacks"] = callback_states(state.callbacks);
+  metadata["iteration"] = progress.result.iteration;
+  metadata["epochs_done"] = progress.epochs_done;
+  metadata["metrics"] = numbers(progress.result.metrics);
+  metadata["best_validation"] = exact_number(progress.best_validation);
+  metadata["best_saved"] = exact_number(progress.best_saved);
+  metadata["config"] = Json::parse(config);
+  return snapshot;
+}
+
+void restore_snapshot(const Reader& reader, TrainState& state, const World& world, uint64_t seed) {
+  const Json& metadata = reader.metadata();
+  state.step.restore_weights(reader);
+  if (!metadata.contains("epochs_done")) {
+    restore_imported(reader, state);
+    return;
+  }
+  state.step.restore_state(reader);
+  if (state.average != nullptr) {
+    const NamedTensors average = parallel::read_section(reader, "average");
+    if (!average.empty()) state.average->load_state(average);
+  }
+  TrainingProgress& progress = state.progress;
+  progress.result.step = reader.step();
+  metadata.at("iteration").get_to(progress.result.iteration);
+  for (const auto& [name, value] : metadata.at("metrics").items()) {
+    progress.result.metrics[name] = exact_number_of(value);
+  }
+  metadata.at("epochs_done").get_to(progress.epochs_done);
+  // If max_iter was raised since the save, an early stop of then does not count.
+  const bool same_end = metadata.at("config").value("max_iter", int64_t{-1}) == state.max_iter;
+  progress.stopped = same_end ? metadata.value("stopped", "") : "";
+  progress.best_validation = exact_number_of(metadata.at("best_validation"));
+  progress.best_saved =
+      exact_number_of(metadata.at(metadata.contains("best_saved") ? "best_saved" : "best_validation"));
+  restore_data(metadata.at("data"), state.data);
+  // The sums of all ranks, once.
+  if (world.is_main()) state.sums.load_totals(metadata.at("epoch_sums"));
+  restore_callbacks(metadata.at("callbacks"), state.callbacks);
+  restore_random_streams(reader, state, world, seed);
+}
+
+}  // namespace lockstep::train

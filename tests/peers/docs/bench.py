@@ -1,0 +1,11 @@
+"""A suite of script/bench: both sides of its rows are measured once."""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "bench"))
+
+
+def check():
+    for row in rows():
+        assert row.ours(row.unit) > 0 and row.peer(row.unit) > 0
