@@ -18,7 +18,7 @@ import time
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 PYTHON = str(pathlib.Path(sys.executable).parent / "python3")  # the one that PATH gives to lockstep run
 DEADLINE_S = 30
-NODES_END_S = 4  # after the first launcher of a job has ended
+NODES_END_S = 20  # after the first launcher of a job has ended; only where one is left running is it waited for in full
 ORPHAN_GRACE_S = 1.5  # longer than a launcher may take to clean up
 DEFAULT_PORT = threading.Lock()  # held by the one case at a time for which torchrun may take port 29500
 
@@ -81,13 +81,13 @@ class Torchrun:
                 self._answers[answer["id"]].update(answer)
                 self._lock.notify_all()
 
-    def start(self, arguments, environment, folder, out, err, cpus, closed):
+    def start(self, arguments, environment, folder, out, err, cpus, closed, nodes):
         number = f"{threading.get_ident()}.{time.monotonic_ns()}"
         with self._lock:
             self._server.stdin.write(json.dumps({
                 "id": number, "arguments": arguments, "environment": environment, "folder": str(folder),
                 "stdout": str(out), "stderr": str(err), "cpus": cpus,
-                "closed": closed}) + "\n")
+                "closed": closed, "nodes": nodes}) + "\n")
             self._server.stdin.flush()
             if not self._lock.wait_for(lambda: "pid" in self._answers[number], DEADLINE_S):
                 raise RuntimeError("the torchrun server does not answer")
@@ -105,7 +105,7 @@ class Command:
         self.name = name
         self._command = [str(part) for part in command]
 
-    def start(self, arguments, environment, folder, out, err, cpus, closed):
+    def start(self, arguments, environment, folder, out, err, cpus, closed, nodes):
         command = ["taskset", "--cpu-list", ",".join(map(str, cpus)), *self._command, *arguments]
         for fd in closed:
             command = ["sh", "-c", f'unset PWD; exec "$@" {fd}>&-', "sh", *command]
@@ -190,7 +190,7 @@ class Run:
                 launched.append(self._launcher.start([self._fill(one) for one in arguments], environment,
                                                      self._folder / "work", self._folder / f"out.{node}",
                                                      self._folder / f"err.{node}", cpus,
-                                                     self._case.closed))
+                                                     self._case.closed, len(self._case.nodes)))
             if self._case.signal:
                 self._signal(launched)
                 if len(self._files("*.signals")) == self._case.waiting:

@@ -3,7 +3,7 @@ every request is a fork that becomes one torchrun process.
 
 Requests and answers are lines of JSON on standard input and output:
   {"id", "arguments", "environment", "folder", "stdout", "stderr", "cpus",
-   "closed"} -> {"id", "pid"}, later {"id", "status"}
+   "closed", "nodes"} -> {"id", "pid"}, later {"id", "status"}
 A negative status is minus the signal that ended it. The first line out has torchrun's flags and version.
 """
 
@@ -11,10 +11,14 @@ import atexit
 import gc
 import json
 import os
+import pathlib
 import select
 import signal
 import sys
 import threading
+import time
+
+LEAVE_TOGETHER_S = 10
 
 
 def describe(parser):
@@ -45,6 +49,24 @@ def become(request, imported_environment):
     os.environ.clear()
     os.environ.update({**imported_environment, **request["environment"]})
     sys.argv[1:] = request["arguments"]
+    if request["nodes"] > 1:
+        leave_together(request["nodes"], pathlib.Path(request["environment"]["TMPDIR"]))
+
+
+def leave_together(nodes, folder):
+    """Lets no launcher of a job that succeeded leave before the others. The store ends with the launcher that hosts
+    it, and one that still reads the last barrier then fails, or ends seconds later: a race of torchrun's own."""
+    from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
+    barrier = SimpleElasticAgent._exit_barrier
+
+    def barrier_and_files(agent):
+        barrier(agent)
+        (folder / f"past_barrier.{os.getpid()}").touch()
+        deadline = time.monotonic() + LEAVE_TOGETHER_S
+        while len(list(folder.glob("past_barrier.*"))) < nodes and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    SimpleElasticAgent._exit_barrier = barrier_and_files
 
 
 def reap():
