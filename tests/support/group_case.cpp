@@ -21,8 +21,9 @@ void PrintTo(const StageCase& value, std::ostream* stream) { *stream << value.na
 
 void run_group(const GroupCase& group, const std::function<void(Communicator&)>& body) {
   CommunicatorOptions options;
-  options.timeout = std::chrono::seconds(30);
-  options.connect_timeout = std::chrono::seconds(30);
+  // Long enough for a machine that does other work beside: only a failing test waits for it.
+  options.timeout = std::chrono::seconds(120);
+  options.connect_timeout = std::chrono::seconds(120);
   run_group(group, options, body);
 }
 
