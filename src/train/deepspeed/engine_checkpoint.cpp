@@ -125,7 +125,7 @@ std::optional<LoadedCheckpoint> EngineCore::load_checkpoint(const fs::path& fold
   const fs::path place = tag_folder(folder, options.tag);
   const fs::path path = on_main_rank(impl.communicator, [&] {
     const auto newest = checkpoint::newest_valid(checkpoint::checkpoints_folder(place));
-    if (!newest) base::log_warning("engine", "there is no checkpoint to go on from in '{}'", place.string());
+    if (!newest) base::log_warning("engine", "there is no checkpoint to load in '{}'", place.string());
     return newest ? newest->path.string() : std::string();
   });
   if (path.empty()) return std::nullopt;
