@@ -1,4 +1,4 @@
-// Saving and loading what an engine trains.
+// Saves and loads the state of an engine.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -79,10 +79,10 @@ void EngineCore::Impl::load_state(const Json& state, int64_t step, bool with_sch
   if (schedule && with_schedule && state.contains("schedule")) {
     schedule->load_state(state.at("schedule"));
   } else if (schedule) {
-    schedule->set_step(schedule->step());  // the optimizer came with its own rates
+    schedule->set_step(schedule->step());  // the loaded optimizer has its own rates
   }
   global_steps = state.value("global_steps", step);
-  // Another configuration may accumulate otherwise: a step begins here in any case.
+  // Another configuration may accumulate another number of batches, so a new step begins here.
   micro_steps = global_steps * batch.accumulation_steps;
   global_samples = state.value("global_samples", int64_t{0});
 }

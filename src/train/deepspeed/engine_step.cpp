@@ -35,7 +35,7 @@ std::string dtype_name(DeepSpeedConfig::Dtype dtype) {
   return "float32";
 }
 
-// Two would set one learning rate.
+// Two schedules would set the same learning rate.
 void drop_schedules(TrainConfig& config, const World& world) {
   std::vector<std::shared_ptr<Callback>> kept;
   for (const auto& callback : config.callbacks) {
@@ -60,8 +60,8 @@ void refuse(bool is_set, const char* field) {
                     fmt::format("{} does not go with deepspeed_config: leave one of them out", field));
 }
 
-// A program may set its own values in code and leave it to its users to bring a file, so that
-// this is no error, as it is for a flag.
+// Warns about values in code that the file overrides. For a flag this is an error, but a program may
+// set values in code and let its users add a file.
 void say_what_gives_way(const DeepSpeedConfig& file, const TrainConfig& set, const TrainConfig& governed) {
   const auto values = [](const TrainConfig& config) { return Json::parse(config.to_json()); };
   const Json asked = values(set);
@@ -100,7 +100,7 @@ TrainConfig governed_by(const DeepSpeedConfig& file, TrainConfig config, const W
   return config;
 }
 
-// The engine itself; a class of its own because EngineCore keeps its parts for classes made of it.
+// The engine. Derived, because EngineCore gives access to its parts only to derived classes.
 class EngineStep::Core final : public EngineCore {
  public:
   using EngineCore::begin_forward;
