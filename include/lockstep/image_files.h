@@ -164,8 +164,8 @@ ImageSet open_cifar100(const std::filesystem::path& path, Split split,
 // whole images, are mapped; other chunks are decompressed into memory.
 ImageSet open_hdf5(const std::filesystem::path& path, ImageClasses classes = {});
 
-// Tensors `images` and `labels` of the same shapes, in one safetensors file or in two .npy files.
-// Mapped into memory.
+// Tensors `images` and `labels` with the shapes that open_hdf5() takes, in one safetensors file or in
+// two .npy files. Mapped into memory.
 ImageSet open_safetensors(const std::filesystem::path& path, ImageClasses classes = {});
 ImageSet open_npy(const std::filesystem::path& images_path, const std::filesystem::path& labels_path,
                   ImageClasses classes = {});

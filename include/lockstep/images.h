@@ -80,8 +80,8 @@ class DeviceImageDataset : public Dataset {
 std::shared_ptr<const ImageSource> image_subset(std::shared_ptr<const ImageSource> source,
                                                 std::vector<int64_t> indices);
 
-// The first `count` images, or all if there are fewer. In many files the images of one class are
-// together, so this may be one class only.
+// The first `count` images, or all if there are fewer. Some files have the images of one class
+// together, so these may be of one class only.
 std::shared_ptr<const ImageSource> first_images(std::shared_ptr<const ImageSource> source, int64_t count);
 
 struct ImageSplit {

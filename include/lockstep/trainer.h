@@ -163,7 +163,8 @@ class Trainer {
   [[nodiscard]] std::shared_ptr<void> gather_parameters();
   // Rank 0 writes the weights, as lockstep::save_weights() does. Collective: sharded parameters are
   // gathered for it. kAverage: the weights that validate(), test() and predict() use with
-  // config.ema_decay. ConfigError: there is no average, or not every rank called it.
+  // config.ema_decay. ConfigError: there is no average; or, if parameters are sharded, not every rank
+  // called it.
   void save_weights(const std::string& file, Weights which = Weights::kTrained);
 
   // Replaces the step, that is, what happens between a batch and changed weights. Not with fp16, and

@@ -62,14 +62,14 @@ void refuse(bool is_set, const char* field) {
 
 // Warns about values in code that the file overrides. For a flag this is an error, but a program may
 // set values in code and let its users add a file.
-void say_what_gives_way(const DeepSpeedConfig& file, const TrainConfig& set, const TrainConfig& governed) {
+void warn_of_overrides(const DeepSpeedConfig& file, const TrainConfig& set, const TrainConfig& governed) {
   const auto values = [](const TrainConfig& config) { return Json::parse(config.to_json()); };
   const Json asked = values(set);
   const Json result = values(governed);
   for (const GovernedOption& option : governed_changes(file, values(TrainConfig{}), asked)) {
     if (!asked.contains(option.name) || asked.at(option.name) == result.at(option.name)) continue;
     base::log_warning("train",
-                      "the program sets {} to {}, and deepspeed_config to {}, which counts: its key is {}",
+                      "deepspeed_config overrides {}, which the program sets to {}: {} by its key {}",
                       option.name, asked.at(option.name).dump(), result.at(option.name).dump(), option.key);
   }
 }
@@ -94,7 +94,7 @@ TrainConfig governed_by(const DeepSpeedConfig& file, TrainConfig config, const W
   config.clip_grad_norm = file.gradient_clipping;
   config.zero = file.zero_options();
   config.find_unused_parameters = deepspeed::sharded_options(file).find_unused_parameters;
-  if (world.is_main()) say_what_gives_way(file, set, config);
+  if (world.is_main()) warn_of_overrides(file, set, config);
   if (file.scheduler.exists()) drop_schedules(config, world);
   config.validate();
   return config;
