@@ -1,8 +1,18 @@
 #pragma once
 
-// What happens at the stages of a training: functions, and the callbacks that come with the library.
+// Runs code at the stages of a training: a function, a subclass of Callback, or one of the callbacks
+// here (learning-rate schedules, early stopping, monitoring of gradients). TrainConfig::callbacks takes
+// them.
 //
-//   config.callbacks = {std::make_shared<lockstep::EarlyStopping>()};
+// Example:
+//
+//   lockstep::TrainConfig own = config;
+//   own.callbacks = {
+//       std::make_shared<lockstep::ScheduleLearningRate>(lockstep::step_decay({.every = 30, .gamma = 0.1})),
+//       std::make_shared<lockstep::EarlyStopping>(lockstep::EarlyStoppingOptions{.monitor = "train_loss"})};
+//   lockstep::Trainer(world, net, optimizer, own).fit(loader);
+//
+// More: docs/trainer.md
 
 #include <lockstep/schedule.h>
 
@@ -18,19 +28,20 @@ namespace lockstep {
 
 class Trainer;
 
-// Where a training is. Callbacks and hooks run at these points, in this order:
+// The stages of a training. Callbacks and hooks (virtual functions of Trainer) run in this order:
 //
 //   train_start
 //     for each epoch:  train_epoch_start
 //                        for each batch:  train_batch_start, train_batch_end
 //                      train_epoch_end
-//                      where validation is due:
+//                      if validation is due:
 //                        val_epoch_start, for each batch: val_batch_start, val_batch_end,
 //                        val_epoch_end
 //   train_end
 //
-// At every start the hook runs first, then the callbacks; at every end the callbacks,
-// then the hook. Validation before the first epoch has its stages too.
+// At every start the hook runs first, then the callbacks; at every end the callbacks, then the hook.
+// Validation before the first epoch has its stages too. With accumulate_steps a batch stage is an
+// optimizer step.
 enum class Stage {
   kIdle,
   kTrainStart,
@@ -47,18 +58,17 @@ enum class Stage {
   kTestBatchEnd,
 };
 
-// "train_epoch_end".
+// For example "train_epoch_end".
 const char* to_string(Stage stage);
 
-// What is known of the training at a stage. Metrics are over all ranks and all samples:
-// train_loss and train_NAME of the last epoch, val_loss and val_NAME of the last
-// validation, test_... of the last test. At a batch stage loss is that of the batch on
-// this rank, NaN where it has not been read from the device.
+// The state of a training at a stage. Metrics are means over all samples of all ranks: train_loss and
+// train_NAME of the last epoch, val_loss and val_NAME of the last validation, test_loss and test_NAME
+// of the last test. At a batch stage `loss` is the loss of the batch on this rank, NaN if it was not
+// read from the device.
 struct TrainResult {
-  int64_t iteration = 0;  // epochs begun, from 1
+  int64_t iteration = 0;  // epochs started, from 1
   int64_t step = 0;       // steps of the optimizer
-  // Batches of the running epoch that were done before it began here: 0, unless training
-  // goes on in the middle of it.
+  // Batches of this epoch that were finished before a resume; 0 if the epoch started in this process.
   int64_t first_batch = 0;
   double loss = 0;
   std::map<std::string, double> metrics;
@@ -68,21 +78,22 @@ struct TrainResult {
 
 struct CallbackOptions {
   Stage on = Stage::kTrainEpochEnd;
-  // Runs when the count divides by it: of batches at a batch stage, of epochs at the
-  // others. 0: never. train_start and train_end run always.
+  // Runs if this divides the count: of batches at a batch stage, of epochs at other stages. 0: never.
+  // Callbacks at train_start and train_end always run.
   int64_t called_every = 1;
-  // Runs only where this is true; empty: always.
+  // Runs only if this returns true. Empty: always.
   std::function<bool(const Trainer&)> condition = {};
-  // Changes the result, for the callbacks after this one and for everything that is made
-  // of it; runs before the callback itself.
+  // Changes the result, for later callbacks and for printed and written metrics. Runs before the
+  // callback itself.
   std::function<void(TrainResult&)> modify_result = {};
 };
 
-// Something that happens at a stage of training, on every rank: collectives are allowed
-// and every rank then makes the same. A function, or a subclass that overrides run().
+// Code that runs at a stage of training, on every rank. It may call collectives, if it calls the same
+// ones on all ranks. Either a function or a subclass that overrides run(). Called by the thread that
+// called fit().
 class Callback {
  public:
-  // ConfigError: kIdle, a negative called_every.
+  // ConfigError: the stage is kIdle, or called_every is negative.
   Callback(const CallbackOptions& options, std::function<void(Trainer&)> function);
   virtual ~Callback();
   Callback(const Callback&) = delete;
@@ -91,16 +102,15 @@ class Callback {
   Stage on() const { return options_.on; }
   int64_t called_every() const { return options_.called_every; }
 
-  // What the trainer calls at stage on(): runs when it is due.
+  // Called by the trainer at stage on(); runs the callback if it is due.
   void call(Trainer& trainer, int64_t count);
 
-  // What must survive a restart, as text; kept in checkpoints under name(): rank 0's,
-  // which all ranks get. Of two callbacks with one name the order in the configuration
-  // tells them apart.
+  // State that must survive a restart, as text. Checkpoints keep rank 0's state under name() and give
+  // it to all ranks. Callbacks with the same name are matched by their order in the configuration.
   virtual std::string name() const { return "callback"; }
   virtual std::string state() const { return {}; }
   virtual void load_state(const std::string& state) {}
-  // Another training begins: forget the one before.
+  // Called when a new training starts: forget the state of the one before.
   virtual void reset() {}
 
  protected:
@@ -112,11 +122,11 @@ class Callback {
   std::function<void(Trainer&)> function_;
 };
 
-// The callbacks that a TrainConfig does not make by itself. Those it does make (printing,
-// metrics, plots, hyperparameters, the model, checkpoints) follow from its fields.
+// The callbacks that a program adds itself. TrainConfig's own fields create those for printing,
+// metrics, plots, hyperparameters, the model and checkpoints.
 
-// Sets the learning rates by a schedule. The step of the schedule is the number of
-// finished epochs, or of finished optimizer steps. Goes on after a resume where it was.
+// Sets the learning rates by a schedule. The step of the schedule is the number of finished epochs, or
+// of finished optimizer steps. A resumed run continues at its step.
 class ScheduleLearningRate : public Callback {
  public:
   enum class Per { kEpoch, kStep };
@@ -139,11 +149,11 @@ class ScheduleLearningRate : public Callback {
   std::string loaded_;
 };
 
-// Reduces the learning rates when a metric of all ranks stops improving. ConfigError,
-// when it is first called: there is no such metric.
+// Reduces the learning rates when a metric of all ranks stops improving. ConfigError at its first call:
+// there is no such metric.
 class ReduceLearningRateOnPlateau : public Callback {
  public:
-  // A metric of validation (val_...) is looked at after each validation.
+  // Looks at a validation metric (val_...) after each validation, at other metrics after each epoch.
   explicit ReduceLearningRateOnPlateau(const ReduceOnPlateauOptions& options = {});
 
   std::string name() const override { return "plateau"; }
@@ -160,13 +170,14 @@ class ReduceLearningRateOnPlateau : public Callback {
 
 struct EarlyStoppingOptions {
   std::string monitor = "val_loss";
-  // Misses that are let pass; the next one stops.
+  // Number of misses (values without an improvement) that are tolerated; the next one stops training.
   int64_t patience = 5;
   MetricMode mode = MetricMode::kMin;
-  double min_delta = 0;  // a smaller improvement is a miss
+  double min_delta = 0;  // an improvement must be larger
 };
 
-// Stops when a metric of all ranks has not improved for some time.
+// Stops training when a metric of all ranks has not improved for some time. ConfigError at its first
+// call: there is no such metric.
 class EarlyStopping : public Callback {
  public:
   explicit EarlyStopping(const EarlyStoppingOptions& options = {});
@@ -185,13 +196,13 @@ class EarlyStopping : public Callback {
   int64_t misses_ = 0;
 };
 
-// Stops when the last `patience` values of a metric of all ranks have all reached a
-// target: an accuracy, a fraction.
+// Stops training when the last `patience` values of a metric of all ranks are all at least `target`,
+// for example an accuracy.
 class StopAtTarget : public Callback {
  public:
   StopAtTarget(std::string monitor, double target, int64_t patience = 2);
 
-  // Whether they have.
+  // Whether the target was reached.
   bool reached() const { return reached_ >= patience_; }
 
   std::string name() const override { return "stop_at_target"; }
@@ -209,10 +220,10 @@ class StopAtTarget : public Callback {
   int64_t reached_ = 0;  // values in a row
 };
 
-// Writes mean, deviation, least and greatest of every parameter's gradient to the
-// trackers, and a histogram where asked: of the gradients that the step has updated by, reduced,
-// unscaled and clipped, at every zero_stage and with config.deepspeed_config. Nothing of a step
-// that deepspeed_config's loss scaling has skipped. Waits for the device when it is called.
+// Writes mean, standard deviation, minimum and maximum of every parameter's gradient to the trackers,
+// and a histogram if asked. The gradients are those that the step used: reduced, unscaled and clipped,
+// at every ZeRO stage and with deepspeed_config. Writes nothing for a step that the loss scaling of
+// deepspeed_config skipped. Waits for the device when it is called.
 class GradientMonitoring : public Callback {
  public:
   explicit GradientMonitoring(int64_t called_every = 1, bool histograms = false);

@@ -1,9 +1,16 @@
 #pragma once
 
-// Data sets, the order in which ranks draw samples, and the loader that makes batches of them.
+// Data sets, the order in which the ranks draw samples, and the loader that makes batches. A program
+// builds a loader for the whole data set; the trainer gives each rank its share of it.
 //
-//   lockstep::Loader loader(lockstep::TensorDataset({x, y}), {.batch_size = 16, .shuffle = true});
-//   trainer.fit(loader);
+// Example:
+//
+//   lockstep::Loader batches(lockstep::TensorDataset{x, y}, {.batch_size = 16, .shuffle = true});
+//   for (lockstep::Batch& batch : batches.epoch(0)) {
+//     torch::mse_loss(net->forward(batch.data()), batch.target()).backward();
+//   }
+//
+// More: docs/data.md
 
 #include <ATen/core/Tensor.h>
 
@@ -23,24 +30,24 @@
 
 namespace lockstep {
 
-// The tensors of one sample: by convention the input, then the target, then whatever
-// the loss wants beside them.
+// The tensors of one sample: by convention the input, then the target, then anything else that the loss
+// needs.
 using Example = std::vector<at::Tensor>;
 
 struct BatchPart;
 
-// The tensors of several samples; the first dimension counts the samples.
+// The tensors of several samples. The first dimension of each tensor counts the samples.
 struct Batch {
   std::vector<at::Tensor> tensors;
-  // Of several loaders by name: a batch of each, and no tensors of its own.
+  // For several loaders by name: one batch for each loader. `tensors` is empty then.
   std::vector<BatchPart> parts;
 
-  // The first and the second tensor. ConfigError: the dataset gives no such one.
+  // The first and the second tensor. ConfigError: the data set has no such tensor.
   const at::Tensor& data() const;
   const at::Tensor& target() const;
-  // The part of this name. ConfigError lists those there are.
+  // The part with this name. ConfigError: there is none; it lists the names.
   const Batch& operator[](std::string_view name) const;
-  // The number of samples: of all parts together, 1 for a batch without data.
+  // Number of samples: of all parts together; 1 for a batch without data.
   int64_t size() const;
 };
 
@@ -49,44 +56,45 @@ struct BatchPart {
   Batch batch;
 };
 
-// Where a sample takes its randomness from (augmentation, noise). The seed of a sample
-// depends on the loader's seed, the epoch and the sample's index alone, so that neither
-// the number of threads nor the number of ranks changes what a sample looks like.
+// Seeds for the random numbers of a sample (augmentation, noise). A seed depends only on the loader's
+// seed, the epoch and the sample's index, so a sample looks the same for any number of threads and
+// ranks.
 class SampleSeeds {
  public:
   SampleSeeds(int64_t seed, int64_t epoch);
 
+  // The seed of the sample with this index.
   uint64_t of(int64_t index) const;
 
  private:
   uint64_t key_;
 };
 
-// Samples by index. A loader with workers calls get and get_batch from several threads
-// at once. What they throw reaches the consumer of the loader as a ConfigError that
-// names the sample, with the original nested in it.
+// Samples by index. A loader with workers calls get() and get_batch() from several threads at once. An
+// exception that they throw reaches the consumer of the loader as a ConfigError that names the sample,
+// with the original exception nested in it.
 class Dataset {
  public:
   virtual ~Dataset() = default;
 
-  // Constant while a loader uses the dataset.
+  // Number of samples; constant while a loader uses the data set.
   virtual int64_t size() const = 0;
 
-  // One sample, 0 <= index < size(). All samples have the same number of tensors, of
-  // the same dtypes and shapes.
+  // One sample, 0 <= index < size(). All samples have the same number of tensors, with the same dtypes
+  // and shapes.
   virtual Example get(int64_t index, uint64_t seed) const = 0;
 
-  // The samples of one batch, at least one. By default they come from get() and are
-  // stacked; override it where a whole batch is cheaper, or stacks in another way.
+  // The samples of one batch, at least one. The default calls get() and stacks the results. Override it
+  // if a whole batch is cheaper, or must be stacked in another way.
   virtual Batch get_batch(std::span<const int64_t> indices, const SampleSeeds& seeds) const;
 
-  // The same in page-locked memory, for a loader that pins; there is a GPU then. By default
-  // a copy of get_batch(), of those tensors that are on the CPU; override it where a batch
-  // can be written into such memory in the first place.
+  // The same in page-locked memory, for a loader with pin_memory; called only if there is a GPU. The
+  // default copies the CPU tensors of get_batch(). Override it if a batch can be written directly into
+  // page-locked memory.
   virtual Batch get_pinned_batch(std::span<const int64_t> indices, const SampleSeeds& seeds) const;
 };
 
-// Tensors in memory: sample i is row i of each. The dataset shares their memory, a
+// Tensors in memory: sample i is row i of each tensor. The data set shares the memory of the tensors; a
 // batch is a copy of its rows.
 class TensorDataset : public Dataset {
  public:
@@ -104,12 +112,13 @@ class TensorDataset : public Dataset {
   int64_t size_ = 0;
 };
 
-// Samples made by a function of (index) or of (index, seed).
+// Samples that a function of (index) or of (index, seed) makes. The function is called from several
+// threads at once if the loader has workers.
 class FunctionDataset : public Dataset {
  public:
   using Function = std::function<Example(int64_t index, uint64_t seed)>;
 
-  // ConfigError: a negative size, or no function.
+  // ConfigError: the size is negative, or there is no function.
   FunctionDataset(int64_t size, Function function);
   template <std::invocable<int64_t> F>
   requires(!std::invocable<F, int64_t, uint64_t>) FunctionDataset(int64_t size, F function)
@@ -126,19 +135,18 @@ class FunctionDataset : public Dataset {
 };
 
 struct SamplerOptions {
-  // A new random order every epoch; else the dataset's own order.
+  // true: a new random order for every epoch. false: the order of the data set.
   bool shuffle = true;
-  // The order of epoch e is drawn from seed + e, of which the low 32 bits count,
-  // as in PyTorch.
+  // Epoch e is shuffled with seed + e, of which the low 32 bits are used, as in PyTorch.
   int64_t seed = 0;
-  // When the samples do not divide evenly: drop the last ones instead of repeating
-  // the first ones.
+  // If the ranks cannot have equally many samples. true: leave out the last samples. false: repeat the
+  // first ones.
   bool drop_last = false;
   int rank = 0;
   int world_size = 1;
 };
 
-// Where a job stands in its data. Holds for any world size.
+// The position of a job in its data. Valid for any world size.
 struct SamplerState {
   int64_t seed = 0;
   int64_t epoch = 0;
@@ -148,45 +156,44 @@ struct SamplerState {
   bool operator==(const SamplerState&) const = default;
 };
 
-// Which samples this rank trains on. Gives the indices of PyTorch's
-// torch.utils.data.DistributedSampler, bit for bit, for the same options and epoch;
-// with world_size 1 the order of the whole dataset.
+// Decides which samples a rank trains on. Returns the indices of PyTorch's
+// torch.utils.data.DistributedSampler, bit for bit, for the same options and epoch; with world_size 1
+// the order of the whole data set.
 //
-// An epoch has one order of all samples, the same on every rank, repeated from its
-// start until it divides by world_size (drop_last: cut until it does). Rank r takes
-// places r, r + world_size, r + 2 * world_size, ...: all ranks get equally many, and
-// after k samples a rank exactly the first k * world_size places are used.
+// An epoch has one order of all samples, the same on every rank. It is extended by samples from its
+// start until world_size divides its length (drop_last: shortened instead). Rank r takes places r, r +
+// world_size, r + 2 * world_size, ... So all ranks get equally many samples, and after k samples on
+// each rank exactly the first k * world_size places are used.
 //
-// Resuming: the places from `position` on are dealt in the same way, over the ranks
-// there are now. Where the world size has changed, no sample is used twice or left
-// out: only the padding at the very end of the epoch depends on the world size.
+// Resume: the places from `position` on are distributed in the same way over the present number of
+// ranks. If the world size has changed, still no sample is used twice or left out; only the padding at
+// the end of the epoch depends on the world size.
 //
-// Memory: shuffled 4 bytes a sample of the dataset on every rank, made at the first
-// read of an epoch; in order nothing. Not for several threads at once.
+// Memory: 4 bytes on every rank for each sample of the data set if shuffled, allocated at the first
+// read of an epoch; none otherwise. One thread at a time. No communication.
 class DistributedSampler {
  public:
-  // ConfigError: a negative dataset_size, a rank outside the world, or more samples
-  // than can be shuffled (2^32 - 1).
+  // ConfigError: a negative dataset_size, a rank outside the world, or too many samples to shuffle
+  // (more than 2^32 - 1).
   explicit DistributedSampler(int64_t dataset_size, const SamplerOptions& options = {});
 
-  // Starts the epoch from its beginning.
+  // Starts this epoch from its beginning.
   void set_epoch(int64_t epoch);
 
-  // Samples of this rank from here to the end of the epoch: the same on all ranks.
+  // This rank's samples from the current position to the end of the epoch; the same on all ranks.
   int64_t size() const;
-  // The dataset index of this rank's i-th sample from here. ConfigError, here and
-  // below: past the end of the epoch.
+  // The data set index of this rank's i-th sample from the current position. ConfigError, also below:
+  // past the end of the epoch.
   int64_t index(int64_t i) const;
-  // The same for out.size() samples from the i-th on.
+  // The same for out.size() samples, starting with the i-th.
   void read(int64_t i, std::span<int64_t> out) const;
   // The same for all of them.
   std::vector<int64_t> indices() const;
 
-  // The state to save once every rank has used k samples from here.
-  // At the end of an epoch it is the beginning of the next.
+  // The state to save after every rank has used k samples from the current position. At the end of an
+  // epoch it is the beginning of the next one.
   SamplerState state_after(int64_t k = 0) const;
-  // Goes on from a saved state, and with its seed. ConfigError: a position outside
-  // the dataset.
+  // Continues at a saved state, with its seed. ConfigError: a position outside the data set.
   void load_state(const SamplerState& state);
 
   int64_t dataset_size() const { return dataset_size_; }
@@ -203,18 +210,17 @@ class DistributedSampler {
   mutable std::shared_ptr<const std::vector<uint32_t>> order_;  // copies of a sampler share it
 };
 
-// Which samples this rank evaluates: every sample on exactly one rank, none twice.
-// The dataset is cut into contiguous blocks in rank order, so that the ranks' results
-// one after the other are in the dataset's order. Sizes differ by at most one, the
-// first ranks have the larger ones; ranks may have different numbers of batches, or
-// no sample at all.
+// Decides which samples a rank evaluates: every sample on exactly one rank. Each rank has one
+// contiguous block, in rank order, so the concatenated results of the ranks are in the order of the
+// data set. Block sizes differ by at most one, the larger blocks first; ranks may have different
+// numbers of batches, or no samples.
 class EvaluationSampler {
  public:
-  // ConfigError: a negative dataset_size or a rank outside the world.
+  // ConfigError: a negative dataset_size, or a rank outside the world.
   EvaluationSampler(int64_t dataset_size, int rank, int world_size);
 
   int64_t size() const { return size_; }
-  // The dataset index of this rank's first sample; the others follow it.
+  // The data set index of this rank's first sample; the others follow it.
   int64_t first() const { return first_; }
 
  private:
@@ -223,48 +229,44 @@ class EvaluationSampler {
 };
 
 struct LoaderOptions {
-  // Samples a batch, on each rank.
+  // Samples of a batch on each rank.
   int64_t batch_size = 1;
-  // A new random order every epoch: that of DistributedSampler.
+  // true: a new random order for every epoch, as DistributedSampler makes it.
   bool shuffle = false;
-  // Training: leave out the last samples where they do not fill a batch on every rank.
-  // Else the last batch is smaller, and the first samples are repeated until all ranks
-  // have equally many.
+  // Training only. true: leave out the last samples if they do not fill a batch on every rank. false:
+  // the last batch is smaller, and the first samples are repeated until all ranks have equally many.
   bool drop_last = false;
-  // Decides the order and the randomness of each sample.
+  // Seed of the order and of the random numbers of each sample.
   int64_t seed = 0;
-  // Training: one pass after the other without end. What a trainer calls an epoch is
-  // then config.max_batches batches.
+  // Training only: one pass after the other without end. An epoch of the trainer then has
+  // config.max_batches batches.
   bool endless = false;
 
-  // Threads that read ahead; 0 reads in the consumer's thread. Batches and their order
-  // are the same for any number.
+  // Threads that read ahead; 0: the consumer's thread reads. Batches and their order are the same for
+  // any number.
   int num_workers = 0;
-  // Batches that each worker may be ahead of the consumer.
+  // How many batches each worker may be ahead of the consumer.
   int prefetch = 2;
-  // Batches in page-locked memory, for faster copies to a GPU. Without a GPU it is
-  // ignored with a warning.
+  // Batches in page-locked memory, for faster copies to a GPU. Ignored with a warning if there is no
+  // GPU.
   bool pin_memory = false;
 };
 
 enum class ShardKind {
-  kTrain,      // DistributedSampler: equally many batches on all ranks
-  kEvaluation  // EvaluationSampler: every sample once, in order; shuffle and drop_last do not apply
+  kTrain,      // DistributedSampler: all ranks have equally many batches
+  kEvaluation  // EvaluationSampler: every sample once, in order; ignores shuffle and drop_last
 };
 
-// Batches of a dataset, epoch by epoch.
+// Batches of a data set, epoch by epoch.
 //
-//   Loader loader(TensorDataset{x, y}, {.batch_size = 16, .shuffle = true});
-//   for (Batch& batch : loader.epoch(0)) step(batch.data(), batch.target());
-//
-// A user builds it for the whole dataset; a trainer takes each rank's part of it with
-// shard(). Unsharded it trains on a world of one. Movable, not copyable. One thread at
-// a time uses a loader and its epochs.
+// A program builds it for the whole data set; a trainer takes each rank's share with shard(). Without
+// shard() it has all samples, for a world of one. Movable, not copyable. One thread at a time uses a
+// loader and its epochs. No communication.
 class Loader {
  public:
   class Epoch;
 
-  // ConfigError names the option that is out of range.
+  // The loader shares or owns the data set. ConfigError names the option that is out of range.
   explicit Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options = {});
   template <std::derived_from<Dataset> D>
   explicit Loader(D dataset, const LoaderOptions& options = {})
@@ -273,30 +275,30 @@ class Loader {
   // The same data in batches of another size.
   Loader with_batch_size(int64_t batch_size) const;
 
-  // This rank's part of the whole dataset (of the dataset, not of an earlier part). It
-  // shares the dataset, and starts where this loader stands.
+  // This rank's share of the whole data set, also if this loader is itself a share. It shares the data
+  // set and starts at this loader's position.
   Loader shard(int rank, int world_size, ShardKind kind) const;
 
-  // Batches and samples of this rank in a whole epoch. In evaluation ranks may differ;
-  // rank 0 has the most.
+  // Batches and samples of this rank in a whole epoch. In evaluation ranks may differ; rank 0 has the
+  // most.
   int64_t num_batches() const;
   int64_t num_samples() const;
-  // Samples of the whole dataset.
+  // Samples of the whole data set.
   int64_t dataset_size() const;
   const LoaderOptions& options() const;
 
-  // The batches of one epoch. Reading ahead starts here. ConfigError: a state of another
-  // epoch was loaded.
+  // The batches of one epoch; the workers start to read ahead. ConfigError: the loaded state is of
+  // another epoch.
   Epoch epoch(int64_t epoch);
   // The same without end: one epoch after the other. ConfigError: an epoch is empty.
   Epoch stream(int64_t first_epoch = 0);
 
-  // Where training stands: after the batch that the consumer got last, whatever was read
-  // ahead. Any world size and batch size may go on from it (see DistributedSampler).
-  // ConfigError: an evaluation loader, which has nothing to resume.
+  // The position of training: after the last batch that the consumer got, independent of what was read
+  // ahead. A loader of any world size and batch size can resume from it (see DistributedSampler).
+  // ConfigError: an evaluation loader, which has no position to resume.
   SamplerState state() const;
-  // The next call to epoch() or stream() must be for state.epoch, and goes on there with
-  // the state's seed. ConfigError: an evaluation loader, or a position outside the dataset.
+  // The next call of epoch() or stream() must be for state.epoch; it continues at the position with the
+  // state's seed. ConfigError: an evaluation loader, or a position outside the data set.
   void load_state(const SamplerState& state);
 
  private:
@@ -308,8 +310,8 @@ class Loader {
   std::shared_ptr<Impl> impl_;
 };
 
-// The batches of an epoch, once. It outlives its loader; destroying it early waits only
-// for the batches that are being read at that moment.
+// The batches of one epoch, which can be read once. It may outlive its loader. Destroying it early
+// waits only for batches that a worker is reading at that moment.
 class Loader::Epoch {
  public:
   class Iterator;
@@ -318,16 +320,16 @@ class Loader::Epoch {
   Epoch& operator=(Epoch&&) noexcept;
   ~Epoch();
 
-  // The next batch, or nullptr after the last. It stays valid until the next call; its
-  // tensors may be moved out. ConfigError: the dataset failed; the batch after the failed
-  // one comes with the next call.
+  // The next batch; nullptr after the last. Blocks until a worker has read it. It is valid until the
+  // next call; its tensors may be moved out. ConfigError: the data set failed; the next call returns
+  // the batch after the failed one.
   Batch* next();
 
-  // Batches of this rank from where the epoch started to its end: less than the loader's
-  // after a resume. Of a stream: of its first epoch.
+  // Batches of this rank from the start of this epoch object to the end of the epoch: fewer than the
+  // loader's after a resume. For a stream: those of its first epoch.
   int64_t num_batches() const;
 
-  // For range-for; begin() gets the first batch.
+  // For range-based for loops; begin() reads the first batch.
   Iterator begin();
   std::default_sentinel_t end() const { return {}; }
 
@@ -364,13 +366,13 @@ class Loader::Epoch::Iterator {
 
 inline Loader::Epoch::Iterator Loader::Epoch::begin() { return Iterator(*this); }
 
-// Where a trainer's batches come from: a loader, several of them by name, or nothing, for
-// a model that needs no data. Refers to the loaders: they must live while it is used.
+// The source of a trainer's batches: a loader, several loaders by name, or nothing, for a model that
+// needs no data. It refers to the loaders, which must outlive it.
 class DataSource {
  public:
   DataSource() = default;
   DataSource(const Loader& loader) : loader_(&loader) {}  // NOLINT: implicit
-  // A batch then has a part of each name; the shortest loader ends the epoch.
+  // Each batch has a part for each name; the shortest loader ends the epoch.
   DataSource(std::map<std::string, const Loader*> loaders)  // NOLINT: implicit
       : loaders_(std::move(loaders)) {}
 

@@ -1,5 +1,22 @@
 #pragma once
 
+// Trains a model by a DeepSpeed configuration, in a training loop with DeepSpeed's calls: initialize,
+// forward, backward, step. The configuration decides precision, sharding, optimizer, learning rate,
+// accumulation, loss scale and clipping.
+//
+// Example:
+//
+//   const auto file = lockstep::DeepSpeedConfig::from_text(
+//       R"({"train_micro_batch_size_per_gpu": 64,
+//           "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+//           "zero_optimization": {"stage": 2}})",
+//       "ds_config.json");
+//   auto engine = lockstep::initialize(net, file, world);
+//   engine.backward(torch::mse_loss(engine.forward(x), y));
+//   engine.step();
+//
+// More: docs/deepspeed.md
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <lockstep/communicator.h>
@@ -30,36 +47,36 @@ class Autocast;
 }
 
 struct SaveCheckpointOptions {
-  // Checkpoints of one tag are in a folder of that name; empty: in the folder itself.
+  // The checkpoint is in a subfolder of this name. Empty: in the folder itself.
   std::string tag = {};
-  // The program's own, as JSON; load_checkpoint() gives it back.
+  // Data of the program, as JSON; load_checkpoint() returns it.
   std::string client_state = "null";
-  // How long the ranks may be apart when they come to save.
+  // How long the ranks wait for each other before the save fails.
   std::chrono::milliseconds patience = std::chrono::seconds(10);
 };
 
 struct LoadCheckpointOptions {
   std::string tag = {};
-  // Off: the optimizer's state stays as it is.
+  // false: the optimizer's state is not changed.
   bool load_optimizer_states = true;
   bool load_lr_scheduler_states = true;
-  // Weights alone: counters, loss scale and all else stay as they are.
+  // true: load only the weights; counters, loss scale and everything else are not changed.
   bool load_module_only = false;
 };
 
 struct LoadedCheckpoint {
   std::filesystem::path path;
-  std::string client_state;  // "null" where the checkpoint has none
+  std::string client_state;  // "null": the checkpoint has none
 };
 
-// Trains a model as a DeepSpeed configuration says: see Engine, which adds forward(). All
-// ranks make the same calls, from one thread at a time; each of them may block for the others.
+// Trains a model by a DeepSpeed configuration: see Engine, which adds forward(). Collective: all ranks
+// make the same calls, each of which may block for the others. One thread at a time.
 class EngineCore {
  public:
   struct Impl;
 
-  // While it lives, backward() adds to this rank's gradients only; step() is refused. The
-  // next backward() that reduces, at stages 0 and 1 the last of a step, takes them along.
+  // While it exists, backward() only adds to this rank's gradients, and step() is refused. The next
+  // backward() that reduces (at stages 0 and 1 the last one of a step) includes them.
   class NoSync {
    public:
     ~NoSync();
@@ -73,79 +90,79 @@ class EngineCore {
     std::optional<GradientSync::NoSync> sync_;
   };
 
-  // The configuration is taken as checked by its reader. `optimizer`: the program's own, null
-  // for the one that the configuration names. ConfigError: what the configuration asks for
-  // and nothing acts on, with its place; no optimizer or two of them; whatever ShardedModel
-  // refuses. `device`: where the model trains; unset: where it is. With offload_param it stays
-  // in host memory and is brought there bucket by bucket.
+  // The configuration must be checked already (from_file() or validate()). `optimizer` is the program's
+  // own; null: the configuration names one. `device` is where the model trains; unset: where it is.
+  // With offload_param the model stays in host memory and is copied to the device bucket by bucket.
+  // Blocks until all ranks are here. ConfigError: the configuration asks for something that nothing
+  // acts on (with its place in the file); no optimizer, or two; everything that ShardedModel refuses.
   EngineCore(std::shared_ptr<torch::nn::Module> module, DeepSpeedConfig config, Communicator communicator,
              torch::optim::Optimizer* optimizer, std::optional<c10::Device> device);
   ~EngineCore();
   EngineCore(EngineCore&&) noexcept;
   EngineCore& operator=(EngineCore&&) = delete;
 
-  // `loss`: the mean of one micro batch on this rank, one number. It is divided by the
-  // accumulation steps and scaled before its backward.
+  // `loss` is the mean over one micro batch on this rank, one number. It is divided by the accumulation
+  // steps and scaled before its backward.
   void backward(const at::Tensor& loss);
-  // Once after each backward(). Counts a micro batch; with the last one of a step clips,
-  // updates, moves learning rate and loss scale, and forgets the gradients. A step with a
-  // gradient that is not finite on some rank is left out by all of them (fp16, bf16).
-  // ConfigError: no backward() before it, inside no_sync(), an overflow at the least loss
-  // scale; or it is to update, and the last backward() was inside no_sync(), so that its
-  // gradients are not reduced. They are kept: call a backward() outside of it, then step().
+  // Call it once after each backward(). Counts a micro batch. The last micro batch of a step clips,
+  // updates the weights, advances learning rate and loss scale, and clears the gradients. All ranks
+  // skip a step in which a gradient of any rank is not finite (fp16, bf16).
+  //
+  // ConfigError: no backward() before it; inside no_sync(); an overflow at the minimum loss scale; or
+  // an update whose last backward() was inside no_sync(), so that its gradients are not reduced. The
+  // gradients are kept then: call a backward() outside of no_sync(), and then step().
   void step();
   [[nodiscard]] NoSync no_sync() { return NoSync(impl_.get()); }
 
-  // Whether the step() to come updates; always where managed_gradient_accumulation is false.
+  // Whether the next step() updates the weights; always true if managed_gradient_accumulation is false.
   bool is_gradient_accumulation_boundary() const;
   // Whether the last step() changed the weights.
   bool was_step_applied() const;
   int64_t micro_steps() const;     // calls of step()
-  int64_t global_steps() const;    // those that ended a step, the skipped ones included
-  int64_t skipped_steps() const;   // those of them that overflowed
+  int64_t global_steps() const;    // those that ended an optimizer step, including skipped ones
+  int64_t skipped_steps() const;   // optimizer steps that were skipped
   int64_t global_samples() const;  // of all ranks
-  // Of each parameter group, for the step to come.
+  // The rate of each parameter group in the next step.
   std::vector<double> get_lr() const;
-  // Of the last step, over all ranks, unscaled and before clipping; nothing before it. Waits
-  // for the device. Not finite where the step was skipped.
+  // The norm of the last step's gradients over all ranks, unscaled and before clipping; nullopt before
+  // the first step. Not finite if the step was skipped. Waits for the device.
   std::optional<double> get_global_grad_norm() const;
-  double loss_scale() const;  // 1 where there is none
-  // All three. Where the file has no batch size they are known after the first forward.
+  double loss_scale() const;  // 1: no scaling
+  // All three batch sizes. If the file has none, they are known after the first forward.
   DeepSpeedConfig::BatchTriple batch() const;
 
-  // Saves what all ranks hold, in the folder that all see, as a checkpoint of the project's
-  // format (docs/checkpoints.md): any stage and any number of ranks can load it, so can the
-  // trainer, and `lockstep ckpt` reads it. Returns its path. Blocks until it is on disk.
-  // ConfigError: gradients of an unfinished step would be lost, the ranks' tags differ and
-  // tag_validation is Fail, or some ranks did not come, and which. CheckpointError on all ranks
-  // where one failed.
+  // Saves the state of all ranks in `folder`, which all ranks must see, in the format of
+  // docs/checkpoints.md. Any stage, any number of ranks, the trainer and `lockstep ckpt` can read it.
+  // Returns its path. Collective; blocks until it is on disk. ConfigError: gradients of an unfinished
+  // step would be lost; the ranks' tags differ and tag_validation is Fail; some ranks did not call it
+  // (the error names them). CheckpointError on all ranks if one failed.
   std::filesystem::path save_checkpoint(const std::filesystem::path& folder,
                                         const SaveCheckpointOptions& options = {});
-  // Goes on from the newest valid one, which may be of a trainer's run folder; nothing where
-  // there is none, with a warning.
-  // ConfigError: it is of another model or another optimizer.
+  // Loads the newest valid checkpoint of `folder`, which may be the run folder of a trainer. nullopt,
+  // with a warning: there is none. Collective. ConfigError: it is a checkpoint of another model or
+  // another optimizer.
   std::optional<LoadedCheckpoint> load_checkpoint(const std::filesystem::path& folder,
                                                   const LoadCheckpointOptions& options = {});
-  // Writes the whole weights in the model's dtype to one file, by rank 0: "*.safetensors", or
-  // any other name for torch.load. False, with a warning, at stage 3 unless
-  // stage3_gather_16bit_weights_on_model_save says that memory is there for all of them.
+  // Rank 0 writes the complete weights in the model's dtype to one file: "*.safetensors", or another
+  // name for torch.load. Collective. false, with a warning: stage 3 without
+  // stage3_gather_16bit_weights_on_model_save, which confirms that there is memory for all weights.
   bool save_16bit_model(const std::filesystem::path& folder, const std::string& file = "model.safetensors");
 
-  // With comms_logger: logs count, time and bandwidth of each collective and size so far, on
-  // rank 0, as the end of the engine does. `show_straggler`: also how much of it was waiting
-  // for the last rank; collective then. ConfigError: comms_logger is not enabled.
+  // With comms_logger: rank 0 logs count, time and bandwidth of each collective and size so far; the
+  // engine does the same when it is destroyed. `show_straggler`: also the time spent waiting for the
+  // last rank; collective then. ConfigError: comms_logger is not enabled.
   void log_comms_summary(bool show_straggler = false) const;
 
   const DeepSpeedConfig& config() const;
   const Communicator& communicator() const;
   torch::optim::Optimizer& optimizer();
-  // Makes the parameters readable while the result lives: stage 3 needs it, and with
-  // overlap_comm true modules inside Sharded<> at every stage, whose updates may still be on
-  // their way.
+  // Makes all parameters readable while the result exists. Needed at stage 3, and at every stage for
+  // modules inside Sharded<> if overlap_comm is true, because their updates may still be in transfer.
+  // Collective.
   [[nodiscard]] std::shared_ptr<void> gather_parameters();
 
  protected:
-  // Around one forward.
+  // Prepares one forward, and ends it.
   class Forward {
    public:
     ~Forward();
@@ -158,9 +175,9 @@ class EngineCore {
     Impl& impl_;
     std::unique_ptr<train::Autocast> autocast_;
   };
-  // ConfigError: the first batch that is trained on is not the configuration's.
+  // ConfigError: the first batch of the training does not have the configuration's size.
   Forward begin_forward(std::optional<int64_t> batch_size) { return {*this, batch_size}; }
-  // As the model takes it: in 16 bit where fp16.auto_cast is set.
+  // The tensor in the form that the model takes: in 16 bit if fp16.auto_cast is set.
   at::Tensor input(const at::Tensor& tensor) const;
   Impl& impl() { return *impl_; }
   const Impl& impl() const { return *impl_; }
@@ -169,17 +186,11 @@ class EngineCore {
   std::unique_ptr<Impl> impl_;
 };
 
-// A model with all that its DeepSpeed configuration asks for: precision, sharding, optimizer,
-// learning rate, accumulation, loss scale, clipping, progress lines, monitors.
+// A model with everything that its DeepSpeed configuration asks for: precision, sharding, optimizer,
+// learning rate, accumulation, loss scale, clipping, progress lines, monitors. initialize() makes it.
 //
-//   auto engine = lockstep::initialize(net, config, world);
-//   for (auto& [x, y] : batches) {
-//     engine.backward(torch::mse_loss(engine.forward(x), y));
-//     engine.step();
-//   }
-//
-// The model is converted to the configuration's dtype and must outlive every backward; the
-// engine must, too. An own optimizer must outlive the engine.
+// The model is converted to the configuration's dtype. Model and engine must outlive every backward; an
+// optimizer of the program must outlive the engine.
 template <typename M>
 class Engine : public EngineCore {
  public:
@@ -188,7 +199,7 @@ class Engine : public EngineCore {
       : EngineCore(module, std::move(config), std::move(communicator), optimizer, device),
         module_(std::move(module)) {}
 
-  // The module's forward. The first tensor's first dimension is the batch.
+  // The module's forward. The first dimension of the first tensor is the batch.
   template <typename... Args>
   auto forward(Args&&... args) {
     const Forward scope = begin_forward(batch_size(args...));
@@ -224,9 +235,10 @@ class Engine : public EngineCore {
   std::shared_ptr<M> module_;
 };
 
-// `model`: a shared pointer to a module, or LibTorch's holder of one (torch::nn::Linear).
-// `world`: a World, to whose device the model is moved, or a Communicator; then the model
-// stays where it is. Blocks until all ranks are here.
+// Makes an engine. `model` is a shared pointer to a module, or LibTorch's holder of one
+// (torch::nn::Linear). `world` is a World, to whose device the model is moved, or a Communicator; the
+// model then stays where it is. `optimizer` is the program's own; null: the configuration names one.
+// Collective; blocks until all ranks are here. ConfigError: as EngineCore.
 template <typename Model, typename Ranks>
 auto initialize(const Model& model, DeepSpeedConfig config, const Ranks& world,
                 torch::optim::Optimizer* optimizer = nullptr) {

@@ -1,5 +1,18 @@
 #pragma once
 
+// Reads DeepSpeed's configuration files. Every key has DeepSpeed 0.19's default and meaning; a key that
+// nothing here would act on is refused. The engine (deepspeed.h) and the trainer
+// (TrainConfig::deepspeed_config) train by it. Does not need LibTorch.
+//
+// Example:
+//
+//   const auto file = lockstep::DeepSpeedConfig::from_text(
+//       R"({"train_batch_size": 32, "zero_optimization": {"stage": 2}})", "ds_config.json");
+//   const auto batch = file.resolve_batch(world.size());
+//   std::printf("%d samples on each rank\n", int(batch.micro_batch_size));
+//
+// More: docs/deepspeed.md
+
 #include <lockstep/json.h>
 #include <lockstep/zero.h>
 
@@ -16,13 +29,12 @@
 
 namespace lockstep {
 
-// What DeepSpeed's configuration file says, checked, with DeepSpeed 0.19's defaults. A
-// field has the name of its key, and its section that of the section, with these
-// exceptions: zero_optimization is `zero`, its keys have no prefix stage3_, and
-// timers.throughput is `throughput_timer`. docs/deepspeed.md lists every key: whether it
-// is honoured or refused, and why. Keys that have one value only here have no field.
+// A DeepSpeed configuration, checked, with DeepSpeed 0.19's defaults. Fields and sections have the
+// names of their keys, with three exceptions: zero_optimization is `zero`, its keys have no prefix
+// stage3_, and timers.throughput is `throughput_timer`. docs/deepspeed.md lists every key, and whether
+// and why it is honoured or refused. Keys with only one possible value here have no field.
 //
-// Sizes are in elements where the name ends in bucket_size, threshold or parameters.
+// Sizes are in elements if the name ends in bucket_size, threshold or parameters.
 struct DeepSpeedConfig {
   enum class Dtype { kFp32, kFp16, kBf16 };
   enum class GradientOp { kMean, kSum };
@@ -33,15 +45,15 @@ struct DeepSpeedConfig {
     enum class Type { kNone, kAdam, kAdamW, kAdagrad, kLamb, kLion, kSgd, kRmsprop, kLbfgs };
     enum class LineSearch { kStrongWolfe };
 
-    Type type = Type::kNone;  // none: the program brings its own
+    Type type = Type::kNone;  // none: the program passes its own
     double lr = 1e-3;
     std::array<double, 2> betas = {0.9, 0.999};
     double eps = 1e-8;
     double weight_decay = 0;
-    // Adam and AdamW. "Adam" has AdamW's arithmetic, too, unless the file says otherwise;
-    // ask decouples_weight_decay().
+    // Adam and AdamW. "Adam" also has AdamW's arithmetic unless the file says otherwise; see
+    // decouples_weight_decay().
     bool adam_w_mode = true;
-    bool torch_adam = false;  // torch's own Adam: AdamW then has weight decay 0.01 by default
+    bool torch_adam = false;  // torch's Adam: the default weight decay of AdamW is then 0.01
     bool bias_correction = true;
     bool amsgrad = false;
     double momentum = 0;  // SGD, RMSprop
@@ -67,19 +79,19 @@ struct DeepSpeedConfig {
     }
   };
 
-  // Stepped once for each step of the optimizer that was not skipped.
+  // Advances with each optimizer step that was not skipped.
   struct Scheduler {
     enum class Type { kNone, kWarmupLr, kWarmupDecayLr, kWarmupCosineLr, kLrRangeTest, kOneCycle };
     enum class Warmup { kLog, kLinear };
 
     Type type = Type::kNone;
-    // The three that warm up.
+    // WarmupLR, WarmupDecayLR and WarmupCosineLR.
     int64_t total_num_steps = 0;
     double warmup_min_lr = 0;
-    std::optional<double> warmup_max_lr = {};  // none: the optimizer's
-    int64_t warmup_num_steps = 1000;           // at least 2 counts
+    std::optional<double> warmup_max_lr = {};  // none: the optimizer's rate
+    int64_t warmup_num_steps = 1000;           // 1 counts as 2
     Warmup warmup_type = Warmup::kLog;
-    double warmup_min_ratio = 0;  // of the optimizer's rate
+    double warmup_min_ratio = 0;  // ratio to the optimizer's rate
     double cos_min_ratio = 1e-4;
     // LRRangeTest.
     double lr_range_test_min_lr = 1e-3;
@@ -106,7 +118,7 @@ struct DeepSpeedConfig {
 
   struct Fp16 {
     bool enabled = false;
-    bool auto_cast = false;  // inputs, too
+    bool auto_cast = false;  // convert inputs too
     double loss_scale = 0;   // 0: dynamic
     int64_t initial_scale_power = 16;
     int64_t loss_scale_window = 1000;
@@ -128,7 +140,7 @@ struct DeepSpeedConfig {
   };
 
   struct DataTypes {
-    std::optional<Dtype> grad_accum_dtype = {};  // none: as the model
+    std::optional<Dtype> grad_accum_dtype = {};  // none: the model's
   };
 
   struct OffloadOptimizer {
@@ -172,17 +184,17 @@ struct DeepSpeedConfig {
     bool cpu_checkpointing = false;
   };
 
-  // TensorBoard and CSV.
+  // The sections tensorboard and csv_monitor.
   struct Monitor {
     bool enabled = false;
-    std::string output_path = {};  // empty: where the program was started
+    std::string output_path = {};  // empty: the working directory
     std::string job_name = "DeepSpeedJobName";
   };
 
   struct FlopsProfiler {
     bool enabled = false;
     int64_t profile_step = 1;
-    int64_t module_depth = -1;  // -1: the innermost
+    int64_t module_depth = -1;  // -1: the innermost modules
     int64_t top_modules = 1;
     bool detailed = true;
     std::optional<std::string> output_file = {};  // none: printed
@@ -207,22 +219,23 @@ struct DeepSpeedConfig {
     TagValidation tag_validation = TagValidation::kWarn;
   };
 
-  std::optional<int64_t> train_batch_size = {};  // of all ranks: resolve_batch() has all three
+  std::optional<int64_t> train_batch_size = {};  // all ranks; resolve_batch() computes all three
   std::optional<int64_t> train_micro_batch_size_per_gpu = {};
   std::optional<int64_t> gradient_accumulation_steps = {};
   bool managed_gradient_accumulation = true;  // false: every step() is an update
   double gradient_clipping = 1;               // 0: off
   GradientOp gradient_allreduce_op = GradientOp::kMean;
-  // Divide by all ranks before the sum; else by the factor before it, by the rest after it.
+  // true: divide by the number of ranks before the sum. false: divide by the factor before the sum, and
+  // by the rest after it.
   bool prescale_gradients = false;
   double gradient_predivide_factor = 1;
-  std::optional<Dtype> communication_data_type = {};  // none: by precision
+  std::optional<Dtype> communication_data_type = {};  // none: depends on the precision
   std::optional<int64_t> steps_per_print = {};        // none or 0: never
-  bool wall_clock_breakdown = false;                  // also on with the FLOPS profiler
+  bool wall_clock_breakdown = false;                  // also set by the FLOPS profiler
   bool memory_breakdown = false;
   bool dump_state = false;
   bool dataloader_drop_last = false;
-  bool zero_allow_untested_optimizer = true;  // false: those that DeepSpeed knows only
+  bool zero_allow_untested_optimizer = true;  // false: only optimizers that DeepSpeed knows
   bool zero_force_ds_cpu_optimizer = true;
   std::optional<LogLevel> log_level = {};
 
@@ -242,36 +255,35 @@ struct DeepSpeedConfig {
   ThroughputTimer throughput_timer = {};
   Checkpoint checkpoint = {};
 
-  // A key whose value was "auto", and what it became.
+  // A key whose value was "auto", and the value that replaced it.
   struct AutoValue {
     std::string key;
     std::string value;  // as JSON
   };
   std::vector<AutoValue> auto_values = {};
-  // Keys that the text has, "zero_optimization.stage", and where: "ds.json:3:5"; of the
-  // empty key the file's name. For messages: empty in a struct that was made in code.
+  // Where the text has a key, for messages: "zero_optimization.stage" -> "ds.json:3:5". The empty key
+  // has the file's name. Empty in a struct that was made in code.
   std::map<std::string, std::string, std::less<>> places = {};
 
-  // All three: ConfigError "[config] file:line:column: ..." for what is no HJSON,
-  // "[deepspeed] ..." for an unknown key, a bad value, or what is refused. `name` is the
-  // file's name in messages.
+  // All three: ConfigError "[config] file:line:column: ..." if the text is not HJSON, "[deepspeed] ..."
+  // for an unknown key, a bad value, or a key that is refused. `name` is the file's name in messages.
   static DeepSpeedConfig from_file(const std::filesystem::path& path);
   static DeepSpeedConfig from_text(std::string_view text, std::string_view name);
-  // A path, or the text in URL-safe base64, as DeepSpeed takes it.
+  // A path, or the text in URL-safe base64, as DeepSpeed accepts it.
   static DeepSpeedConfig from_argument(const std::string& path_or_base64);
 
-  // ConfigError: values that do not go together, as from_text() checks them; for a struct
-  // that was made in code.
+  // For a struct that was made in code; from_text() does the same. ConfigError: values that contradict
+  // each other.
   void validate() const;
 
-  // How the section zero_optimization shards a model. Three choices are ours:
-  // - a bucket size that is DeepSpeed's default (half a billion elements) leaves that of ZeroOptions;
-  //   another one counts, and is the size for reducing, gathering and updating;
+  // The section zero_optimization as ZeroOptions. Three choices differ from DeepSpeed:
+  // - a bucket size with DeepSpeed's default (half a billion elements) is replaced by the default of
+  //   ZeroOptions; another one is used for reducing, gathering and updating;
   // - communication overlaps backward unless overlap_comm is false;
-  // - aio is DeepSpeed's only where files are used.
+  // - aio is DeepSpeed's only if files are used.
   ZeroOptions zero_options() const;
 
-  // What the model computes in: fp16 or bf16 where one is enabled.
+  // The dtype in which the model computes: fp16 or bf16 if enabled.
   Dtype dtype() const { return fp16.enabled ? Dtype::kFp16 : bf16.enabled ? Dtype::kBf16 : Dtype::kFp32; }
 
   struct BatchTriple {
@@ -279,13 +291,12 @@ struct DeepSpeedConfig {
     int64_t micro_batch_size = 0;  // one rank, one forward pass
     int64_t accumulation_steps = 1;
   };
-  // Any two of the three give the third; train_batch_size or the micro batch alone means
-  // one accumulation step. Where the file has neither, the batch that the loader feeds to
-  // a rank is the micro batch, if it is known. ConfigError: a contradiction, with the
-  // numbers and how to mend it.
+  // Computes all three numbers: two of them give the third; train_batch_size or the micro batch alone
+  // means one accumulation step. If the file has neither, `loader_batch_size` is the micro batch, if
+  // given. ConfigError: a contradiction, with the numbers and how to fix it.
   BatchTriple resolve_batch(int64_t world_size, std::optional<int64_t> loader_batch_size = {}) const;
 
-  // Every key that is honoured, with its value, as the file would have it.
+  // Every honoured key with its value, in the form of the file.
   Json to_json() const;
 };
 

@@ -1,10 +1,16 @@
 #pragma once
 
-// Image sets as tensors: transformed on the CPU by the loader's threads, or on the GPU.
+// Image sets as tensors for a loader: transformed on the CPU by the loader's threads (ImageDataset), or
+// on a GPU that holds all pictures (DeviceImageDataset). image_files.h opens the image sets.
 //
-//   auto images = lockstep::find_image_set("mnist", "", lockstep::Split::kTrain);
-//   lockstep::Loader loader(lockstep::ImageDataset(images, {.mean = {0.13F}, .stddev = {0.31F}}),
-//   {.batch_size = 64});
+// Example:
+//
+//   const auto images = lockstep::find_image_set("mnist", "synthetic", lockstep::Split::kTest);
+//   lockstep::Loader pictures(lockstep::ImageDataset(images, {.mean = {0.13F}, .stddev = {0.31F}}),
+//                             {.batch_size = 64, .num_workers = 2});
+//   std::printf("%d batches\n", int(pictures.num_batches()));
+//
+// More: docs/data.md
 
 #include <c10/core/Device.h>
 #include <lockstep/data.h>
@@ -16,14 +22,14 @@
 
 namespace lockstep {
 
-// Pictures of a source, transformed: samples are {image [C, H, W], label (int64)}. A batch
-// is written once, from the source's bytes to the batch's memory in its final layout and
-// type, which is page-locked where the loader asks for that. With kChannelsLast the images
-// of a batch are in ATen's channels_last format.
+// Transformed pictures of a source: samples are {image [C, H, W], label (int64)}. A batch is written
+// once, from the source's bytes to the batch's memory in its final layout and type; with pin_memory
+// that memory is page-locked. With kChannelsLast the images of a batch are in ATen's channels_last
+// format. Shares the source.
 class ImageDataset : public Dataset {
  public:
-  // ConfigError: no source, an empty one, or a transform that does not hold. The first
-  // picture is read; all others must have as many channels, and come out equally large.
+  // Reads the first picture. All others must have the same number of channels, and the same size after
+  // the transform. ConfigError: no source, an empty source, or an invalid transform.
   ImageDataset(std::shared_ptr<const ImageSource> source, const ImageTransform& transform);
   ~ImageDataset() override;
   ImageDataset(ImageDataset&&) noexcept;
@@ -44,17 +50,17 @@ class ImageDataset : public Dataset {
   std::unique_ptr<const Impl> impl_;
 };
 
-// ImageDataset for data that fits on the device: all pictures are there as bytes, and crop,
-// flip and normalisation happen there. Samples and their random numbers are those of an
-// ImageDataset, bit for bit in every type, for any number of ranks.
+// ImageDataset for data that fit on the device: all pictures are there as bytes, and the device crops,
+// flips and normalises. Samples and random numbers are those of an ImageDataset, bit for bit in every
+// type, for any number of ranks.
 //
-// A batch costs one small copy to the device and six kernels on its current stream, and
-// waits for nothing. It is cheapest to read in the consumer's own thread
-// (LoaderOptions::num_workers = 0), which also keeps it on the consumer's stream.
+// A batch costs one small copy to the device and six kernels on its current stream; the host does not
+// wait. It is cheapest to read in the consumer's own thread (LoaderOptions::num_workers = 0), which
+// also keeps it on the consumer's stream.
 class DeviceImageDataset : public Dataset {
  public:
-  // Copies the whole source to the device: C * (H + 2 padding) * (W + 2 padding) bytes a
-  // picture, after its resize and centre crop. ConfigError as for ImageDataset.
+  // Copies the whole source to the device: C * (H + 2 padding) * (W + 2 padding) bytes for each
+  // picture, after its resize and centre crop. Does not keep the source. ConfigError: as ImageDataset.
   DeviceImageDataset(const ImageSource& source, const ImageTransform& transform, c10::Device device);
   ~DeviceImageDataset() override;
   DeviceImageDataset(DeviceImageDataset&&) noexcept;
@@ -69,13 +75,13 @@ class DeviceImageDataset : public Dataset {
   std::unique_ptr<const Impl> impl_;
 };
 
-// Some images of a source, in the order of `indices`. Shares the source. ConfigError: no
-// source, or an index outside of it.
+// The images of a source at `indices`, in that order. Shares the source. ConfigError: no source, or an
+// index outside of it.
 std::shared_ptr<const ImageSource> image_subset(std::shared_ptr<const ImageSource> source,
                                                 std::vector<int64_t> indices);
 
-// The first `count` images, or all where there are fewer. Those of one class may lie
-// together in a file.
+// The first `count` images, or all if there are fewer. Some files have the images of one class
+// together, so these may be of one class only.
 std::shared_ptr<const ImageSource> first_images(std::shared_ptr<const ImageSource> source, int64_t count);
 
 struct ImageSplit {
@@ -83,11 +89,10 @@ struct ImageSplit {
   std::shared_ptr<const ImageSource> validation;
 };
 
-// Cuts a source in two at random: floor(size * train_fraction) images for training, the
-// others for validation. The same for one seed everywhere, so that no rank trains on what
-// another one validates with: that of Python's torch.utils.data.random_split with
-// lengths [n, size - n] and a generator with this seed. ConfigError: a fraction that leaves
-// one part empty.
+// Splits a source at random: floor(size * train_fraction) images for training, the others for
+// validation. The split depends only on the seed and the size, so it is the same on all ranks. It is
+// that of Python's torch.utils.data.random_split with lengths [n, size - n] and a generator with this
+// seed. ConfigError: one part would be empty.
 ImageSplit split_images(const std::shared_ptr<const ImageSource>& source, double train_fraction,
                         uint64_t seed);
 

@@ -1,5 +1,18 @@
 #pragma once
 
+// JSON values: states, configurations and results as data. Json reads and prints JSON text, and
+// converts from and to C++ types. Does not need LibTorch.
+//
+// Example:
+//
+//   lockstep::Json row = {{"step", 12}, {"loss", 0.25}, {"shape", {2, 3}}};
+//   row["lr"] = 0.1;
+//   const auto step = row.at("step").get<int64_t>();
+//   const std::string text = row.dump();  // {"loss":0.25,"lr":0.1,"shape":[2,3],"step":12}
+//   const lockstep::Json back = lockstep::Json::parse(text);
+//
+// More: docs/optim.md
+
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
@@ -21,47 +34,41 @@
 
 namespace lockstep {
 
-// A JSON value: saved states, configurations and results as data.
-//
-//   Json row = {{"step", 12}, {"loss", 0.25}, {"shape", {2, 3}}};
-//   row["lr"] = 0.1;
-//   int64_t step = row.at("step").get<int64_t>();
-//   std::string text = row.dump();                    // {"loss":0.25,"lr":0.1,...}
-//   Json back = Json::parse(text);
-//
-// Braces make an object when every element is a pair that begins with a text, an array
-// otherwise. The type is a value: copies are deep. Threads may read one value at the same
-// time.
-
-// A value has another type than was asked for, a member is missing, or a text is not JSON.
+// A value has another type than the requested one, a member is missing, or a text is not JSON. The
+// message says which, and for a text where.
 class JsonError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
+// A JSON value: null, boolean, number, string, array or object. Copies are deep. Threads may read one
+// value at the same time.
+//
+// Braces make an object if every element is a pair whose first element is a string, and an array
+// otherwise.
 class Json {
  public:
   using Array = std::vector<Json>;
   using Members = std::map<std::string, Json, std::less<>>;
 
   enum class Order {
-    kSorted,   // by name: equal values have equal texts
-    kAsAdded,  // as the members of each object were added
+    kSorted,   // by name: equal values give equal texts
+    kAsAdded,  // in the order in which the members were added
   };
 
   struct Print {
-    int indent = -1;  // spaces a level; -1: one line
+    int indent = -1;  // spaces for each level; -1: one line
     Order order = Order::kSorted;
-    bool replace_invalid = false;  // text that is not UTF-8: U+FFFD instead of a JsonError
+    bool replace_invalid = false;  // strings that are not UTF-8: U+FFFD instead of a JsonError
   };
 
   struct ParseRules {
-    size_t max_depth = 256;     // of arrays and objects in each other; more: a JsonError
-    bool drop_deeper = false;   // leave out what is deeper, instead of the error
-    bool unique_names = false;  // two members of one name: a JsonError; false: the last one counts
+    size_t max_depth = 256;     // nesting of arrays and objects; more: a JsonError
+    bool drop_deeper = false;   // drop deeper values instead of the error
+    bool unique_names = false;  // two members of one name: a JsonError; false: the last one wins
   };
 
-  // NOLINTBEGIN(google-explicit-constructor): values become JSON without a word.
+  // NOLINTBEGIN(google-explicit-constructor): values convert to JSON implicitly.
   Json(std::nullptr_t = nullptr) {}
   Json(bool value) : value_(value) {}
   Json(double value) : value_(value) {}
@@ -78,7 +85,7 @@ class Json {
     }
   }
   Json(float value) : Json(static_cast<double>(value)) {}
-  // null, where there is none. Not of an optional Json: whether there is one would be lost.
+  // null if the optional is empty. Not for an optional Json: empty and null would be the same.
   template <typename T>
   requires(!std::same_as<T, Json>) Json(const std::optional<T>& value) {
     if (value) *this = Json(*value);
@@ -89,9 +96,9 @@ class Json {
   template <typename First, typename Second>
   Json(const std::pair<First, Second>& pair) : Json(Array{Json(pair.first), Json(pair.second)}) {}
   Json(Array elements);
-  // An array of the elements of any other range; an object, where they are pairs that begin
-  // with a text. Not of a range whose elements are such ranges again, without end: a path, another
-  // library's JSON.
+  // An array of the elements of any other range; an object if they are pairs whose first element is a
+  // string. Not for a range whose elements have the type of the range (a path, another library's JSON):
+  // the recursion would not end.
   template <std::ranges::input_range Range>
   requires(!std::convertible_to<Range, std::string_view> && !std::same_as<std::decay_t<Range>, Json> &&
            !std::same_as<std::ranges::range_value_t<Range>, Range>) Json(const Range& range) {
@@ -112,16 +119,19 @@ class Json {
   Json& operator=(Json&& other) noexcept;
   ~Json();
 
+  // Needed for empty arrays and objects, and for an array whose elements are pairs.
   static Json array(std::initializer_list<Json> elements = {});
   static Json object(std::initializer_list<Json> members = {});
 
-  // One JSON value and nothing after it. JsonError says what is wrong, and where.
+  // Exactly one JSON value. JsonError says what is wrong, and where.
   static Json parse(std::string_view text, const ParseRules& rules);
   static Json parse(std::string_view text) { return parse(text, ParseRules{}); }
-  // The same; nothing where the text is not JSON.
+  // The same; nullopt if the text is not JSON.
   static std::optional<Json> try_parse(std::string_view text, const ParseRules& rules);
   static std::optional<Json> try_parse(std::string_view text) { return try_parse(text, ParseRules{}); }
 
+  // The value as JSON text. NaN and infinities become null. JsonError: a string is not UTF-8, unless
+  // print.replace_invalid is set.
   std::string dump(int indent = -1) const { return dump(Print{.indent = indent}); }
   std::string dump(const Print& print) const;
 
@@ -131,7 +141,7 @@ class Json {
   bool is_number_unsigned() const { return std::holds_alternative<uint64_t>(value_); }
   bool is_number_float() const { return std::holds_alternative<double>(value_); }
   bool is_number() const { return is_number_integer() || is_number_float(); }
-  // Whether it is an integer in the range of T.
+  // Whether the value is an integer in the range of T.
   template <std::integral T>
   bool is_integer_of() const {
     if (const auto* const number = std::get_if<int64_t>(&value_)) return std::in_range<T>(*number);
@@ -144,9 +154,9 @@ class Json {
   // "null", "boolean", "number", "string", "array" or "object".
   const char* type_name() const;
 
-  // The value as T: bool, a number, std::string, or a vector, set, tuple, pair or map of those.
-  // A number is converted to the type that is asked for, as static_cast does; JsonError: it is an
-  // integer type, and the number, without what is behind its point, is not in its range.
+  // The value as T: bool, a number, std::string, or a vector, set, tuple, pair or map of those. Numbers
+  // are converted as static_cast does. JsonError: the value has another type, or T is an integer type
+  // and the number without its fraction is out of range.
   template <typename T>
   T get() const {
     if constexpr (std::same_as<T, Json>) {
@@ -195,26 +205,28 @@ class Json {
     values.clear();
     for (const auto& [name, member] : items()) values[name] = member.template get<T>();
   }
-  // The text itself. It is valid until the value changes.
+  // The string itself. The reference is valid until the value changes. JsonError: not a string.
   const std::string& text() const;
 
-  // Objects. Names are found in logarithmic time; references to members stay valid while
-  // others are added.
+  // Objects. Members are found in logarithmic time. References to members stay valid while others are
+  // added.
   bool contains(std::string_view name) const { return find(name) != nullptr; }
-  const Json* find(std::string_view name) const;  // null: no object, or no such member
+  const Json* find(std::string_view name) const;  // nullptr: not an object, or no such member
   Json* find(std::string_view name);
+  // JsonError: not an object, or no such member.
   const Json& at(std::string_view name) const;
   Json& at(std::string_view name);
   const Json& at(const char* name) const { return at(std::string_view(name)); }
   Json& at(const char* name) { return at(std::string_view(name)); }
-  // Adds a null where there is none; a null becomes an object.
+  // Adds a null if there is no such member; a null value becomes an object first. The const versions
+  // are at().
   Json& operator[](std::string_view name);
   Json& operator[](const char* name) { return (*this)[std::string_view(name)]; }
   Json& operator[](const std::string& name) { return (*this)[std::string_view(name)]; }
   const Json& operator[](std::string_view name) const { return at(name); }
   const Json& operator[](const char* name) const { return at(name); }
   const Json& operator[](const std::string& name) const { return at(name); }
-  // The member as the type of `otherwise`, or that where there is none.
+  // The member as the type of `otherwise`; `otherwise` if there is no such member.
   template <typename T>
   T value(std::string_view name, const T& otherwise) const {
     const Json* const member = find(name);
@@ -224,14 +236,14 @@ class Json {
     return value(name, std::string(otherwise));
   }
   void erase(std::string_view name);
-  // Adds the members of an object; those with the same name are replaced.
+  // Adds the members of another object; members with the same name are replaced.
   void update(const Json& other);
-  // All members, sorted by name; of null none.
+  // All members, sorted by name; none for null.
   const Members& items() const;
-  // Their names as they were added.
+  // The names of the members in the order in which they were added.
   std::vector<std::string> names() const;
 
-  // Arrays.
+  // Arrays. JsonError: not an array, or an index out of range.
   const Json& at(size_t index) const;
   Json& at(size_t index);
   const Json& at(int index) const { return at(static_cast<size_t>(index)); }
@@ -240,24 +252,24 @@ class Json {
   Json& operator[](size_t index) { return at(index); }
   const Json& operator[](int index) const { return at(index); }
   Json& operator[](int index) { return at(index); }
-  void push_back(Json element);  // a null becomes an array
+  void push_back(Json element);  // a null value becomes an array first
   const Json& front() const { return at(0); }
   Json& front() { return at(0); }
   const Json& back() const;
   Json& back();
-  // The elements of an array; of anything else none.
+  // The elements of an array; none for other types.
   Array::const_iterator begin() const;
   Array::const_iterator end() const;
   Array::iterator begin();
   Array::iterator end();
 
-  size_t size() const;  // elements or members; 0 for null, 1 for other values
+  size_t size() const;  // elements or members; 0: null; 1: other types
   bool empty() const { return size() == 0; }
 
-  // Numbers are equal when their values are, whatever their types.
+  // Numbers are equal if their values are equal, independent of their types.
   friend bool operator==(const Json& a, const Json& b) { return equal(a, b); }
 
-  // As dump() prints it.
+  // Prints dump().
   friend std::ostream& operator<<(std::ostream& out, const Json& value);
 
  private:
@@ -266,23 +278,23 @@ class Json {
   static bool equal(const Json& a, const Json& b);
   [[noreturn]] void fail_type(const char* wanted) const;
   const Array& elements() const;
-  int64_t integer_bits() const;  // of an integer or a bool; JsonError for others
-  // The number from `least` to `most`. JsonError: it is none, or beyond them.
+  int64_t integer_bits() const;  // the value of an integer or a bool; JsonError for other types
+  // The number, between `least` and `most`. JsonError: not a number, or out of this range.
   int64_t signed_integer(int64_t least, int64_t most) const;
   uint64_t unsigned_integer(uint64_t most) const;
   template <typename T>
   T integer_between(T least, T most) const;
   Object& make_object();
 
-  // The object is owned by this value alone; a shared_ptr, because Object is incomplete here.
+  // Only this value owns the object. It is a shared_ptr because Object is incomplete here.
   std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, Array, std::shared_ptr<Object>>
       value_;
 };
 
-// A number that is saved and read back as it is: NaN and the infinities, which JSON lacks (dump()
-// prints null), are the texts "nan", "inf" and "-inf".
+// A number that is saved and read back exactly. JSON has no NaN and no infinities; here they are the
+// strings "nan", "inf" and "-inf".
 Json exact_number(double value);
-// JsonError: neither a number nor one of these texts.
+// JsonError: neither a number nor one of these strings.
 double exact_number_of(const Json& value);
 
 }  // namespace lockstep

@@ -1,12 +1,23 @@
 #pragma once
 
-// Starting a program on its ranks: under `lockstep run`, torchrun, srun and mpirun, by --nprocs, or alone.
+// Starts a program as one rank of a job: under `lockstep run`, torchrun, srun or mpirun, as copies of
+// itself with --nprocs, or alone. Every rank gets a World with its number, its device and a
+// communicator. Preemption lets a training loop stop at the same step on all ranks, before its job is
+// ended.
+//
+// Example:
+//
+//   #include <lockstep/launch.h>
+//
+//   #include <cstdio>
 //
 //   int main(int argc, char** argv) {
-//     return lockstep::launch(argc, argv, {.max_iter = 50}, [](lockstep::World& world, const auto& config) {
-//       ...
+//     return lockstep::launch(argc, argv, {}, [](lockstep::World& world, const lockstep::TrainConfig&) {
+//       std::printf("rank %d of %d\n", world.rank(), world.size());
 //     });
 //   }
+//
+// More: docs/launch.md
 
 #include <c10/core/Device.h>
 #include <lockstep/communicator.h>
@@ -24,8 +35,8 @@
 
 namespace lockstep {
 
-// What a rank knows of its job: who it is, how to reach the others, which device
-// is its own. launch() makes it; it lives until the rank's function returns.
+// One rank's view of its job: its rank, its communicator and its device. launch() makes it; it lives
+// until the rank's function returns. One thread at a time.
 class World {
  public:
   World(RankMap map, Communicator communicator, c10::Device device)
@@ -36,17 +47,18 @@ class World {
   int rank() const { return map_.rank; }
   int size() const { return map_.world_size; }
   int local_rank() const { return map_.local_rank; }
-  // Rank 0: the one that prints and writes.
+  // Rank 0, which prints and writes.
   bool is_main() const { return map_.rank == 0; }
 
   const RankMap& map() const { return map_; }
+  // All ranks of the job.
   const Communicator& communicator() const { return communicator_; }
   c10::Device device() const { return device_; }
-  // Which life of the job's ranks this is: 0, 1, ... after a failure, or when nodes came
-  // or went. World size and ranks may have changed.
+  // The attempt this is, from 0: it grows after a failure, or when nodes join or leave. World size and
+  // ranks may differ between attempts.
   int generation() const { return map_.generation; }
-  // Counts the trainings of this world, from 1, the same on all ranks: each has a run
-  // folder of its own.
+  // The number of the next training in this world, from 1, the same on all ranks. Each training has its
+  // own run folder. Called by Trainer::fit().
   int begin_run() { return ++runs_; }
 
  private:
@@ -59,19 +71,18 @@ class World {
 class World;
 
 struct PreemptionOptions {
-  // What asks this program to save and leave. Empty: SIGTERM, SIGUSR1 and SIGUSR2.
+  // Signals that ask the program to save and exit. Empty: SIGTERM, SIGUSR1 and SIGUSR2.
   std::vector<int> signals;
-  // How long before the end of the job it is time to leave.
+  // How long before the job's time limit requested() becomes true.
   std::chrono::seconds margin{120};
-  // The job's time limit, from now on, where Slurm does not tell it.
+  // The job's time limit, counted from construction. Unset: Slurm's, if there is one.
   std::optional<std::chrono::seconds> time_limit;
-  // About how often the ranks ask each other.
+  // About how often the ranks exchange whether one of them must stop.
   std::chrono::milliseconds period{1000};
 };
 
-// Agreement of all ranks to stop at the same step: because one of them got a signal
-// (Slurm's --signal, a preemption, `lockstep run` passing one on), or because the time
-// limit comes near.
+// Agreement of all ranks to stop after the same step, because one of them got a signal (Slurm's
+// --signal, a preemption, a signal that `lockstep run` passes on) or because the time limit is near.
 //
 //   Preemption preemption(world);
 //   for (...) {
@@ -82,25 +93,26 @@ struct PreemptionOptions {
 //     }
 //   }
 //
-// While it lives the signals do not end the process. Made and used by one thread.
+// While the object exists, the signals do not end the process. Made and used by one thread.
+// Trainer::fit() has one of its own.
 class Preemption {
  public:
+  // Collective: every rank makes one.
   explicit Preemption(const World& world, PreemptionOptions options = {});
   Preemption(const Preemption&) = delete;
   Preemption& operator=(const Preemption&) = delete;
   ~Preemption();
 
-  // Whether all ranks stop here. Collective: every rank calls it after every step. It
-  // asks the others only about once a period, so it costs next to nothing. Once true
-  // it stays true.
+  // Whether all ranks stop here. Collective: every rank calls it after every step. It communicates
+  // about once a period, so it is cheap. Stays true once it was true.
   bool requested();
-  // Why: "rank 3 got SIGUSR1". REQUIRES: requested() was true.
+  // The cause, for example "rank 3 got SIGUSR1". REQUIRES: requested() was true.
   const std::string& reason() const;
-  // The signal that asked; 0: the time limit. REQUIRES: requested() was true.
+  // The signal; 0: the time limit. REQUIRES: requested() was true.
   int signal() const;
-  // Waits until all ranks have come here, so that nobody is ended while it saves, and
-  // throws Preempted, which launch() turns into the exit status kExitPreempted: the
-  // launcher does not restart the job, a batch script puts it into the queue again.
+  // Waits until all ranks are here, so that none is ended while it saves, and throws Preempted.
+  // launch() turns that into the exit status kExitPreempted: the launcher does not restart the job, and
+  // a batch script can queue it again. Collective.
   [[noreturn]] void leave();
 
  private:
@@ -110,28 +122,29 @@ class Preemption {
 
 class World;
 
-// Runs `rank_main` as one rank of a job and returns the exit status for main().
+// Runs `rank_main` as one rank of a job and returns the exit status for main(). Blocks until the rank
+// has ended, or all ranks that this process started.
 //
-// Under torchrun, srun, mpirun or `lockstep run` this process joins the job as the
-// rank it was started as. Otherwise, with nprocs > 1, it starts nprocs copies of
-// its own program with the same arguments, each of which comes to this same call
-// as a rank, and waits: so do little before it. Under Slurm with one task a node it
-// starts the ranks of its node.
+// Under torchrun, srun, mpirun or `lockstep run` this process joins the job as the rank it was started
+// as. Otherwise, with nprocs > 1, it starts nprocs copies of its own program with the same arguments.
+// Each copy reaches this same call as a rank, so do little before it. Under Slurm with one task for
+// each node it starts the ranks of its node.
 //
-// Whatever rank_main throws is reported on standard error with rank and host and
-// becomes the exit status; so is a bad configuration. One failing rank ends the job. A
-// ConfigError that every rank ends by (no such data, no such model) is reported once.
+// An exception of rank_main, or a bad configuration, is reported on standard error with rank and host
+// and becomes the exit status. One failed rank ends the job. A ConfigError that all ranks end with
+// (missing data, unknown model) is reported once.
 int launch(const TrainConfig& config, const std::function<void(World&)>& rank_main);
 
-// The same, with flags and variables read over the defaults; --help prints them.
+// The same; flags, variables and the TOML file override the defaults. --help prints the flags.
 int launch(int argc, const char* const* argv, const TrainConfig& defaults,
            const std::function<void(World&, const TrainConfig&)>& rank_main);
 
-// The same for a program that has options of its own.
+// The same for a program with options of its own.
 int launch(int argc, const char* const* argv, const TrainConfig& defaults, const ProgramOptions& own,
            const std::function<void(World&, const TrainConfig&)>& rank_main);
 
-// Runs a body and turns what it throws into a report and an exit status.
+// Runs `body` and returns its result. An exception is reported on standard error and becomes an exit
+// status (lockstep/error.h).
 int run_main(const std::function<int()>& body) noexcept;
 
 }  // namespace lockstep

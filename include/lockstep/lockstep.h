@@ -1,6 +1,26 @@
 #pragma once
 
-// Everything a training program needs. Each header below can be included alone.
+// Includes the headers that a training program needs: launch, configuration, data, models, optimizers,
+// trainer, sharding, trackers. Each of them can also be included alone, which compiles faster. json.h
+// is included by the others; c10d.h, script_model.h and sync_batch_norm.h are not included here because
+// most programs do not need them.
+//
+// Example:
+//
+//   #include <lockstep/lockstep.h>
+//   #include <torch/torch.h>
+//
+//   int main(int argc, char** argv) {
+//     return lockstep::launch(argc, argv, {.max_iter = 2}, [](lockstep::World& world, const auto& config) {
+//       const torch::Tensor x = torch::rand({64, 1});
+//       lockstep::Loader loader(lockstep::TensorDataset{x, 2 * x}, {.batch_size = 16});
+//       torch::nn::Linear model(1, 1);
+//       torch::optim::SGD optimizer(model->parameters(), 0.1);
+//       lockstep::Trainer(world, model, optimizer, config, lockstep::mse).fit(loader);
+//     });
+//   }
+//
+// More: docs/README.md, docs/trainer.md
 
 #include <lockstep/callbacks.h>
 #include <lockstep/communicator.h>

@@ -1,5 +1,17 @@
 #pragma once
 
+// Wraps any LibTorch model for the trainer and for losses: a module with parameters, and a function
+// that calls it on one tensor. Sequential, module holders (TORCH_MODULE) and shared pointers to a
+// module with forward(tensor) convert to it.
+//
+// Example:
+//
+//   const lockstep::Model model = net;
+//   const torch::Tensor prediction = model(x);
+//   std::printf("%zu parameters\n", model.module()->parameters().size());
+//
+// More: docs/trainer.md
+
 #include <functional>
 #include <memory>
 #include <utility>
@@ -13,13 +25,13 @@ class Module;
 
 namespace lockstep {
 
-// Any LibTorch model, as the trainer sees it: a module with parameters and a way to
-// call it on one tensor. Made from whatever has a forward: a Sequential, a module
-// holder (TORCH_MODULE), a shared_ptr to a module. Shares ownership.
+// A model that shares ownership of its module. Copies refer to the same module. Thread-safe as far as
+// the module's forward is.
 class Model {
  public:
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
+  // A module that is called by `forward`, for modules whose forward() takes other arguments.
   Model(std::shared_ptr<torch::nn::Module> module, Forward forward)
       : module_(std::move(module)), forward_(std::move(forward)) {}
 
@@ -29,6 +41,7 @@ class Model {
         forward_([model](const at::Tensor& input) mutable { return model->forward(input); }) {}
 
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
+  // Runs the module's forward.
   at::Tensor operator()(const at::Tensor& input) const;
 
  private:

@@ -1,5 +1,18 @@
 #pragma once
 
+// Ready models: a multilayer perceptron, two convolutional networks and the vision transformer. Names
+// and order of parameters and buffers are those of the Python originals, so weights can be exchanged
+// with Python.
+//
+// Example:
+//
+//   torch::manual_seed(0);
+//   const lockstep::Model mlp = lockstep::models::mlp({1, 16, 1});
+//   torch::optim::SGD sgd(mlp.module()->parameters(), 0.01);
+//   lockstep::Trainer(world, mlp, sgd, config).fit(loader);
+//
+// More: docs/models.md
+
 #include <lockstep/model.h>
 #include <lockstep/weights.h>
 
@@ -10,40 +23,39 @@
 
 namespace lockstep::models {
 
-// Ready models. Each has the layers, the names and the order of parameters and buffers of
-// its Python original, runs the same operations, and draws its first weights in the same
-// order: after torch::manual_seed(s) they are those of torch.manual_seed(s) in Python.
+// All models run the same operations as their Python originals and draw their initial weights in the
+// same order: after torch::manual_seed(s) the weights are those of torch.manual_seed(s) in Python.
 //
-// A size that makes no sense is a ConfigError when the model is made, an input of another
-// shape one when it is called. A model is in training mode at first and on the CPU.
+// A new model is on the CPU and in training mode. ConfigError: a size that is not possible, when the
+// model is made; an input of another shape, when it is called.
 
 enum class Activation { kRelu, kGelu, kTanh };
 
-// Linear layers with the activation between them: sizes {1, 16, 1} is one hidden layer of
-// 16. The names are those of Python's nn.Sequential: "0.weight", "2.weight".
+// Linear layers with the activation between them: sizes {1, 16, 1} has one hidden layer of 16.
+// Parameter names are those of Python's nn.Sequential: "0.weight", "2.weight".
 Model mlp(const std::vector<int64_t>& sizes, Activation activation = Activation::kRelu);
 
-// Princeton's network for MNIST: images [N, 1, 28, 28] to the logarithms of 10
-// probabilities, for nll_loss. 1,199,882 parameters.
+// The network of Princeton's MNIST script: images [N, 1, 28, 28] to the log-probabilities of 10
+// classes, for nll_loss. 1,199,882 parameters.
 struct PrincetonCnnOptions {
   double conv_dropout = 0.25;
   double fc_dropout = 0.5;
 };
 Model princeton_cnn(const PrincetonCnnOptions& options = {});
 
-// Sigma2's Wide ResNet for CIFAR: images [N, channels, 32, 32] to [N, classes], not
-// normalised. Any height and width from 28 to 55 do. 17,175,444 parameters as it is here.
-// Channels-last inputs stay so up to the last pooling.
+// The Wide ResNet of Sigma2's CIFAR page: images [N, channels, 32, 32] to scores [N, classes], for
+// cross_entropy. Height and width may be 28 to 55. 17,175,444 parameters with the defaults.
+// Channels-last inputs keep that layout up to the last pooling.
 struct WideResNetOptions {
   int64_t classes = 100;
   int64_t channels = 3;
-  int64_t widen_factor = 10;  // stages of 16, 32 and 64 times this width
+  int64_t widen_factor = 10;  // the stages have 16, 32 and 64 times this many channels
   double dropout = 0.01;
 };
 Model wide_resnet(const WideResNetOptions& options = {});
 
-// torchvision's VisionTransformer: images [N, 3, image_size, image_size] to [N, classes],
-// not normalised. As it is here it is vit_b_16 with 86,567,656 parameters.
+// torchvision's VisionTransformer: images [N, 3, image_size, image_size] to scores [N, classes], for
+// cross_entropy. The defaults are vit_b_16 with 86,567,656 parameters.
 struct VisionTransformerOptions {
   int64_t image_size = 224;  // a multiple of patch_size
   int64_t patch_size = 16;
@@ -55,14 +67,14 @@ struct VisionTransformerOptions {
   double dropout = 0;
   double attention_dropout = 0;
 
-  // "tiny" (5,717,416 parameters), "small" (22,050,664) or "base", for patches of 16 in
-  // images of 224 and 1000 classes. ConfigError: another name.
+  // "tiny" (5,717,416 parameters), "small" (22,050,664) or "base", with patches of 16, images of 224
+  // and 1000 classes. ConfigError: another name.
   static VisionTransformerOptions preset(std::string_view name);
 };
 Model vision_transformer(const VisionTransformerOptions& options = {});
 
-// load_weights() for a vision transformer: also takes the names that torchvision's
-// published files still have ("mlp.linear_1.weight" for "mlp.0.weight").
+// load_weights() for a vision transformer. Also accepts the names in torchvision's published files
+// ("mlp.linear_1.weight" for "mlp.0.weight").
 LoadedWeights load_vision_transformer(const Model& model, const std::filesystem::path& file,
                                       const LoadWeightsOptions& options = {});
 

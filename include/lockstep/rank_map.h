@@ -1,21 +1,34 @@
 #pragma once
 
+// The position of a process in its job: rank, world size, node, launcher, and where the ranks meet.
+// launch() decides it and World::map() returns it; a program reads it and seldom makes one itself.
+//
+// Example:
+//
+//   const lockstep::RankMap& map = world.map();
+//   std::printf("rank %d of %d on node %d, local rank %d\n", map.rank, map.world_size, map.node_rank,
+//               map.local_rank);
+//
+// More: docs/cluster.md
+
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace lockstep {
 
-// What started this process, and so where its rank came from. kLockstep is
-// `lockstep run`, or a program that started its ranks itself through launch().
+// What started this process, and so where its rank comes from. kLockstep: `lockstep run`, or a program
+// that started its ranks through launch(). kExplicit: rank and world size given by the program.
+// kSingle: no launcher, a world of one.
 enum class Launcher { kExplicit, kLockstep, kTorchrun, kSlurm, kMpi, kSingle };
 
+// The name as messages print it.
 const char* to_string(Launcher launcher);
 
 // Where the ranks of a job meet.
 struct Rendezvous {
   enum class Kind {
-    kNone,  // a world of one: nobody to meet
+    kNone,  // a world of one: no peers
     kTcp,   // a key-value store at address:port
     kFile   // a key-value store in a file that every rank can reach
   };
@@ -25,18 +38,18 @@ struct Rendezvous {
   uint16_t port = 0;    // kTcp
   std::string path;     // kFile
 
-  // kTcp: the launcher hosts the store and every rank is a client (torchrun's
-  // TORCHELASTIC_USE_AGENT_STORE); else rank 0 hosts it.
+  // kTcp. true: the launcher hosts the store and every rank is a client (torchrun's
+  // TORCHELASTIC_USE_AGENT_STORE). false: rank 0 hosts it.
   bool agent_hosts_store = false;
-  // kTcp, rank 0: an inherited listening socket already bound to `port`, or -1.
+  // kTcp, rank 0: an inherited listening socket that is already bound to `port`; -1: none.
   int listen_fd = -1;
 
-  // kTcp: the secret by which the ranks know each other, docs/security.md.
+  // kTcp: how the ranks get the secret that authenticates them to each other (docs/security.md).
   enum class Secret {
-    kNone,       // they have none: the store is c10d's and open to the network
-    kInherited,  // in the descriptor key_fd that their launcher, the process key_pid, gave them
+    kNone,       // no secret: the store is c10d's and open to the network
+    kInherited,  // in the file descriptor key_fd, inherited from the launcher, process key_pid
     kToken,      // LOCKSTEP_JOB_TOKEN of the environment
-    kKeyFile     // rank 0 writes it to a file called key_name, which only its user may read
+    kKeyFile     // rank 0 writes it to a file named key_name, readable by its user only
   };
   Secret secret = Secret::kNone;
   int key_fd = -1;
@@ -47,32 +60,32 @@ struct Rendezvous {
   std::string to_string() const;
 };
 
-// Who this process is in its job. Decided once by cluster/placement.h, validated,
-// then only read.
+// The position of this process in its job. Decided and checked once, before the rank's function runs;
+// constant after that.
 struct RankMap {
   Launcher launcher = Launcher::kSingle;
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;        // index among the ranks of this node
   int local_world_size = 1;  // ranks on this node
-  // -1 and 0 where nobody tells them: mpirun over several nodes, and RANK and
-  // WORLD_SIZE set by hand without GROUP_RANK and GROUP_WORLD_SIZE.
+  // -1 and 0 if unknown: under mpirun on several nodes, and where RANK and WORLD_SIZE are set by hand
+  // without GROUP_RANK and GROUP_WORLD_SIZE.
   int node_rank = 0;
   int num_nodes = 1;
 
-  // One entry a node, in node order, where the launcher tells it; else empty.
+  // One entry for each node, in node order. Empty if the launcher does not provide them.
   std::vector<std::string> nodes;
   std::vector<int> ranks_per_node;
 
   std::string host;       // this machine's name
-  std::string job_id;     // launcher's identity of the job, "" where it has none
-  int restart_count = 0;  // failures that the job has survived
-  // Which life of the job's ranks this is. Above restart_count where nodes came or went:
-  // those lives cost no restart.
+  std::string job_id;     // the launcher's name of the job; empty: none
+  int restart_count = 0;  // restarts after a failure so far
+  // The attempt this is, from 0. Greater than restart_count if nodes joined or left: those attempts do
+  // not count as restarts.
   int generation = 0;
   Rendezvous rendezvous;
 
-  // Several lines for a person: launcher, ranks, nodes, rendezvous.
+  // Several lines to print: launcher, ranks, nodes, rendezvous.
   std::string to_string() const;
 };
 

@@ -1,6 +1,15 @@
 #pragma once
 
-// Unlike most headers this one includes LibTorch's modules: ScriptModel is one.
+// Trains a TorchScript module that Python scripted or traced, and saves it for Python again. This
+// header includes LibTorch's modules because ScriptModel is a module.
+//
+// Example:
+//
+//   lockstep::ScriptModel model("model.pt");  // Python: torch.jit.script(model).save("model.pt")
+//   const torch::Tensor output = model->forward(torch::ones({4, 3}));
+//   if (world.is_main()) model->save_script("trained.pt");  // Python: torch.jit.load("trained.pt")
+//
+// More: docs/interop.md
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -12,30 +21,19 @@
 
 namespace lockstep {
 
-// A TorchScript module, scripted or traced in Python, as a module that trains here:
+// A TorchScript module as a LibTorch module. Parameters and buffers are the script's own, with their
+// names in Python: weights, gradients, train(), eval() and to() act on the script. A tensor with two
+// names (tied weights) is registered under the first. One thread at a time.
 //
-//   Python:  torch.jit.script(model).save("model.pt")
-//   C++:     lockstep::ScriptModel model("model.pt");
-//            torch::optim::SGD optimizer(model->parameters(), 0.01);
-//            lockstep::Trainer trainer(world, model, optimizer, config, lockstep::mse);
-//            trainer.fit(loader);
-//            model->save_script("trained.pt");  // torch.jit.load() in Python
-//
-// Its parameters and buffers are the script's own, under their names in Python, so
-// weights, gradients, train(), eval() and to() of the module are those of the script. A
-// tensor under two names (tied weights) is registered under the first. One thread at a
-// time.
-//
-// Loading a module executes code of the file (__setstate__), which may write files: load
-// none that you do not trust. load_weights() reads the weights of the same file and
-// executes nothing.
+// Security: loading a module executes code of the file (__setstate__), which can write files. Load only
+// files that you trust. load_weights() reads the weights of the same file and executes nothing.
 class ScriptModelImpl : public torch::nn::Module {
  public:
-  // Into host memory, whatever device it was saved from. ConfigError: the file holds no
-  // TorchScript module with a method forward.
+  // Loads the module into host memory, independent of the device it was saved from. ConfigError: the
+  // file has no TorchScript module with a method forward.
   explicit ScriptModelImpl(const std::filesystem::path& file);
 
-  // The script's forward. ConfigError: it does not return one tensor.
+  // Runs the script's forward. ConfigError: it does not return one tensor.
   at::Tensor forward(const at::Tensor& input);
 
   void train(bool on = true) override;
@@ -43,8 +41,8 @@ class ScriptModelImpl : public torch::nn::Module {
       const std::optional<torch::Device>& device = std::nullopt) const override;
   void pretty_print(std::ostream& stream) const override;
 
-  // Code and weights, as Python's torch.jit.load reads them; in host memory. The file
-  // appears whole or not at all. ConfigError: it cannot be written.
+  // Writes code and weights for Python's torch.jit.load; the tensors are saved as tensors in host
+  // memory. The file appears complete or not at all. ConfigError: it cannot be written.
   void save_script(const std::filesystem::path& file) const;
 
  private:

@@ -1,9 +1,19 @@
 #pragma once
 
-// ZeRO: one model with optimizer state, gradients and parameters sharded over the ranks; activations that are
-// computed again in backward; and what a model will take before it runs.
+// Trains a model whose optimizer state, gradients and parameters are sharded over the ranks (ZeRO), in
+// a training loop of your own; the trainer does the same with TrainConfig::zero. Also here: activation
+// checkpointing, which computes activations again in backward, and plan_zero(), which computes the
+// memory of a training before it runs.
+//
+// Example:
 //
 //   lockstep::ShardedModel model(net.ptr(), optimizer, world.communicator(), {.zero = {.stage = 2}});
+//   model.zero_grad();
+//   model.prepare_forward();
+//   torch::mse_loss(net->forward(x), y).backward();
+//   model.step();
+//
+// More: docs/shard.md
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
@@ -36,42 +46,42 @@ class Optimizer;
 
 namespace lockstep {
 
-// From here on every Sharded<> module inside keeps its inputs alone for backward, and
-// computes again what it needs of the rest: less memory for about a third more time. Alone,
-// under DataParallel and under ShardedModel at any stage; units inside of units too.
-// Gradients have the bits that they have without it. Random numbers (dropout) are drawn
-// again from the same state, and autocast is as it was.
+// From now on every Sharded<> module inside `module` keeps only its inputs for backward and computes
+// the rest again: less memory for about a third more time. Works without ranks, with DataParallel and
+// with ShardedModel at any stage, also for units inside of units. The gradients have the same bits.
+// Random numbers (dropout) are drawn again from the same state, and autocast is the same.
 //
-// A module that counts its forwards, as BatchNorm does for its running statistics, counts
-// two. The gradient of a gradient is refused (ConfigError in backward).
+// A module that counts its forwards, as BatchNorm does for its running statistics, counts two. Second
+// derivatives are not possible (ConfigError in backward).
 //
 // ConfigError: there is no Sharded<> module.
 void set_activation_checkpointing(torch::nn::Module& module, bool enabled = true);
 
+// A function of tensors that returns tensors.
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
-// The same for any function: its outputs, with a backward that runs it again. Gradients go
-// to `inputs`, which may be undefined or need none, and to `parameters`: name all that the
-// function uses and that needs one. It must do the same each time, and own what it refers
-// to: it lives as long as the graph. Where gradients are off it just runs.
+// The same for any function: returns its outputs, and its backward runs the function again. Gradients
+// go to `inputs`, which may be undefined or need no gradient, and to `parameters`: name all parameters
+// that the function uses and that need a gradient. The function must return the same each time, and own
+// everything it refers to: it lives as long as the graph. If gradients are off, the function just runs.
 std::vector<at::Tensor> recompute_in_backward(const TensorFunction& function,
                                               const std::vector<at::Tensor>& inputs,
                                               const std::vector<at::Tensor>& parameters);
 
 namespace parallel {
 
-// What follows the units of a model through a step. See ShardedModel.
+// Observes the units of a model during a step. See ShardedModel.
 class UnitWatcher {
  public:
   virtual ~UnitWatcher() = default;
   virtual void before_forward(size_t unit) = 0;
   virtual void after_forward(size_t unit) = 0;
-  // Before the gradients of the unit's parameters are computed.
+  // Called before the gradients of the unit's parameters are computed.
   virtual void before_backward(size_t unit) = 0;
 };
 
-// Calls visit(tensor) for each tensor of arguments or results, in order; other values are
-// passed over. Works on const values too.
+// Calls visit(tensor) for each tensor of arguments or results, in order; ignores other values. Works on
+// const values too.
 template <typename Value, typename Visit>
 void for_each_tensor(Value& value, Visit&& visit) {
   using Plain = std::remove_const_t<Value>;
@@ -86,11 +96,11 @@ void for_each_tensor(Value& value, Visit&& visit) {
   }
 }
 
-// The side of a Sharded module that a ShardedModel attaches to.
+// The interface of a Sharded module to ShardedModel.
 class Unit {
  public:
   virtual ~Unit() = default;
-  // nullptr: no longer watched.
+  // nullptr: stop observing.
   void attach(UnitWatcher* watcher, size_t index) { *link_ = {watcher, index}; }
   void set_activation_checkpointing(bool enabled) { checkpoints_ = enabled; }
   bool checkpoints() const { return checkpoints_; }
@@ -109,7 +119,7 @@ class Unit {
  private:
   void watch(const at::Tensor& output);
 
-  // Graphs share it, which may outlive the module.
+  // Graphs share it, because they may outlive the module.
   struct Link {
     UnitWatcher* watcher = nullptr;
     size_t index = 0;
@@ -123,7 +133,7 @@ class Unit {
 template <typename M, typename Forward = decltype(&M::forward)>
 class ShardedImpl;
 
-// See Sharded.
+// The module inside a Sharded holder.
 template <typename M, typename Owner, typename Result, typename... Args>
 class ShardedImpl<M, Result (Owner::*)(Args...)> : public M, public parallel::Unit {
  public:
@@ -144,9 +154,9 @@ class ShardedImpl<M, Result (Owner::*)(Args...)> : public M, public parallel::Un
   Result forward_again_in_backward(Arguments arguments) {
     std::vector<at::Tensor> inputs;
     parallel::for_each_tensor(arguments, [&](at::Tensor& argument) {
-      inputs.push_back(std::exchange(argument, at::Tensor()));  // the graph has them, and checks them
+      inputs.push_back(std::exchange(argument, at::Tensor()));  // the graph keeps and checks them
     });
-    const auto result = std::make_shared<std::optional<Result>>();  // of the last call
+    const auto result = std::make_shared<std::optional<Result>>();  // result of the last call
     const auto call = [self = this->shared_from_this(), this, arguments = std::move(arguments),
                        result](const std::vector<at::Tensor>& tensors) {
       Arguments filled = arguments;
@@ -167,9 +177,8 @@ class ShardedImpl<M, Result (Owner::*)(Args...)> : public M, public parallel::Un
   }
 };
 
-// A module that is put together by itself where a model's parameters are divided over the
-// ranks (ShardedModel, stage 3), and otherwise is the module as ever: of the same
-// parameters under the same names.
+// A module that is a unit of sharding: ShardedModel at stage 3 gathers its parameters only while it
+// runs. Otherwise it is the module itself, with the same parameters under the same names.
 //
 //   struct BlockImpl : torch::nn::Module {
 //     explicit BlockImpl(int64_t width);
@@ -178,13 +187,12 @@ class ShardedImpl<M, Result (Owner::*)(Args...)> : public M, public parallel::Un
 //   using Block = lockstep::Sharded<BlockImpl>;
 //   layers->push_back(Block(512));
 //
-// Units may be inside of units: an inner one owns its parameters. forward() has one
-// signature and returns a tensor, a vector or a tuple of tensors. Outside of forward and
-// backward its parameters have no elements: see ShardedModel::gather_parameters().
+// Units may be inside of units: the inner unit owns its parameters. forward() must have one signature
+// and return a tensor, or a vector or tuple of tensors. At stage 3 the parameters have no elements
+// outside of forward and backward: see ShardedModel::gather_parameters().
 //
-// A unit may compute its activations again in backward instead of keeping them: see
-// set_activation_checkpointing(). Its arguments are copied then, and should own what they
-// refer to (a std::vector, not an ArrayRef).
+// A unit can compute its activations again in backward: see set_activation_checkpointing(). Its
+// arguments are copied then, and should own their data (a std::vector, not an ArrayRef).
 template <typename M>
 class Sharded : public torch::nn::ModuleHolder<ShardedImpl<M>> {
  public:
@@ -193,65 +201,60 @@ class Sharded : public torch::nn::ModuleHolder<ShardedImpl<M>> {
 
 struct ShardedOptions {
   // What is sharded and offloaded. With offload the optimizer's tensors are on the CPU; its class and
-  // its options stay.
+  // options stay the same.
   ZeroOptions zero = {.stage = 1};
 
-  // As in DataParallelOptions, but a parameter that no rank used counts as one with a
-  // gradient of zero: weight decay and momentum move it. At stage 3 all ranks run the same
-  // units, and gradients are reduced at the end of backward only.
+  // As in DataParallelOptions, but a parameter that no rank has used has a gradient of zero: weight
+  // decay and momentum change it. At stage 3 all ranks run the same units, and gradients are reduced
+  // only at the end of backward.
   bool find_unused_parameters = false;
+  // As in DataParallelOptions.
   bool broadcast_buffers = true;
 
-  // What gradients are reduced in. Unset: their own dtype.
+  // The dtype in which gradients are reduced. Unset: their own.
   std::optional<c10::ScalarType> communication_dtype = {};
-  // Gradients are divided by this before they are summed, and by the rest of the world
-  // size after it: against overflow of 16-bit sums. With 1 they are divided by the world
-  // size before the sum, as DataParallel does, or after it.
+  // Gradients are divided by this factor before the sum, and by world size / factor after it, so that
+  // 16-bit sums do not overflow. With 1 they are divided by the world size, before the sum as
+  // DataParallel does, or after it if divide_after_sum is set.
   double gradient_predivide_factor = 1.0;
   bool divide_after_sum = false;
-  // The sum over the ranks in place of the mean: nothing is divided.
+  // true: the sum over the ranks instead of the mean; nothing is divided.
   bool sum_gradients = false;
 
-  // Where the model trains. Parameters and buffers that are elsewhere go there, those that
-  // stage 3 divides bucket by bucket: a model in host memory may be larger than the device.
+  // Where the model trains. Parameters and buffers that are elsewhere are moved there; those that stage
+  // 3 shards are moved bucket by bucket, so a model in host memory may be larger than the device.
   // Unset: where the parameters are.
   std::optional<c10::Device> device = {};
 
-  // What the forward computes in under autocast, as a trainer with `precision` does: its 16-bit copies
-  // of float32 weights then count in plans and in the check of memory.
+  // The dtype of the forward under autocast, as with the trainer's `precision`. Plans and the check of
+  // memory then count autocast's 16-bit copies of float32 weights.
   std::optional<c10::ScalarType> autocast_dtype = {};
 
-  // What a rank may use for parameters, gradients and optimizer state, in bytes. Unset: what
-  // is free on its GPU; on CPUs what RLIMIT_AS, RLIMIT_DATA and control groups leave.
+  // Bytes that a rank may use for parameters, gradients and optimizer state. Unset: what is free on its
+  // GPU; on CPUs what RLIMIT_AS, RLIMIT_DATA and control groups leave.
   std::optional<int64_t> memory_limit_bytes = {};
 
-  // Take an optimizer of a class that this library does not know. It must treat every
-  // element by itself: it sees parts of flat buckets, not parameters.
+  // Accept an optimizer of a class that this library does not know. It must treat every element
+  // independently, because it sees shards of flat buckets instead of parameters.
   bool allow_untested_optimizer = false;
 };
 
-// Trains one model with its states divided over the ranks (ZeRO): each rank updates its
-// part of every bucket of parameters, and the ranks give each other the results. With
-// 16-bit parameters the parts are kept, and updated, in float32.
+// Trains one model with its state sharded over the ranks (ZeRO): each rank updates its shard of every
+// bucket of parameters, and the ranks exchange the results. For 16-bit parameters each rank keeps and
+// updates its shard in float32.
 //
-//   ShardedModel model(net.ptr(), optimizer, world.communicator(), {.zero = {.stage = 2}});
-//   model.zero_grad();
-//   model.prepare_forward();
-//   loss(net->forward(x), y).backward();
-//   model.step();
+// Construction moves parameters into flat memory (row-major) and gives the optimizer this rank's shards
+// in place of the parameters, group by group: learning rates and schedules work as before. After
+// backward use flat_gradients(), the gradients of this rank's shards, not the parameters' grad().
 //
-// Construction moves parameters into flat memory (row-major) and gives the optimizer this
-// rank's parts in their place, group by group: learning rates and schedules work as ever.
-// Gradients of the parameters themselves are of no use after backward: those of this
-// rank's parts are in flat_gradients().
-//
-// All ranks construct it and make the same calls, from one thread at a time. Module and
-// optimizer must outlive it and go nowhere without it; it must outlive every backward over
-// the module.
+// Collective: all ranks construct it and make the same calls. One thread at a time. Module and
+// optimizer must outlive it, and must not be used without it; it must outlive every backward over the
+// module.
 class ShardedModel {
  public:
-  // Keeps all parameters whole while it lives: to look at them, or to write them (every
-  // rank the same), which counts from its end on. step() is refused meanwhile.
+  // All parameters are complete on every rank while it exists: to read them, or to write them (the same
+  // values on every rank). Writes take effect when it is destroyed. step() is refused (ConfigError) in
+  // the meantime.
   class Gathered {
    public:
     ~Gathered();
@@ -264,108 +267,115 @@ class ShardedModel {
     ShardedModel* model_;
   };
 
-  // Blocks until all ranks are here. ConfigError: the ranks' models differ; a trained
-  // parameter is in no group of the optimizer, or a parameter of it is not in the model;
-  // the optimizer is of a class that cannot work on parts (LBFGS), or has a state already;
-  // a rank may not use as much memory as it would need, with the stage that would fit.
+  // Collective; blocks until all ranks are here. ConfigError: the ranks' models differ; a trained
+  // parameter is in no group of the optimizer, or the optimizer has a parameter that is not in the
+  // model; the optimizer's class cannot work on shards (LBFGS), or it already has state; a rank needs
+  // more memory than it may use (the error names the stage that would fit).
   ShardedModel(std::shared_ptr<torch::nn::Module> module, torch::optim::Optimizer& optimizer,
                Communicator communicator, ShardedOptions options = {});
   ~ShardedModel();
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;
 
-  // Before each forward, on all ranks alike. ConfigError as GradientSync.
+  // Call it before each forward, on all ranks. ConfigError: as GradientSync::prepare_forward().
+  // Collective.
   void prepare_forward();
+  // Copies rank 0's buffers to all ranks. Collective.
   void sync_buffers();
-  // Before forwards without gradients, of which all ranks make equally many at stage 3:
-  // buffers are rank 0's, and units are put together as they run.
+  // Call it before forwards without gradients. Copies rank 0's buffers to all ranks. At stage 3 units
+  // are gathered as they run, so all ranks must run equally many forwards. Collective.
   void prepare_evaluation();
 
-  // Forgets all gradients.
+  // Clears all gradients.
   void zero_grad();
-  // Backwards inside the scope only add to this rank's gradients, which are whole
-  // meanwhile; the first one after it reduces the sum.
+  // Backwards inside the scope only add to this rank's gradients, which are not sharded in the
+  // meantime; the first backward after it reduces the sum.
   [[nodiscard]] GradientSync::NoSync no_sync();
 
-  // This rank's parts of the mean gradients. Valid after a backward that reduced.
+  // This rank's shards of the mean gradients. Valid after a backward that reduced.
   std::vector<at::Tensor> flat_gradients() const;
-  // Over all ranks' parts: scales them so that their total norm is at most max_norm, and
-  // returns the norm before. Collective. norm_type may be infinity.
+  // Scales the gradients of all ranks' shards so that their total norm is at most max_norm, and returns
+  // the norm before that. norm_type may be infinity. Collective.
   at::Tensor clip_grad_norm(double max_norm, double norm_type = 2.0);
-  // The norm alone, in float32 or wider, the same on all ranks: not finite where a gradient
-  // of some rank is not. Collective.
+  // The norm alone, in float32 or wider, the same on all ranks: not finite if a gradient of any rank is
+  // not. Collective.
   at::Tensor grad_norm(double norm_type = 2.0) const;
 
-  // Updates this rank's parts and makes the parameters of all ranks whole again, or
-  // theirs to be: stage 3 puts them together when they are needed. Collective.
+  // Updates this rank's shards and gathers the updated parameters on all ranks; at stage 3 they are
+  // gathered later, when they are needed. Collective.
   void step() { step(at::Tensor()); }
-  // The same with every gradient times `factor`, one number, in the precision of the
-  // update: unscaling and clipping in one pass. flat_gradients() may have changed after it.
+  // The same with every gradient multiplied by `factor`, one number, in the precision of the update:
+  // unscaling and clipping in one pass. flat_gradients() may be changed afterwards.
   void step(const at::Tensor& factor);
-  // With overlap_gather: waits until all that step() has started has arrived. Collective.
+  // With overlap_gather: waits until everything that step() started has arrived. Collective.
   void finish_step();
 
+  // Gathers all parameters while the result exists. Collective.
   [[nodiscard]] Gathered gather_parameters() { return Gathered(this); }
 
   const ShardedOptions& options() const;
   const Communicator& communicator() const;
+  // As GradientSync::exposed_wait().
   std::chrono::nanoseconds exposed_wait() const;
 
-  // Bytes on this rank, now.
+  // Bytes on this rank.
   struct Memory {
-    int64_t parameters = 0;  // whole ones and parts, in their own dtype
+    int64_t parameters = 0;  // replicated ones and shards, in their own dtype
     int64_t gradients = 0;
-    int64_t master = 0;     // float32 parts of 16-bit parameters, and offloaded copies
+    int64_t master = 0;     // float32 shards of 16-bit parameters, and offloaded copies
     int64_t optimizer = 0;  // its state
-    int64_t buffers = 0;    // lent to gradients and parameters for a while, or kept for it
-    // The most that autocast's 16-bit copies of float32 weights take at a time. In plans alone: they
-    // come and go within a step.
+    int64_t buffers = 0;    // temporary memory of gradients and parameters, in use or kept for reuse
+    // The most that autocast's 16-bit copies of float32 weights take at a time. Only in plans: they
+    // exist only within a step.
     int64_t casts = 0;
-    // Of all these: what offload has put into host memory, and into files.
+    // How much of all these offload keeps in host memory, and in files.
     int64_t host = 0;
     int64_t nvme = 0;
     int64_t total() const { return parameters + gradients + master + optimizer + buffers + casts; }
     int64_t device() const { return total() - host - nvme; }
   };
+  // What this rank holds now.
   Memory memory() const;
 
-  // --- for checkpoints, which name parameters whatever the stage and the world size ---
+  // --- for checkpoints, which name parameters independently of stage and world size ---
 
-  // Elements [first, first + data.numel()), row-major, of a tensor of this shape.
+  // A shard: elements [first, first + data.numel()), row-major, of a tensor of this shape.
   struct Part {
     std::string name;
     std::vector<int64_t> shape;
     int64_t first = 0;
-    at::Tensor data;  // the model's own memory: the next step changes it
-    // Reads what is in a file and was not to be read at once; `data` has no content then. Before
-    // the next step; by several threads at a time, if they like.
+    at::Tensor data;  // memory of the model: the next step changes it
+    // Set for a shard that is in a file and is to be read later; `data` has no content then. Returns
+    // the content. Call it before the next step; several threads may call it at a time.
     std::function<at::Tensor()> read = nullptr;
   };
-  // Of parts that offload keeps in a file: kLater needs no memory for all of them at a time.
+  // For shards that offload keeps in a file: kLater avoids memory for all of them at a time.
   enum class Content { kNow, kLater };
-  // What this rank owns of the trained parameters: in their own dtype, and in that of
-  // the optimizer, which are the same parts unless parameters are 16-bit.
+  // This rank's shards of the trained parameters: in the parameters' dtype, and in the optimizer's
+  // dtype. Both are the same shards unless parameters are 16-bit.
   std::vector<Part> parameter_parts() const;
   std::vector<Part> master_parts(Content content = Content::kNow) const;
   bool has_masters() const;
-  // flat_gradients() by parameter, of the buckets that were reduced since zero_grad().
+  // flat_gradients() by parameter, for the buckets that were reduced since zero_grad().
   std::vector<Part> gradient_parts() const;
-  // Of all trained parameters, whoever owns them.
+  // Shapes of all trained parameters, on every rank.
   std::map<std::string, std::vector<int64_t>> shapes() const;
 
-  // Parts of "PARAMETER/FIELD", and all else, as OptimizerState has it.
+  // This rank's shards of the state, named "PARAMETER/FIELD", and the other values, in the form of
+  // OptimizerState.
   struct OptimizerParts {
     std::vector<Part> parts;
     std::string values;
   };
   OptimizerParts optimizer_parts(Content content = Content::kNow) const;
 
-  // Fills the data of all these parts, which lie in host memory.
+  // Fills the data of the given shards, which are in host memory.
   using ReadParts = std::function<void(const std::vector<Part>& parts)>;
-  // Collective: the ranks give each other what each has read. `read_masters` is empty where
-  // nobody has saved masters: they start from the parameters then.
+  // Reads this rank's shards; the ranks exchange what they have read. `read_masters` is empty if no
+  // masters were saved: they then start from the parameters. Collective.
   void load_parameters(const ReadParts& read, const ReadParts& read_masters);
-  // ConfigError: another class of optimizer or other groups.
+  // Reads this rank's shards of the optimizer's state. ConfigError: another class of optimizer, or
+  // other groups. No communication.
   void load_optimizer(const std::string& values, const ReadParts& read);
 
   struct Impl;
@@ -374,34 +384,35 @@ class ShardedModel {
   std::unique_ptr<Impl> impl_;
 };
 
-// What training a model with divided states (ZeRO) takes, told before it runs.
+// The memory that training a sharded model takes, computed before it runs.
 struct ZeroPlan {
+  // A bucket of parameters that are communicated together.
   struct Bucket {
     c10::ScalarType dtype = c10::ScalarType::Float;
-    int64_t elements = 0;  // of its parameters
-    int64_t padding = 0;   // elements after them, so that ranks share it evenly
-    int64_t part = 0;      // elements that each rank owns
-    bool resident = true;  // whole on every rank at all times
-    int group = 0;         // of the optimizer
-    size_t unit = 0;       // the Sharded module that it belongs to, from 1 on; 0: none
+    int64_t elements = 0;  // elements of its parameters
+    int64_t padding = 0;   // elements added so that all shards are equal
+    int64_t part = 0;      // elements of each rank's shard
+    bool resident = true;  // always replicated on every rank
+    int group = 0;         // group of the optimizer
+    size_t unit = 0;       // its Sharded module, from 1; 0: none
     std::vector<std::string> parameters;
   };
 
-  // Of one rank, when all that a training keeps is there: from the second step on. What
-  // ShardedModel::memory() says then, as long as gradients come in the reverse of the order
-  // of registration and units run in that order; otherwise buffers may differ.
+  // Of one rank, from the second step on, when all state exists. Equal to ShardedModel::memory() if
+  // gradients are computed in the reverse order of registration and units run in the order of
+  // registration; otherwise `buffers` may differ.
   ShardedModel::Memory memory;
-  int64_t elements = 0;         // trained ones, of the whole model
-  int64_t parameter_bytes = 0;  // of these, whole
-  int64_t other_bytes = 0;      // frozen parameters and buffers, which every rank has
+  int64_t elements = 0;         // trained elements of the whole model
+  int64_t parameter_bytes = 0;  // bytes of these
+  int64_t other_bytes = 0;      // frozen parameters and buffers, replicated on every rank
   std::vector<Bucket> buckets;
 };
 
-// As ShardedModel would divide the module over so many ranks: the same code decides.
-// Tensors may be on the meta device. The optimizer's state is found out on a small tensor;
-// the optimizer is as before afterwards. No communication, no memory to speak of.
+// The plan of ShardedModel for `ranks` ranks, made by the same code. Tensors may be on the meta device.
+// The optimizer's state is measured on a small tensor; the optimizer itself does not change. No
+// communication, and almost no memory.
 //
-// ConfigError as the constructor of ShardedModel.
+// ConfigError: as the constructor of ShardedModel.
 ZeroPlan plan_zero(torch::nn::Module& module, torch::optim::Optimizer& optimizer, int ranks,
                    const ShardedOptions& options);
 

@@ -1,10 +1,17 @@
 #pragma once
 
-// The trainer: epochs, validation, checkpoints, trackers and restarts around a model, an optimizer and a
+// Trains a model on all ranks: epochs, gradient reduction or sharding, validation, checkpoints and
+// resume, trackers, preemption. A trainer needs a world, a model, an optimizer, a configuration and a
 // loss.
 //
-//   lockstep::Trainer trainer(world, model, optimizer, config, lockstep::mse);
-//   trainer.fit(train, validation);
+// Example:
+//
+//   lockstep::Trainer trainer(world, net, optimizer, config, lockstep::mse);
+//   const lockstep::FitResult result = trainer.fit(loader);
+//   trainer.save_weights("net.safetensors");
+//   trainer.print("loss " + std::to_string(result.train_loss));
+//
+// More: docs/trainer.md
 
 #include <ATen/core/Tensor.h>
 #include <lockstep/callbacks.h>
@@ -29,9 +36,9 @@ namespace lockstep {
 struct Batch;
 class Model;
 
-// What a loss gives: the loss itself, a scalar that is the mean over the batch's samples,
-// with a graph that leads to the model's parameters; and metrics by name, scalars that
-// are means over the samples too.
+// The result of a loss function. `loss` is a scalar, the mean over the samples of the batch, with a
+// graph that leads to the model's parameters. `metrics` are scalars by name, means over the samples
+// too.
 struct LossResult {
   LossResult(at::Tensor loss_, std::map<std::string, at::Tensor> metrics_ = {})  // NOLINT: implicit
       : loss(std::move(loss_)), metrics(std::move(metrics_)) {}
@@ -43,18 +50,18 @@ struct LossResult {
 // A function of a batch and a model that returns a tensor or a LossResult.
 using Loss = std::function<LossResult(const Batch&, const Model&)>;
 
-// batch.data() through the model against batch.target().
+// Mean squared error of the model's output for batch.data() and batch.target().
 at::Tensor mse(const Batch& batch, const Model& model);
-// Targets are class indices, outputs unnormalised scores.
+// Targets are class indices, outputs are unnormalised scores.
 at::Tensor cross_entropy(const Batch& batch, const Model& model);
-// Targets are class indices, outputs log-probabilities.
+// Targets are class indices, outputs are log-probabilities.
 at::Tensor nll(const Batch& batch, const Model& model);
 
-// One of these by its name: "mse", "cross_entropy", "nll". ConfigError names them.
+// A loss by its name: "mse", "cross_entropy" or "nll". ConfigError: another name; it lists these.
 Loss loss_named(const std::string& name);
 
-// The same loss with the metric "accuracy": the share of samples whose highest output is
-// the target. The model runs once.
+// The same losses with the metric "accuracy": the fraction of samples whose highest output is the
+// target. The model runs once.
 LossResult cross_entropy_with_accuracy(const Batch& batch, const Model& model);
 LossResult nll_with_accuracy(const Batch& batch, const Model& model);
 
@@ -63,37 +70,39 @@ class TrackerSet;
 class World;
 struct GradientStatistics;
 
+// The result of Trainer::fit().
 struct FitResult {
-  // In all, those before a resume included.
+  // Totals, including those before a resume.
   int64_t epochs = 0;
   int64_t steps = 0;
   // Mean loss of the last epoch over all samples of all ranks.
   double train_loss = 0;
-  // train_..., val_...: as the callbacks saw them last.
+  // The last values of train_... and val_... that callbacks saw.
   std::map<std::string, double> metrics;
-  // Of this call over all ranks.
+  // Samples of all ranks per second, during this call.
   double samples_per_s = 0;
-  // Steps that fp16's gradient scaler left out.
+  // Steps that the gradient scaler of fp16 skipped.
   int64_t skipped_steps = 0;
   // Why training ended before max_iter; empty: it did not.
   std::string stopped;
-  // Where configuration, metrics and checkpoints of this run are; the same on all ranks.
+  // The folder with configuration, metrics and checkpoints of this run; the same on all ranks.
   std::string run_folder;
 };
 
+// Means over all samples of all ranks, and the number of these samples.
 struct Evaluation {
   double loss = 0;
   std::map<std::string, double> metrics;
   int64_t samples = 0;
 };
 
-// Which weights of a model: as the optimizer has left them, or the average over the steps that
-// config.ema_decay asks for.
+// Which weights of a model: those that the optimizer updates, or their average
+// (TrainConfig::ema_decay).
 enum class Weights { kTrained, kAverage };
 
-// What a custom step works with. closure() zeroes the gradients, runs forward and
-// backward over the step's batches, reduces, unscales and clips: gradients are then ready
-// for optimizer.step(). It may be called several times.
+// The arguments of a custom step. closure() zeroes the gradients, runs forward and backward over the
+// step's batches, and reduces and clips: the gradients are then ready for optimizer.step(). It may be
+// called several times, on all ranks alike.
 struct StepContext {
   const std::vector<Batch>& batches;
   const Model& model;
@@ -102,67 +111,71 @@ struct StepContext {
 };
 using OptimizeStep = std::function<LossResult(const StepContext&)>;
 
-// Trains a model on all ranks of a world. Every rank constructs it with an equal
-// model and calls the same functions; ConfigError says which parameter differs where.
+// Trains a model on all ranks of a world. Collective: every rank constructs it with an equal model and
+// calls the same functions in the same order.
 //
-// Construction moves the model to the world's device and to config.dtype and gives
-// all ranks rank 0's weights. World, optimizer and the model's parameters must
-// outlive the trainer. One thread at a time.
+// Construction moves the model to the world's device and to config.dtype, and copies rank 0's weights
+// to all ranks. World, optimizer and the model's parameters must outlive the trainer. One thread at a
+// time.
 //
-// Subclasses override the hooks; callbacks come with the configuration. Their order is
-// that of Stage.
+// Subclasses override the hooks; callbacks are in the configuration. Stage describes their order.
 class Trainer {
  public:
   struct Impl;
 
+  // ConfigError: the ranks' models differ (it names the parameter and the rank), or the configuration
+  // does not fit the model or the optimizer.
   Trainer(World& world, Model model, torch::optim::Optimizer& optimizer, TrainConfig config, Loss loss = mse);
-  // Without gradients: each step asks for candidates, every rank evaluates its share of
-  // them on the batch, and training ends on the best point. The optimizer must be made
-  // alike on all ranks.
+  // Training without gradients: each step asks the optimizer for candidates, every rank evaluates its
+  // share of them on the batch, and training ends with the best point. The optimizer must have the same
+  // options and seed on all ranks.
   Trainer(World& world, Model model, GradientFreeOptimizer& optimizer, TrainConfig config, Loss loss = mse);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
   virtual ~Trainer();
 
-  // Trains until config.max_iter epochs are done, or something asks it to stop. The data
-  // are whole: each rank draws its share, reshuffled every epoch, and all ranks make the
-  // same number of steps. Without data an epoch is one step on an empty batch. Blocks.
+  // Trains until config.max_iter epochs are done, or until a callback, a criterion or a signal stops
+  // it. Collective; blocks. Give every rank the whole data: each rank draws its share, reshuffled every
+  // epoch if the loader shuffles, and all ranks make the same number of steps. Without data an epoch is
+  // one step on an empty batch.
   //
-  // A second call trains anew, in a run folder of its own: weights, the optimizer's state, the
-  // loss scale and the average of weights are as the first one left them; epochs, steps,
-  // learning-rate schedules and callbacks begin again, with config.deepspeed_config too.
+  // Resumes from a checkpoint in the run folder if config.resume allows it. Ctrl-C ends training after
+  // the step. If checkpoints are on, SIGTERM, SIGUSR1 or SIGUSR2 to any rank, or a time limit that is
+  // near, saves a checkpoint and throws Preempted (see launch.h).
   //
-  // A checkpoint in the run folder is gone on from, where config.resume allows it.
-  // Ctrl-C ends it after the step; where checkpoints are on, SIGTERM, SIGUSR1 and
-  // SIGUSR2 to any rank, or the job's time limit coming near, save one and throw
-  // Preempted (see launch.h).
+  // A second call starts another training in a run folder of its own. It keeps the weights, the
+  // optimizer's state, the loss scale and the average of weights. Epochs, steps, learning-rate
+  // schedules and callbacks start again, also with config.deepspeed_config.
   FitResult fit(const DataSource& train = {}, const DataSource& validation = {});
 
-  // Mean loss and metrics over the whole loader, each sample once whatever the number of
-  // ranks, without gradients; with the averaged weights where config.ema_decay asks for
-  // them. validate() runs the val stages, test() the test stages.
-  // Of several loaders by name the shortest ends it.
+  // Mean loss and metrics over all samples of the data, each sample once for any number of ranks,
+  // without gradients. Uses the averaged weights if config.ema_decay is set. validate() runs the val
+  // stages, test() the test stages. With several loaders by name the shortest one ends it. Collective;
+  // blocks.
   Evaluation validate(const DataSource& data);
   Evaluation test(const DataSource& data);
-  // The model's outputs for all samples, in the order of the data, on the CPU of every
-  // rank.
+  // The model's outputs for all samples, in the order of the data, on the CPU of every rank. Uses the
+  // averaged weights if config.ema_decay is set. Collective; blocks.
   at::Tensor predict(const Loader& loader);
 
-  // While the result lives all parameters can be read, those of a divided model too
-  // (config.zero.stage 3, or zero.overlap_gather). Every rank calls it.
+  // While the result exists all parameters can be read, also those that config.zero.stage 3 shards or
+  // zero.overlap_gather still gathers. Collective.
   [[nodiscard]] std::shared_ptr<void> gather_parameters();
-  // Rank 0 writes the weights, as lockstep::save_weights() does. Every rank calls it: a
-  // divided model is put together for it. kAverage: those that validate(), test() and predict()
-  // use with config.ema_decay. ConfigError: there is no average.
+  // Rank 0 writes the weights, as lockstep::save_weights() does. Collective: sharded parameters are
+  // gathered for it. kAverage: the weights that validate(), test() and predict() use with
+  // config.ema_decay. ConfigError: there is no average; or, if parameters are sharded, not every rank
+  // called it.
   void save_weights(const std::string& file, Weights which = Weights::kTrained);
 
-  // Replaces the step: what happens between a batch and changed weights.
+  // Replaces the step, that is, what happens between a batch and changed weights. Not with fp16, and
+  // not with a sharded model: fit() then throws ConfigError.
   void set_optimize_step(OptimizeStep step);
-  // Called at preemption, beside the checkpoint, and instead of one where checkpoints
-  // are off.
+  // `save` is called at preemption, in addition to the checkpoint, or alone if checkpoints are off.
+  // Called on every rank.
   void on_preemption(std::function<void()> save);
 
-  // Trains without gradients, or with another optimizer, while the scope lives.
+  // Replaces the optimizer while the object exists, by one without gradients or by another one with
+  // gradients. It must not outlive the trainer. ConfigError: fit() is running.
   class OptimizerScope {
    public:
     ~OptimizerScope();
@@ -181,25 +194,27 @@ class Trainer {
   // --- for callbacks and hooks ---
 
   const World& world() const;
+  // The configuration in use, after a DeepSpeed file has overridden its part.
   const TrainConfig& config() const;
   const Model& model() const;
-  // ConfigError: training without gradients.
+  // ConfigError: training runs without gradients.
   torch::optim::Optimizer& optimizer() const;
   Stage stage() const;
   const TrainResult& result() const;
   void modify_result(const std::function<void(TrainResult&)>& change);
-  // ConfigError lists the metrics there are.
+  // A metric of result(). ConfigError: there is none of this name; it lists the others.
   double metric(const std::string& name) const;
-  // Where metrics go; empty on ranks other than 0, and outside of fit().
+  // The trackers of the run; empty on ranks other than 0 and outside of fit().
   TrackerSet& trackers();
-  // Where the run leaves its files, the same on all ranks; empty before the first fit().
+  // The folder of the run's files, the same on all ranks; empty before the first fit().
   const std::string& run_folder() const;
-  // Rank 0 writes the text and an end of line to standard output, clear of the progress
-  // bar; the others do nothing.
+  // Rank 0 writes the text and a newline to standard output, without damage to the progress bar. Other
+  // ranks do nothing.
   void print(const std::string& text);
-  // Ends training at the end of the epoch. One rank's word is enough.
+  // Ends training at the end of the epoch. It is enough if one rank calls it.
   void stop_training(const std::string& reason);
-  // Saves at the end of the step, whatever the periods say. Every rank calls it.
+  // Saves a checkpoint at the end of the step, independent of the configured periods. Every rank calls
+  // it.
   void save_checkpoint();
 
  protected:
@@ -218,7 +233,7 @@ class Trainer {
 
  private:
   friend class GradientMonitoring;
-  // Of the step before, at kTrainBatchEnd. Every rank calls it; the result is on rank 0.
+  // Statistics of the last step's gradients, at kTrainBatchEnd. Collective; the result is on rank 0.
   std::vector<GradientStatistics> gradient_statistics(bool with_values);
 
   std::unique_ptr<Impl> impl_;

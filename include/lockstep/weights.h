@@ -1,9 +1,16 @@
 #pragma once
 
-// Weights in files that Python reads and writes.
+// Saves and loads weights in files that Python reads and writes: state dicts of torch.save,
+// safetensors, TorchScript modules. Checkpoints of a training, with optimizer and position, are the
+// trainer's (docs/checkpoints.md).
 //
-//   lockstep::save_weights(*model, "model.safetensors");
-//   lockstep::load_weights(*model, "model.pt");
+// Example:
+//
+//   if (world.is_main()) lockstep::save_weights(*net, "net.safetensors");
+//   world.communicator().barrier();
+//   lockstep::load_weights(*net, "net.safetensors");
+//
+// More: docs/interop.md
 
 #include <ATen/core/Tensor.h>
 
@@ -19,44 +26,44 @@ class Module;
 
 namespace lockstep {
 
-// Tensors under names, in a fixed order: the parameters of a model in the order of
-// their registration, or a state on its way to and from a checkpoint.
+// Tensors with names, in a fixed order: the parameters of a model in the order of registration, or a
+// state that a checkpoint saves and loads.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// The module's own tensors, not copies, each once: one that is registered under several
-// names has the first of them.
+// The module's own tensors, not copies, each once: a tensor that is registered under several names has
+// the first of them.
 NamedTensors named_parameters(const torch::nn::Module& module);
 NamedTensors named_buffers(const torch::nn::Module& module);
 
 struct LoadWeightsOptions {
-  // False: names that only the file or only the model has are left as they are, and
-  // another dtype is converted. A shape must fit in any case.
+  // true: names and dtypes of file and model must be equal. false: names that only the file or only the
+  // model has are ignored, and dtypes are converted. Shapes must be equal in both cases.
   bool strict = true;
-  // The file's name of a tensor to the model's; empty: they are the same.
+  // Maps a name of the file to a name of the model. Empty: the names are the same.
   std::function<std::string(std::string)> rename = nullptr;
 };
 
-// What a load with strict = false passed over.
+// The differences that a load with strict = false accepted.
 struct LoadedWeights {
-  std::vector<std::string> missing;     // the model's, not in the file
-  std::vector<std::string> unexpected;  // the file's, not in the model
-  std::vector<std::string> converted;   // of another dtype in the file
+  std::vector<std::string> missing;     // in the model, not in the file
+  std::vector<std::string> unexpected;  // in the file, not in the model
+  std::vector<std::string> converted;   // with another dtype in the file
 };
 
-// Copies the parameters and buffers of a file into a module, wherever its tensors are.
-// The file is what Python's torch.save wrote for a state dict, a safetensors file, a
-// TorchScript module or a checkpoint of Lockstep, told apart by what is in it. The
-// prefixes "module." of DistributedDataParallel and "_orig_mod." of torch.compile are
-// taken away where all names of one side have them.
+// Copies the parameters and buffers of a file into a module, on any device. The file may be a state
+// dict that Python's torch.save wrote, a safetensors file, a TorchScript module or a checkpoint of
+// Lockstep; the content decides, not the name. The prefixes "module." of DistributedDataParallel and
+// "_orig_mod." of torch.compile are removed if all names of one side have them.
 //
-// ConfigError lists what differs, by name, and nothing was copied. Blocks while it
-// reads; the module must not be in use.
+// Blocks while it reads; not collective. The module must not be in use. ConfigError lists what differs,
+// by name; nothing is copied then.
 LoadedWeights load_weights(torch::nn::Module& module, const std::filesystem::path& file,
                            const LoadWeightsOptions& options = {});
 
-// Writes parameters and buffers to a file that Python opens: "*.safetensors" by
-// safetensors.torch.load_file, any other name by torch.load(file, weights_only=True).
-// The file appears whole or not at all. ConfigError: it cannot be written.
+// Writes parameters and buffers to a file that Python opens: "*.safetensors" with
+// safetensors.torch.load_file, any other name with torch.load(file, weights_only=True). The file
+// appears complete or not at all. Not collective: call it on one rank. ConfigError: the file cannot be
+// written.
 void save_weights(const torch::nn::Module& module, const std::filesystem::path& file);
 
 }  // namespace lockstep

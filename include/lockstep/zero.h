@@ -1,8 +1,16 @@
 #pragma once
 
-// What ZeRO shards over the ranks and what it offloads.
+// The options of ZeRO: what is sharded over the ranks (optimizer state, gradients, parameters), and
+// what is offloaded to host memory or to a disk. The trainer (TrainConfig::zero) and ShardedModel
+// (ShardedOptions::zero) take them.
 //
-//   lockstep::TrainConfig config{.zero = {.stage = 3}};
+// Example:
+//
+//   lockstep::TrainConfig sharded = config;
+//   sharded.zero = {.stage = 2};
+//   lockstep::Trainer(world, net, optimizer, sharded).fit(loader);
+//
+// More: docs/shard.md
 
 #include <cstdint>
 #include <limits>
@@ -12,72 +20,70 @@
 
 namespace lockstep {
 
-// Where offload keeps what the device's kernels do not need all the time.
+// Where offload keeps tensors that the device does not need all the time.
 enum class OffloadDevice { kNone, kCpu, kNvme };
 
-// "none", "cpu" or "nvme": the words of flags, of TOML and of DeepSpeed's configuration.
+// "none", "cpu" or "nvme", as in flags, TOML files and DeepSpeed's configuration.
 const char* name_of(OffloadDevice device);
-// Nothing: no device has this name.
+// nullopt: there is no device with this name.
 std::optional<OffloadDevice> offload_device_named(std::string_view name);
 
-// This rank's float32 masters and its optimizer's state, from stage 1 on. The step then runs on
-// the CPU, and gradients are copied there as they are reduced.
+// Stage 1 and above: keeps this rank's float32 masters and optimizer state outside of the device. The
+// optimizer step then runs on the CPU, and gradients are copied to the host as they are reduced.
 struct OffloadOptimizer {
-  OffloadDevice device = OffloadDevice::kNone;  // nvme: stage 3 only
-  // nvme: a folder on that disk. Each rank keeps one file in it, which has no name and vanishes with
-  // the process.
+  OffloadDevice device = OffloadDevice::kNone;  // nvme: only at stage 3
+  // nvme: a folder on the disk. Each rank keeps one unnamed file in it, which disappears with the
+  // process.
   std::string nvme_path = {};
-  // Host memory that is copied to and from the device is page-locked.
+  // Page-locked host memory, for faster copies to and from the device.
   bool pin_memory = true;
-  // nvme: buckets whose state is in host memory at a time.
+  // nvme: number of buckets whose state is in host memory at a time.
   int64_t buffer_count = 4;
-  // nvme: the next bucket is read, the last one written, while this one is computed.
+  // nvme: while one bucket is computed, the next one is read and the last one is written.
   bool pipeline_read = true;
   bool pipeline_write = true;
 };
 
-// Stage 3: parameters outside of forward and backward. The model stays in host memory, and may be
-// larger than the device.
+// Stage 3: keeps parameters in host memory while no forward or backward uses them. The model may then
+// be larger than the device.
 struct OffloadParam {
-  OffloadDevice device = OffloadDevice::kNone;  // none or cpu; cpu needs offload_optimizer too
+  OffloadDevice device = OffloadDevice::kNone;  // none or cpu; cpu also needs offload_optimizer
   bool pin_memory = true;
 };
 
-// How files of device nvme are read and written.
+// How the files of device nvme are read and written.
 struct Aio {
-  int64_t block_size = 1 << 20;  // bytes of one request, a multiple of 4096
-  int64_t queue_depth = 8;       // requests at a time
+  int64_t block_size = 1 << 20;  // bytes of a request, a multiple of 4096
+  int64_t queue_depth = 8;       // number of concurrent requests
 };
 
-// What ZeRO shards over the ranks, and what it keeps in host memory or on a disk. The trainer
-// (TrainConfig::zero) and ShardedModel (ShardedOptions::zero) take the same options, and a DeepSpeed
-// configuration is mapped to them.
+// What ZeRO shards over the ranks, and what it keeps in host memory or on a disk. A DeepSpeed
+// configuration is converted to these options.
 struct ZeroOptions {
-  // What is sharded, each stage with what the one before it shards:
-  //   0  nothing: every rank holds all
-  //   1  the optimizer's state, and float32 masters where parameters are bf16 or fp16
+  // What is sharded. Each stage includes the ones before it:
+  //   0  nothing: every rank holds everything
+  //   1  the optimizer's state, and the float32 masters of bf16 or fp16 parameters
   //   2  gradients
   //   3  parameters: those of modules inside Sharded<> are gathered only while the module runs
   int stage = 0;
 
   // Bytes after which a bucket is closed.
   int64_t bucket_cap_bytes = 25 << 20;
-  // Stage 3: parameters of fewer elements are kept whole on every rank.
+  // Stage 3: parameters with fewer elements stay replicated on every rank.
   int64_t persistence_threshold = 100'000;
-  // Stage 3: the most elements that are kept whole because their parameters are small. A small
-  // parameter beyond this limit is sharded.
+  // Stage 3: upper bound of the elements that persistence_threshold replicates. Small parameters beyond
+  // it are sharded.
   int64_t persistence_limit = std::numeric_limits<int64_t>::max();
-  // Stage 3: the next module is gathered while this one runs, if it has no more elements than
-  // this.
+  // Stage 3: gathers the next module while this one runs, if it has at most prefetch_limit elements.
   bool prefetch = true;
   int64_t prefetch_limit = std::numeric_limits<int64_t>::max();
-  // Full buckets are reduced while backward runs; else all of them at its end.
+  // true: full buckets are reduced while backward runs. false: all buckets are reduced at its end.
   bool overlap = true;
-  // From stage 1 on: updates of modules inside Sharded<> are gathered while the next forward runs,
-  // and each module waits for its own. Until then nothing else may read or write its parameters:
-  // call ShardedModel::finish_step() or gather_parameters() before; the trainer's hooks and losses use
-  // Trainer::gather_parameters(), its callbacks, averages and plots need nothing. Pays over NCCL and
-  // Gloo, which move data while nobody waits. At stage 3 it concerns the parameters that are kept whole.
+  // Stage 1 and above: the updates of modules inside Sharded<> are gathered while the next forward
+  // runs, and each module waits for its own. Call ShardedModel::finish_step() or gather_parameters()
+  // before anything else reads or writes these parameters. With the trainer, hooks and losses call
+  // Trainer::gather_parameters(); callbacks, averages and plots need no call. Faster over NCCL and
+  // Gloo, which transfer in the background. At stage 3 it applies to the replicated parameters.
   bool overlap_gather = false;
 
   OffloadOptimizer offload_optimizer = {};

@@ -42,10 +42,10 @@ struct GlooOptions {
   std::string interface;
   // Host of the job's rendezvous; empty if there is none.
   std::string rendezvous_address;
-  // Known to the ranks of the job alone; null: some ranks may be of another library. Gloo accepts
-  // whoever connects to its port first as the rank that it expects. With a secret every connection
-  // is authenticated before it is used, a group in which another client has taken the place of a
-  // rank is made again on other ports, and no port listens once the group is connected.
+  // Known only to the ranks of the job; null: some ranks may belong to another library. Gloo accepts
+  // the first client of its port as the rank that it expects. With a secret every connection is
+  // authenticated before it is used, a group in which another client has taken the place of a rank is
+  // made again on other ports, and no port listens once the group is connected.
   std::shared_ptr<const base::JobToken> secret;
 };
 

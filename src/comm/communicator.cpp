@@ -39,8 +39,8 @@ c10::intrusive_ptr<c10d::Store> open_store_of_job(const RankMap& map, std::chron
   return has_secret ? comm::open_job_store(map, comm::bounded(timeout)) : open_store(map, timeout);
 }
 
-// A secret of the ranks of this attempt of the job, as far as nobody else reads their store. With
-// it they authenticate each other on all their other connections.
+// A secret of the ranks of this attempt of the job, provided that only they read their store. With it
+// they authenticate each other on all other connections.
 base::JobToken share_secret(c10d::Store& store, int rank) {
   constexpr char kKey[] = "secret";
   if (rank == 0) store.set(kKey, base::make_token());

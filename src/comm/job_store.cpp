@@ -56,7 +56,7 @@ std::string read_inherited_key(const Rendezvous& rendezvous) {
       "store",
       fmt::format(
           "the ranks' secret cannot be read: descriptor {} (LOCKSTEP_KEY_FD) is not the launcher's, and "
-          "'{}' cannot be read; whatever started this program has to pass the descriptor on",
+          "'{}' cannot be read; the program that started this one must pass the descriptor on",
           rendezvous.key_fd, path));
 }
 

@@ -164,8 +164,8 @@ Transport make_fake(const TransportRequest& request, const char* name) {
   return {make_fake_backend(request.rank, request.size), name, Transport::Devices::kAny};
 }
 
-// A rank that is connected may close its group while others still connect to it, who would take
-// that for a failure.
+// A connected rank may close its group while others still connect to it; they would take that for a
+// failure.
 void wait_until_all_connected(const TransportRequest& request) {
   if (request.store->add("connected", 1) == request.size) {
     request.store->set("all_connected", "yes");

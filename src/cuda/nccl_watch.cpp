@@ -261,7 +261,7 @@ comm::DeviceFailure::Report NcclWatch::with_cause_of_others(comm::DeviceFailure:
   const size_t space = published->find(' ');
   const int rank = std::stoi(published->substr(0, space));
   report.text += fmt::format("; a rank that waited before gave up: {}", published->substr(space + 1));
-  report.timed_out = true;  // nobody died
+  report.timed_out = true;  // no rank died
   if (rank >= 0) report.rank = rank;
   return report;
 }

@@ -48,9 +48,9 @@ class Membership {
 
   // All of these ignore workers of a generation that has ended.
   virtual void worker_failed(const JobFailure& failure) = 0;
-  // What this node's workers are doing, in the order of their local ranks; called every
-  // quarter of the stall timeout, so that the job can find who waits for whom. The ranks and
-  // hosts in it need not be set.
+  // The state of this node's workers, in the order of their local ranks; called every quarter of the
+  // stall timeout, so that the job can find which ranks wait for which. The ranks and hosts in it need
+  // not be set.
   virtual void progress(int generation, const std::vector<RankView>& workers) = 0;
   // All workers of this node have ended with success.
   virtual void succeeded(int generation) = 0;

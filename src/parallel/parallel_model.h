@@ -13,7 +13,7 @@
 
 namespace lockstep::parallel {
 
-// What a model with stage 0 becomes, whose states every rank holds.
+// How a model is kept at stage 0, where every rank holds the complete state.
 enum class StageZero {
   // Replicated: gradients are averaged (GradientSync) and the optimizer updates the parameters
   // themselves. Any optimizer works. 16-bit parameters have no float32 masters. A parameter that no
@@ -67,11 +67,11 @@ class ParallelModel {
   virtual void update(torch::optim::Optimizer& optimizer, const at::Tensor& factor) = 0;
   void update(torch::optim::Optimizer& optimizer) { update(optimizer, at::Tensor()); }
 
-  // --- what it holds
+  // --- state
 
   // Total time that backwards waited for collectives at their end.
   virtual std::chrono::nanoseconds exposed_wait() const = 0;
-  // Keeps the parameters whole and up to date while the result lives; null: they always are.
+  // Keeps the parameters complete and up to date while the result exists; null: they always are.
   virtual std::shared_ptr<void> gather_parameters() = 0;
   // Nothing for a replicated model.
   virtual std::optional<ShardedModel::Memory> memory() const = 0;

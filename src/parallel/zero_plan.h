@@ -4,7 +4,7 @@
 
 namespace lockstep::parallel {
 
-// The options themselves. ConfigError: one of them makes no sense, or two of them contradict each
+// The options themselves. ConfigError: one of them is not valid, or two of them contradict each
 // other.
 ShardedOptions checked(ShardedOptions options);
 

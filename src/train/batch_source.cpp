@@ -84,7 +84,7 @@ void BatchSource::begin_epoch(int64_t epoch) {
 }
 
 bool BatchSource::next(Batch& batch) {
-  // Before anything is taken: where one loader has ended, the others keep their batch.
+  // Checked before any batch is taken: if one loader has ended, the others keep their batch.
   if (at_end()) return false;
   batch = Batch();
   for (Stream& stream : streams_) {
@@ -129,7 +129,7 @@ void BatchSource::load_state(const std::map<std::string, SamplerState>& states, 
                         fmt::format("the checkpoint holds no position in the data '{}'", stream.name));
     }
     stream.loader.load_state(found->second);
-    // Batches may have had another size, on other ranks.
+    // The saved run may have had another batch size or world size.
     const LoaderOptions& options = stream.loader.options();
     if (!options.endless) position_ = found->second.position / (options.batch_size * world_size_);
   }
@@ -147,8 +147,8 @@ void add_part(Batch& batch, bool named, const std::string& name, Batch& part) {
 Batch to_device(const Batch& batch, c10::Device device, c10::ScalarType dtype) {
   Batch moved = batch;
   for (at::Tensor& tensor : moved.tensors) {
-    // Moved first, converted there: on the way a conversion would be into pageable memory,
-    // and the copy of that would make the host wait. Class indices and the like stay integers.
+    // Moved first and converted on the device: a conversion in host memory would be into pageable
+    // memory, and its copy would make the host wait. Class indices and the like stay integers.
     tensor = tensor.to(device, /*non_blocking=*/true);
     if (tensor.is_floating_point()) tensor = tensor.to(dtype);
   }
@@ -195,18 +195,18 @@ Batch DeviceCopy::operator()(const Batch& batch) {
     copied_->record(*stream_);
   }
   copied_->block(user);
-  // What was on the device before belongs to the user's stream: it is converted there.
+  // Tensors that are already on the device belong to the user's stream: they are converted there.
   return to_device(moved, device_, dtype_);
 }
 
-// Under a guard: memory and work are the copying stream's.
+// Runs under a stream guard: memory and work belong to the copying stream.
 void DeviceCopy::start(Batch& batch, const c10::Stream& user) const {
   for (at::Tensor& tensor : batch.tensors) {
     if (!tensor.is_cpu()) continue;
     tensor = tensor.to(device_, /*non_blocking=*/true);
     if (tensor.is_floating_point()) tensor = tensor.to(dtype_);
-    // The host lets go of the batch while the step still reads it: its memory must not go to
-    // the next copy before that.
+    // The host releases the batch while the step still reads it: the next copy must not reuse its
+    // memory before that.
     tensor.record_stream(user);
   }
   for (BatchPart& part : batch.parts) start(part.batch, user);

@@ -14,29 +14,28 @@
 
 namespace lockstep::train {
 
-// This rank's training batches, epoch by epoch, whatever they come from: one loader,
-// several, or none.
+// This rank's training batches, epoch by epoch, from one loader, several loaders or none.
 class BatchSource {
  public:
-  // ConfigError: no batch in an epoch, or batch sizes that do not divide.
+  // ConfigError: an epoch without batches, or batch sizes that do not divide.
   BatchSource(const DataSource& data, int rank, int world_size, const TrainConfig& config);
 
-  // Batches of a whole epoch: the same on all ranks.
+  // Batches of a complete epoch; the same on all ranks.
   int64_t num_batches() const { return num_batches_; }
 
-  // Epochs count from 0. An epoch that a loaded state is in the middle of goes on there.
+  // Epochs count from 0. If a loaded state is in the middle of this epoch, the epoch continues there.
   void begin_epoch(int64_t epoch);
-  // False after the last. The batch is as the loader gave it.
+  // False after the last batch. The batch is where the loader made it.
   bool next(Batch& batch);
-  // How many are still to come in the epoch that runs.
+  // Batches of the current epoch that are still to come.
   int64_t batches_left() const;
   bool at_end() const { return batches_left() == 0; }
-  // From now on the state is that of the beginning of this epoch, whatever is left of the
-  // one before.
+  // The state becomes the beginning of epoch `next_epoch`, even if batches of the current epoch are
+  // left.
   void finish_epoch(int64_t next_epoch);
 
-  // Where every loader stands, by name, and how many batches of the epoch are done; and
-  // back, on any world size.
+  // The position of every loader, by name, and the number of finished batches of the epoch. They can be
+  // loaded on any world size.
   std::map<std::string, SamplerState> state() const;
   int64_t batches_done() const { return position_; }
   void load_state(const std::map<std::string, SamplerState>& states, int64_t batches_done);
@@ -56,29 +55,29 @@ class BatchSource {
   bool named_ = false;
   bool endless_ = false;
   int64_t num_batches_ = 1;
-  int64_t position_ = 0;  // batches of this epoch that were given
+  int64_t position_ = 0;  // batches of this epoch that next() returned
   bool resuming_ = false;
 };
 
-// What a loader gave, as the part of this name or, where loaders have no names, as the whole
-// batch. Moves it out.
+// Moves a loader's batch into `batch`: as the part of this name, or as the complete batch if loaders
+// have no names.
 void add_part(Batch& batch, bool named, const std::string& name, Batch& part);
 
-// The batch on the device, floating-point tensors in this dtype.
+// The batch on the device, with floating-point tensors in this dtype.
 Batch to_device(const Batch& batch, c10::Device device, c10::ScalarType dtype);
 
 // "float32[16, 1], int64[16]", for messages.
 std::string describe(const Batch& batch);
 
-// Brings batches to a rank's device. What goes to a GPU is copied on a stream of its own,
-// beside the step that the GPU still computes: the stream that computes waits for the copy,
-// and the host for neither where the memory is pinned. One thread at a time.
+// Copies batches to a rank's device. Copies to a GPU run on a stream of their own, while the GPU still
+// computes the previous step. The computing stream waits for the copy; the host waits for neither if
+// the memory is pinned. One thread at a time.
 class DeviceCopy {
  public:
   DeviceCopy(c10::Device device, c10::ScalarType dtype);
 
-  // The batch on the device, floating-point tensors in the dtype: for use on the stream that
-  // is this thread's now. What is there already stays as it is.
+  // The batch on the device, with floating-point tensors in the dtype, for use on this thread's current
+  // stream. Tensors that are already there are not copied.
   Batch operator()(const Batch& batch);
 
  private:

@@ -68,8 +68,8 @@ ScheduleLearningRate::ScheduleLearningRate(LearningRateSchedule schedule, Per pe
 ScheduleLearningRate::~ScheduleLearningRate() = default;
 
 void ScheduleLearningRate::run(Trainer& trainer) {
-  // The rates that a group starts with stay those of the first training: a second one
-  // begins its schedule anew.
+  // The initial rates of the groups stay those of the first training: a second training starts its
+  // schedule again.
   if (!scheduled_ || optimizer_ != &trainer.optimizer()) {
     optimizer_ = &trainer.optimizer();
     scheduled_ = std::make_unique<ScheduledLearningRate>(trainer.optimizer(), schedule_);
@@ -109,7 +109,7 @@ void ReduceLearningRateOnPlateau::load_state(const std::string& state) {
 
 namespace {
 
-// Where a metric is new.
+// The stage at which a metric has a new value.
 Stage stage_of(const std::string& monitor) {
   return monitor.starts_with("val_") ? Stage::kValEpochEnd : Stage::kTrainEpochEnd;
 }

@@ -33,7 +33,7 @@ bool asks_for_checkpoints(const TrainConfig& config) {
   return config.checkpoint_every > 0 || config.checkpoint_every_steps > 0 || config.checkpoint_best_only;
 }
 
-// A checkpoint, or a run folder, whose newest one is meant.
+// The checkpoint itself, or the newest one of a run folder.
 fs::path checkpoint_at(const fs::path& path) {
   if (checkpoint::is_checkpoint(path)) return path;
   if (const auto entry = checkpoint::newest_valid(checkpoint::checkpoints_folder(path))) return entry->path;
@@ -51,10 +51,10 @@ std::string began_from(const fs::path& path) {
 }  // namespace
 
 struct Checkpointing::Writer {
-  // For a whole model, on rank 0.
+  // For a replicated model, on rank 0.
   Writer(const fs::path& folder, const TrainConfig& config)
       : store(std::make_unique<checkpoint::Store>(folder, store_options(config))), async(*store) {}
-  // For a divided one, on all ranks; the store is rank 0's.
+  // For a sharded model, on all ranks; the store is rank 0's.
   Writer(std::unique_ptr<Writer> of_main_rank, Communicator own_group)
       : store(of_main_rank ? std::move(of_main_rank->store) : nullptr),
         group(std::move(own_group)),
@@ -63,7 +63,7 @@ struct Checkpointing::Writer {
         }) {}
 
   std::unique_ptr<checkpoint::Store> store;
-  Communicator group;  // of the writers alone: they speak while the training does
+  Communicator group;  // of the writers only, which communicate while the training does
   checkpoint::AsyncWriter async;
 };
 
@@ -91,13 +91,13 @@ bool Checkpointing::due_after_epoch(int64_t epoch) const {
 }
 
 void Checkpointing::say_failure(const std::exception& error) const {
-  base::log_warning("train", "a checkpoint was not saved, the one before stays; training goes on: {}",
+  base::log_warning("train", "a checkpoint was not saved; the previous one stays, and training continues: {}",
                     error.what());
 }
 
 bool Checkpointing::prepare(const checkpoint::Snapshot& snapshot) {
   if (!writer_) return true;
-  wait_for_writer();  // an error of the save before would else take the place of this one
+  wait_for_writer();  // otherwise an error of the previous save would replace this one
   try {
     writer_->async.prepare(snapshot);
     return true;
@@ -125,22 +125,22 @@ void Checkpointing::save(TrainState& state, std::optional<double> metric, bool b
   snapshot.metric = metric;
   snapshot.best = best;
   const bool divided = state.step.sharded() != nullptr;
-  // A part in a file: the next step changes it.
+  // A shard in a file must be written now: the next step changes it.
   bool at_once =
       !config_.checkpoint_async || std::any_of(snapshot.pieces.begin(), snapshot.pieces.end(),
                                                [](const auto& piece) { return piece.read != nullptr; });
   if (divided) at_once = comm::any_rank(world_.communicator(), at_once);
   if (at_once) {
-    // Weights were looked at before, so that the device has done what came before.
+    // The weights were checked before, so the device has finished all earlier work.
     comm::throw_if_failed(world_.communicator(), "a save");
     not_begun_ = !write_now(snapshot);
     last_step_ = comm::any_rank(world_.communicator(), not_begun_) ? -1 : snapshot.step;
     return;
   }
   bool failed = !prepare(snapshot);
-  // The weights are on the host now, and the device has done what came before.
+  // The weights are on the host now, so the device has finished all earlier work.
   comm::throw_if_failed(world_.communicator(), "a save");
-  // Writers of a divided model wait for each other: none starts where one cannot.
+  // Writers of a sharded model wait for each other: none starts if one cannot.
   if (divided) failed = comm::any_rank(world_.communicator(), failed);
   if (failed) ++failures_;
   if (writer_ && !failed) {
@@ -156,13 +156,13 @@ fs::path Checkpointing::find() const {
   if (config_.resume == "never") return {};
   const auto own = checkpoint::newest_valid(folder_);
   if (config_.resume == "auto") return own ? own->path : fs::path();
-  // A job that began from a path and was started again goes on from what it has saved.
+  // A job that started from a path and was started again resumes from its own checkpoint.
   if (own && began_from(own->path) == config_.resume) return own->path;
   return checkpoint_at(config_.resume);
 }
 
 std::optional<fs::path> Checkpointing::resume(TrainState& state) {
-  // One rank looks: all go on from the same one.
+  // One rank searches, so that all ranks resume from the same checkpoint.
   const fs::path path = comm::on_main_rank(world_.communicator(), [this] { return find().string(); });
   if (path.empty()) return std::nullopt;
   restore_snapshot(checkpoint::Reader(path), state, world_, config_.seed);
@@ -172,7 +172,7 @@ std::optional<fs::path> Checkpointing::resume(TrainState& state) {
 
 bool Checkpointing::finish() {
   if (!enabled_) return true;
-  // Where the model is whole only rank 0 knows, also that the last one never began.
+  // If the model is replicated only rank 0 knows whether the last save started.
   const bool failed = comm::any_rank(world_.communicator(), !wait_for_writer() || not_begun_);
   not_begun_ = false;
   if (failed) last_step_ = -1;

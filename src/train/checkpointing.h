@@ -18,43 +18,41 @@ namespace lockstep::train {
 
 struct TrainState;
 
-// The checkpoints of one run: when to save, saving beside the training, by rank 0 or, where
-// the model is divided, by every rank for its parts, and going on from one. All ranks make
-// the same calls.
+// The checkpoints of one run: when to save, saving in the background, and resuming. Rank 0 writes; if
+// the model is sharded, every rank writes its shards. Collective.
 class Checkpointing {
  public:
-  // Takes the folder's lock on rank 0 where checkpoints are on. ConfigError on all
-  // ranks: another run holds it, or the folder cannot be made.
-  // `divided`: every rank writes its part.
+  // Rank 0 locks the folder if checkpoints are on. `divided`: every rank writes its shards. ConfigError
+  // on all ranks: another run has the lock, or the folder cannot be created.
   Checkpointing(const World& world, const TrainConfig& config, std::filesystem::path folder, bool divided);
   ~Checkpointing();
   Checkpointing(const Checkpointing&) = delete;
   Checkpointing& operator=(const Checkpointing&) = delete;
 
-  // Whether the configuration asks for any.
+  // Whether the configuration asks for checkpoints.
   bool enabled() const { return enabled_; }
   bool due_after_step(int64_t step) const;
   bool due_after_epoch(int64_t epoch) const;
 
-  // Waits for the copy of the state to host memory, or until it is on disk where
-  // `wait`. Without that copy, and until it is on disk, where checkpoint_async is off or a part of
-  // the state is in a file because host memory is short. A save that fails is said by a warning and
-  // counted; training goes on, and the checkpoint before stays valid.
-  // `best`: this is the best of what was validated and saved.
+  // Waits for the copy of the state to host memory, or with `wait` until the checkpoint is on disk.
+  // Makes no such copy, and waits for the disk, if checkpoint_async is off or if a part of the state is
+  // in a file because host memory is short. A failed save is reported by a warning and counted;
+  // training continues, and the previous checkpoint stays valid. `best`: the best validation among the
+  // saved states.
   void save(TrainState& state, std::optional<double> metric, bool best, bool wait = false);
-  // Whether the state of this step is saved, or being saved.
+  // Whether the state of this step is saved, or is being saved.
   bool saved(int64_t step) const { return last_step_ == step; }
   // The step that was saved last, or resumed from; -1: none, or that save failed.
   int64_t last_step() const { return last_step_; }
   int64_t failures() const { return failures_; }
 
-  // Goes on from the newest valid checkpoint, or from the one that config.resume names.
-  // Returns its path, nullopt where there is none. ConfigError: it is of another model,
-  // and says which parameters differ.
+  // Resumes from the newest valid checkpoint, or from the one that config.resume names. Returns its
+  // path; nullopt: there is none. ConfigError: it is a checkpoint of another model; the error names the
+  // parameters that differ.
   std::optional<std::filesystem::path> resume(TrainState& state);
 
-  // Until all is on disk. False on all ranks: on some it is not, which was said, and the
-  // state of that step is not saved.
+  // Waits until everything is on disk. False on all ranks: a rank could not write and has reported it,
+  // and the state of that step is not saved.
   bool finish();
 
  private:
@@ -63,9 +61,9 @@ class Checkpointing {
   void say_failure(const std::exception& error) const;
   // This rank's part of finish().
   bool wait_for_writer();
-  // Copies what is to be written. False: it could not, which was said.
+  // Copies the state that is to be written. False: it failed, and the failure was reported.
   bool prepare(const checkpoint::Snapshot& snapshot);
-  // Writes it from where it lies. False: it could not, which was said.
+  // Writes the state without a copy. False: it failed, and the failure was reported.
   bool write_now(const checkpoint::Snapshot& snapshot);
   std::filesystem::path find() const;
 
@@ -73,10 +71,10 @@ class Checkpointing {
   const TrainConfig& config_;
   const std::filesystem::path folder_;
   const bool enabled_;
-  std::unique_ptr<Writer> writer_;  // where enabled: on rank 0, or on all
+  std::unique_ptr<Writer> writer_;  // if enabled: on rank 0, or on all ranks
   int64_t last_step_ = -1;
   int64_t failures_ = 0;
-  bool not_begun_ = false;  // the last save, on this rank
+  bool not_begun_ = false;  // the last save did not start on this rank
 };
 
 }  // namespace lockstep::train

@@ -41,7 +41,7 @@ void add_training_options(config::OptionTable& table, TrainConfig& config) {
       .add("fused_optimizer", config.fused_optimizer, "on GPUs: all parameters in a few kernels")
       .add("cuda_graph", config.cuda_graph, "on GPUs: record the step once, then replay it")
       .add("cudnn_benchmark", config.cudnn_benchmark, "on GPUs: try the algorithms of convolutions first")
-      .add("zero_stage", config.zero.stage, "divided over the ranks: 1 optimizer, 2 gradients, 3 parameters",
+      .add("zero_stage", config.zero.stage, "sharded over the ranks: 1 optimizer, 2 gradients, 3 parameters",
            {.minimum = 0, .maximum = 3})
       .add("zero_persistence_threshold", config.zero.persistence_threshold,
            "elements below which zero_stage 3 keeps a parameter whole", {.minimum = 0})
@@ -88,20 +88,20 @@ void add_output_options(config::OptionTable& table, TrainConfig& config) {
       .add("plot_every", config.plot_every, "epochs between two plots; 0: none", {.minimum = 0})
       .add("tracking_tool", config.tracking_tool, "beside CSV and JSON lines",
            {.choices = {"tensorboard", "mlflow", "none"}, .several = true})
-      .add("hyperparams", config.hyperparams, "told to the trackers")
-      .add("log_model", config.log_model, "hand the weights to the trackers at the end")
+      .add("hyperparams", config.hyperparams, "written to the trackers")
+      .add("log_model", config.log_model, "give the weights to the trackers at the end")
       .add("all_reduce_metrics", config.all_reduce_metrics, "metrics over all ranks")
       .add("log_setup", config.log_setup, "where metrics are summed up", {.choices = {"auto", "cpu"}})
       .add("root_folder", config.root_folder, "parent of the run folders")
       .add("create_subfolder_per_run", config.create_subfolder_per_run,
            "a folder of its own for each run under root_folder")
-      .add("run_name", config.run_name, "what a run folder's name begins with; empty: the program's name")
+      .add("run_name", config.run_name, "first part of the names of run folders; empty: the program's name")
       .add("log_folder", config.log_folder, "exactly this run folder", {.aliases = {"run_dir"}})
       .add("progress", config.progress, "progress bar", {.choices = {"auto", "bar", "none"}})
       .add("verbose", config.verbose, "print lines and the summary");
 }
 
-// The flag of an option of ZeRO, or its name in code where it has none.
+// The flag of an option of ZeRO, or its name in code if it has no flag.
 std::string zero_flag(std::string_view option) {
   if (option == "offload_optimizer.device") return "zero_offload_optimizer";
   if (option == "offload_optimizer.nvme_path") return "zero_nvme_path";
@@ -159,8 +159,7 @@ void check_together(const TrainConfig& config) {
   }
 }
 
-// What a user sets beside a DeepSpeed configuration that says it, too: one of them would be
-// ignored.
+// Refuses options that the DeepSpeed configuration sets too: one of the two would be ignored.
 void refuse_governed(const TrainConfig& config, const Json& before, const Json& after) {
   if (config.deepspeed_config.empty()) return;
   const DeepSpeedConfig file = DeepSpeedConfig::from_argument(config.deepspeed_config);
@@ -253,7 +252,7 @@ std::vector<GovernedOption> governed_changes(const DeepSpeedConfig& file, const 
   look_at(true, "zero_offload_param", "zero_optimization.offload_param.device");
   look_at(true, "zero_nvme_path", "zero_optimization.offload_optimizer.nvme_path");
   look_at(true, "find_unused_parameters", "zero_optimization.ignore_unused_parameters");
-  // Of programs.
+  // Options of programs.
   look_at(file.optimizer.exists(), "lr", "optimizer.params.lr");
   look_at(file.optimizer.exists(), "base_lr", "optimizer.params.lr");
   look_at(file.optimizer.exists(), "momentum", "optimizer.params.momentum");

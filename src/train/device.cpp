@@ -22,7 +22,7 @@
 namespace lockstep::train {
 namespace {
 
-// Loading LibTorch's CUDA half costs a second, and finds nothing without a driver.
+// Skips loading CUDA if no driver is installed: loading takes a second.
 bool has_driver() {
   void* const driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (driver == nullptr) return false;
@@ -30,7 +30,7 @@ bool has_driver() {
   return true;
 }
 
-// The GPUs that NVIDIA's driver shows this process, in words; "" where there is none.
+// Describes the GPUs that NVIDIA's driver shows this process; "": none.
 std::string visible_gpus() {
   std::string ignored;
   const std::unique_ptr<track::Nvml> nvml = track::Nvml::load(ignored);
@@ -48,8 +48,8 @@ std::string visible_gpus() {
                     : fmt::format("{} NVIDIA GPUs are visible ({})", count, names[0]);
 }
 
-// For compute_setup auto: GPUs that this machine has and this build cannot use are not passed
-// over silently. One line a job.
+// For compute_setup auto: warns about GPUs that this machine has and this build cannot use, once for
+// each job.
 void report_unused_gpus(const RankMap& map, const std::string& problem) {
   if (map.rank != 0) return;
   const std::string gpus = visible_gpus();
@@ -92,14 +92,14 @@ c10::Device choose_device(const RankMap& map, const std::string& compute_setup) 
   const int count = static_cast<int>(comm::list_cuda_devices().size());
   const int index = cluster::choose_device(map, count, base::Environment::of_process());
   const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
-  // Before anything else touches CUDA: else every rank opens a context on GPU 0 too.
+  // First of all: otherwise every rank also opens a context on GPU 0.
   c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->setDevice(device);
   return device;
 }
 
 namespace {
 
-constexpr int kMmapThresholdBytes = 32 << 20;  // the most that mallopt takes
+constexpr int kMmapThresholdBytes = 32 << 20;  // the largest value that mallopt accepts
 constexpr int kTrimThresholdBytes = 1 << 30;
 
 bool user_tunes_malloc() {

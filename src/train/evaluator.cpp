@@ -14,7 +14,7 @@
 namespace lockstep::train {
 namespace {
 
-// Of a whole loader.
+// Selects samples of a loader for the complete data set.
 using Part = std::function<Loader(const Loader&)>;
 
 Part part_of_rank(const World& world) {
@@ -69,8 +69,8 @@ int64_t greatest_of_ranks(int64_t value, const World& world) {
   return greatest.item<int64_t>();
 }
 
-// Gives this rank's batches to `run`, and the first sample, which does not count, until it
-// has run `at_least` times; in step: as often as on any rank.
+// Calls `run` for this rank's batches, and for the first sample, which does not count, until it was
+// called `at_least` times; in step: as often as on any rank.
 void run_batches(const DataSource& data, const World& world, bool in_step, int64_t at_least,
                  const std::function<void(const Batch&, bool counts)>& run) {
   EvaluationBatches own(data, part_of_rank(world));
@@ -119,8 +119,7 @@ at::Tensor predict(const Loader& whole, const World& world, c10::ScalarType dtyp
   const train::Autocast autocast(config.precision, world.device().type());
   std::vector<at::Tensor> outputs;
   DeviceCopy copy_to_device(world.device(), dtype);
-  // Once at least: a rank without samples must still know what the others' outputs look
-  // like.
+  // At least once: a rank without samples must know the shape of the others' outputs.
   run_batches(whole, world, evaluated.in_step, 1, [&](const Batch& batch, bool counts) {
     const at::Tensor output = evaluated.model(copy_to_device(batch).data());
     outputs.push_back(counts ? output : output.narrow(0, 0, 0));

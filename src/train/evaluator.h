@@ -12,8 +12,8 @@
 
 namespace lockstep::train {
 
-// While it lives the model is in evaluation mode: dropout passes, batch norm uses what it
-// has learned and learns nothing. Every module's mode before it comes back after it.
+// The model is in evaluation mode while it exists: dropout passes values on, and batch norm uses its
+// running statistics without changing them. Afterwards every module has its previous mode.
 class EvaluationMode {
  public:
   explicit EvaluationMode(const Model& model) : modules_(model.module()->modules()) {
@@ -42,19 +42,19 @@ struct BatchHooks {
 
 struct Evaluated {
   const Model& model;
-  // Parameters are put together as the model runs: a rank with fewer batches than another
-  // runs it on a sample that does not count, so that nobody waits for it.
+  // Parameters are gathered as the model runs, which is collective: a rank with fewer batches than
+  // another one runs the model on a sample that does not count.
   bool in_step = false;
 };
 
-// Loss and metrics over all samples of a loader, each on one rank, without gradients; of
-// several by name until the shortest ends. The model is in evaluation mode meanwhile, and
-// in the mode it had after. Every rank calls it.
+// Loss and metrics over all samples of a loader, each on one rank, without gradients; with several
+// loaders by name until the shortest one ends. The model is in evaluation mode in the meantime.
+// Collective.
 Evaluation evaluate(const DataSource& data, const World& world, c10::ScalarType dtype,
                     const std::function<LossResult(const Batch&)>& forward, const Evaluated& evaluated,
                     const TrainConfig& config, const BatchHooks& hooks);
 
-// The model's outputs in the order of the data, on the CPU of every rank.
+// The model's outputs in the order of the data, on the CPU of every rank. Collective.
 at::Tensor predict(const Loader& whole, const World& world, c10::ScalarType dtype, const Evaluated& evaluated,
                    const TrainConfig& config);
 

@@ -24,7 +24,7 @@ PreemptionOptions signals_to_heed(bool can_save) {
   return options;
 }
 
-// The trained weights that this rank has, its shards or all of them.
+// This rank's trained weights: its shards, or all of them.
 NamedTensors trained_weights(const Step& step, const Model& model) {
   NamedTensors weights;
   if (const ShardedModel* const sharded = step.sharded()) {
@@ -39,7 +39,7 @@ NamedTensors trained_weights(const Step& step, const Model& model) {
   return weights;
 }
 
-// The first one with a NaN or an infinity in it; empty: none. Waits for the device once.
+// The first tensor with a NaN or an infinity; empty: none. Waits for the device once.
 std::string first_broken(const NamedTensors& weights) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const torch::NoGradGuard no_grad;
@@ -48,7 +48,7 @@ std::string first_broken(const NamedTensors& weights) {
   for (const auto& [name, weight] : weights) {
     if (weight.numel() == 0 || !(weight.is_floating_point() || weight.is_complex())) continue;
     names.push_back(name);
-    // On one device: some of them may be offloaded.
+    // Collected on one device: some may be offloaded.
     const c10::Device device = largest.empty() ? weight.device() : largest.front().device();
     largest.push_back(at::linalg_vector_norm(weight, kInfinity).to(device, at::kDouble));
   }
@@ -108,7 +108,7 @@ void FitLoop::check_configuration() const {
 }
 
 void FitLoop::start_or_resume() {
-  // The weights are equal by now; dropout and the like differ from rank to rank.
+  // The weights are equal by now. Random numbers (dropout) must differ between ranks.
   torch::manual_seed(config_.seed + static_cast<uint64_t>(world_.rank()));
   progress_.epochs_done = 0;
   progress_.result.step = 0;
@@ -124,7 +124,7 @@ void FitLoop::start_or_resume() {
   const auto path = checkpoints_.resume(state_);
   const bool ended = path && path->parent_path() == folder_.checkpoints() && has_ended();
   if (ended) {
-    // checkpoint_best_only leaves the best state, which may be older than the end.
+    // With checkpoint_best_only the last checkpoint is the best state, which may be older than the end.
     progress_.epochs_done = folder_.end()->epochs;
     progress_.result.iteration = folder_.end()->epochs;
     progress_.result.step = folder_.end()->steps;
@@ -132,7 +132,7 @@ void FitLoop::start_or_resume() {
     progress_.stopped = folder_.end()->stopped;
   }
   folder_.describe(world_, config_, ended ? folder_.end() : std::nullopt);
-  // Weights that came without their average begin a new one.
+  // Weights that were loaded without their average start a new one.
   if (path && trainer_.average && trainer_.average->updates() == 0) trainer_.make_average();
   if (path && world_.is_main() && config_.verbose) {
     fmt::print("Going on from {}: {} of {} epochs are done, {} steps\n", path->string(),
@@ -148,12 +148,12 @@ bool FitLoop::has_ended() const {
 }
 
 FitResult FitLoop::run() {
-  // First, so that a signal while a checkpoint is loaded ends nothing either.
+  // First, so that a signal during the load of a checkpoint does not end the process.
   preemption_.emplace(world_, signals_to_heed(checkpoints_.enabled() || trainer_.preemption_save));
   start_or_resume();
   announce();
-  // A model that was evaluated is trained again. In one that trains, what the user has put into
-  // evaluation mode, such as a batch norm, stays there.
+  // Puts a model that was evaluated into training mode. In a model that is in training mode already,
+  // modules that the user has put into evaluation mode, such as a batch norm, stay in it.
   if (!trainer_.model.module()->is_training()) trainer_.model.module()->train();
   trainer_.begin(Stage::kTrainStart, progress_.epochs_done);
   const bool is_fresh = progress_.epochs_done == 0 && first_step_ == 0;
@@ -173,10 +173,10 @@ void FitLoop::train_epoch() {
   data_.begin_epoch(progress_.epochs_done);
   trainer_.clock.take();
   while (train_step()) {
-    // The end of an epoch is a step boundary too, with more to save.
+    // The end of an epoch is also the end of a step, with more to save.
     if (has_another_step() && after_step()) return;
   }
-  // Validating, writing and saving are no waiting for data.
+  // Validation, writing and saving do not count as waiting for data.
   trainer_.clock.enter(base::Phase::kRunning);
   finish_epoch();
   if (preemption_->requested()) handle_preemption();
@@ -247,7 +247,7 @@ bool FitLoop::after_step() {
 void FitLoop::finish_epoch() {
   own_ = sums_.own();
   MetricSums::Means means = sums_.over(world_.communicator());
-  if (step_.shares_samples()) means.samples /= world_.size();  // each rank has counted all of them
+  if (step_.shares_samples()) means.samples /= world_.size();  // each rank counted all samples
   sums_.clear();
   const double seconds = std::chrono::duration<double>(Clock::now() - epoch_start_).count();
   epoch_samples_per_s_ = means.samples / seconds;
@@ -294,11 +294,11 @@ bool FitLoop::is_better(double loss, double best) const {
   return loss < best - config_.val_epsilon;
 }
 
-// The best of all may not have been saved, because no save was due. The best of the saved ones is
-// then found by the same criterion.
+// The best state may not have been saved, because no save was due. The same criterion then finds the
+// best one among the saved states.
 bool FitLoop::is_best_saved(double loss) {
   const int64_t step = progress_.result.step;
-  if (best_saved_step_ == step) return true;  // a save that is tried again
+  if (best_saved_step_ == step) return true;  // the save is tried again
   if (best_step_ != step) {
     const bool best_is_saved = progress_.best_saved == progress_.best_validation;
     if (best_is_saved || !is_better(loss, progress_.best_saved)) return false;
@@ -308,8 +308,8 @@ bool FitLoop::is_best_saved(double loss) {
   return true;
 }
 
-// On a GPU losses are not looked at step by step: before weights that may be broken take
-// the place of good ones on disk, they are.
+// On a GPU the loss of each step is not read. It is checked before weights that may be broken replace
+// good ones on disk.
 void FitLoop::check_epoch_so_far() const {
   if (world_.device().is_cpu()) return;
   const MetricSums::Means means = sums_.over(world_.communicator());
@@ -317,8 +317,8 @@ void FitLoop::check_epoch_so_far() const {
   if (loss != means.values.end()) check_finite(loss->second);
 }
 
-// The loss of a step says nothing of its update. A training that can only resume with broken
-// weights is lost.
+// The loss of a step does not show whether its update was good. A training whose only checkpoint has
+// broken weights is lost.
 void FitLoop::check_weights() const {
   comm::on_every_rank(world_.communicator(), [this] {
     const std::string name = first_broken(trained_weights(step_, trainer_.model));
@@ -331,7 +331,7 @@ void FitLoop::check_weights() const {
   });
 }
 
-// A program may ask on one rank alone, and the others would never come.
+// A program may ask on one rank only; the other ranks would never start the save.
 void FitLoop::save_on_request() {
   if (!trainer_.save_requested) return;
   world_.communicator().meet("save_checkpoint");
@@ -346,7 +346,7 @@ void FitLoop::save(bool wait) {
   check_epoch_so_far();
   step_.finish_state();
   check_weights();
-  // A validation of other weights says nothing about these.
+  // A validation of other weights does not apply to these.
   std::optional<double> metric;
   if (validated_step_ == progress_.result.step) metric = progress_.result.metrics.at("val_loss");
   const bool best = metric && is_best_saved(*metric);
@@ -373,7 +373,7 @@ void FitLoop::save_at_end() {
   const int64_t step = progress_.result.step;
   const bool was_begun = checkpoints_.saved(step);
   checkpoints_.finish();
-  // One that failed is tried once more: nothing comes after it.
+  // A failed save is tried once more, because no later one follows.
   const bool due = was_begun || (!config_.checkpoint_best_only && step > first_step_);
   if (!due || checkpoints_.saved(step)) return;
   save();
@@ -408,8 +408,9 @@ FitResult FitLoop::finish() {
   }
   preemption_.reset();
   print_summary(result, seconds);
-  // Rank 0 may have been busy with trackers: what follows finds all ranks at one place. It may
-  // send a model for longer than a collective waits; that it lives is known without one.
+  // Waits for rank 0, which may have been busy with trackers, so that all ranks continue together. An
+  // upload of the model to MLflow may take longer than a collective waits, so the barrier gets a long
+  // timeout; a rank that dies is noticed without it.
   const bool uploads = config_.log_model && config_.tracking_tool.find("mlflow") != std::string::npos;
   world_.communicator().barrier(uploads ? Communicator::Timeout(std::chrono::hours(24)) : std::nullopt);
   return result;

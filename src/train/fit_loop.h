@@ -22,7 +22,7 @@ namespace lockstep::train {
 // One call of Trainer::fit: the run folder, the data, and the loop over epochs and steps.
 class FitLoop {
  public:
-  // ConfigError: configuration and data that do not fit together.
+  // ConfigError: configuration and data do not match.
   FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSource& validation);
   ~FitLoop();
 
@@ -34,8 +34,8 @@ class FitLoop {
   void check_configuration() const;
   // Starts the run, or resumes it from a checkpoint.
   void start_or_resume();
-  // Whether the run in the folder has ended, for the same max_iter, with the checkpoint that was
-  // resumed: nothing is left to train.
+  // Whether the run in the folder has ended for the same max_iter with the checkpoint that was resumed,
+  // so that nothing is left to train.
   bool has_ended() const;
   void open_trackers(bool resumed);
   void announce() const;
@@ -44,36 +44,37 @@ class FitLoop {
   bool train_step();
   // Whether the epoch has batches for another step.
   bool has_another_step() const;
-  // Before a step whose gradients a callback looks at.
+  // Called before a step if a callback reads its gradients.
   void watch_gradients();
   void check_finite(double loss) const;
-  // After a step that is not the last of its epoch: whether to leave the epoch.
+  // Called after a step that is not the last one of its epoch. Returns whether to leave the epoch.
   bool after_step();
   void finish_epoch();
   void validate();
-  // Ends training on all ranks where one has asked for it.
+  // Ends training on all ranks if one rank has asked for it. Collective.
   void agree_to_stop();
   void check_epoch_so_far() const;
-  // Before weights are saved. All ranks throw where one has broken ones.
+  // Called before weights are saved. All ranks throw if one rank has weights that are not finite.
+  // Collective.
   void check_weights() const;
   void save(bool wait = false);
-  // Whether a validation is better than the best one: validation_criterion, or less by val_epsilon.
+  // Whether a validation is a new best: by validation_criterion, or less than the best by val_epsilon.
   bool is_better(double loss, double best) const;
-  // Whether the state that is saved now, with this validation loss, is the best that was saved.
+  // Whether the state that is saved now, with this validation loss, is the best saved one.
   bool is_best_saved(double loss);
   void save_on_request();
-  // Until the last state is on disk, or cannot be brought there.
+  // Waits until the last state is on disk, or cannot be written.
   void save_at_end();
-  // A signal, or the time limit: saves, and throws Preempted unless it was Ctrl-C.
+  // After a signal or at the time limit: saves, and throws Preempted unless it was Ctrl-C.
   void handle_preemption();
 
-  // Those of all ranks; `own`: the training's are this rank's.
+  // Metrics of all ranks; `own`: those of training are this rank's.
   std::map<std::string, double> shown_metrics(bool own) const;
   void write_metrics();
   void print_line();
   void write_plots();
   void show_progress(double loss);
-  // Rank 0: what the run was made with, and the metrics so far.
+  // Rank 0: the hyperparameters of the run, and the metrics so far.
   void write_hyperparameters(const FinalMetrics& metrics);
   void finish_trackers();
   void print_summary(const FitResult& result, double seconds) const;
@@ -93,7 +94,7 @@ class FitLoop {
   std::optional<Preemption> preemption_;
   ProgressBar bar_;
   MetricSums sums_;
-  MetricSums::Means own_;  // this rank's, of the last epoch
+  MetricSums::Means own_;  // this rank's means of the last epoch
   TrainState state_;
 
   StepBatches batches_;  // of the running step
@@ -101,8 +102,8 @@ class FitLoop {
   Clock::time_point epoch_start_ = Clock::now();
   int64_t first_step_ = 0;        // of this call
   int64_t validated_step_ = -1;   // the step whose weights were validated last
-  int64_t best_step_ = -1;        // whose validation was the best so far, in this call
-  int64_t best_saved_step_ = -1;  // and the best of those that were saved
+  int64_t best_step_ = -1;        // the step with the best validation of this call
+  int64_t best_saved_step_ = -1;  // the same among the saved states
   double samples_ = 0;            // of this call, over all ranks
   double own_samples_ = 0;        // of this call, on this rank
   double epoch_samples_per_s_ = 0;

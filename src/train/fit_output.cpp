@@ -1,4 +1,4 @@
-// What a training says while it runs: lines, bar, trackers.
+// The output of a training: lines, progress bar, trackers.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -22,7 +22,7 @@
 namespace lockstep::train {
 namespace {
 
-// "train_loss" as people write it: "Train_Loss".
+// "Train_Loss" for "train_loss".
 std::string title(std::string name) {
   bool first = true;
   for (char& letter : name) {
@@ -43,7 +43,7 @@ std::vector<std::string> tracker_names(const TrainConfig& config) {
 
 }  // namespace
 
-// Fields that are not what they are by default: what makes this run.
+// The fields that differ from their defaults.
 void FitLoop::announce() const {
   if (!config_.verbose || !world_.is_main()) return;
   const Json own = Json::parse(config_.to_json());
@@ -59,7 +59,7 @@ void FitLoop::announce() const {
 }
 
 void FitLoop::open_trackers(bool resumed) {
-  // What cannot be opened ends all ranks: the user still looks on.
+  // A tracker that cannot be opened is an error on all ranks, because the user is still present.
   comm::on_main_rank(world_.communicator(), [this, resumed] {
     TrackerOptions options;
     options.folder = folder_.path();
@@ -70,7 +70,7 @@ void FitLoop::open_trackers(bool resumed) {
   });
   if (!trackers_) return;
   trainer_.trackers = &*trackers_;
-  // A run that is killed has them too.
+  // Written at the start, so that a run that is killed has them too.
   write_hyperparameters({});
   if (resumed) return;
   const torch::nn::Module& module = *trainer_.model.module();
@@ -105,7 +105,7 @@ void FitLoop::write_metrics() {
   scalars.push_back({"samples_per_s", epoch_samples_per_s_});
   scalars.push_back({"time_data_s", split.data_s});
   scalars.push_back({"time_forward_s", split.forward_s});
-  // Communication that nothing hid is a part of backward's time.
+  // Communication that did not overlap is part of the time of backward.
   scalars.push_back({"time_backward_s", split.backward_s - exposed_s});
   scalars.push_back({"time_exposed_communication_s", exposed_s});
   scalars.push_back({"time_optimizer_s", split.optimizer_s});
@@ -116,7 +116,7 @@ void FitLoop::write_metrics() {
   trackers_->write_scalars(scalars, progress_.result.step);
 }
 
-// perceptrain's line, so that what reads its output reads ours.
+// The line of perceptrain, so that tools that read its output can read ours.
 void FitLoop::print_line() {
   const int64_t epoch = progress_.epochs_done;
   const bool due = config_.verbose && config_.print_every > 0 && epoch % config_.print_every == 0;

@@ -16,7 +16,7 @@ constexpr int64_t kColumns = 4;  // elements, sum, greatest, least
 
 at::Tensor exact(const at::Tensor& gradient) { return gradient.detach().to(at::kCPU, at::kDouble).flatten(); }
 
-// One row a parameter, of what this rank has of its gradient.
+// One row for each parameter, from this rank's part of its gradient.
 at::Tensor row_of(const at::Tensor& gradient) {
   const at::Tensor row = at::tensor({0.0, 0.0, -kInfinity, kInfinity}, at::kDouble);
   if (!gradient.defined() || gradient.numel() == 0) return row;
@@ -28,7 +28,8 @@ at::Tensor row_of(const at::Tensor& gradient) {
   return row;
 }
 
-// The rows of all ranks as one. Not by a maximum of the backend's: not every one keeps a NaN.
+// Combines the rows of all ranks. Does not use the backend's maximum, because not every backend keeps a
+// NaN.
 at::Tensor joined(const at::Tensor& rows, const Communicator& communicator, c10::Device device) {
   const at::Tensor own = rows.to(device);
   const at::Tensor all = at::empty({communicator.size() * rows.size(0), kColumns}, own.options());
@@ -38,7 +39,7 @@ at::Tensor joined(const at::Tensor& rows, const Communicator& communicator, c10:
   return at::cat({sums, by_rank.narrow(2, 2, 1).amax(0), by_rank.narrow(2, 3, 1).amin(0)}, 1);
 }
 
-// The squares of the distances from the mean.
+// The sum of squared differences from the mean.
 double squares_around(const at::Tensor& gradient, double mean) {
   if (!gradient.defined() || gradient.numel() == 0) return 0;
   return (exact(gradient) - mean).square().sum().item<double>();
@@ -48,7 +49,7 @@ at::Tensor all_values(const at::Tensor& gradient, const Communicator& communicat
   const at::Tensor own = gradient.defined() ? exact(gradient) : at::empty({0}, at::kDouble);
   std::vector<at::Tensor> parts;
   for (const at::Tensor& part : communicator.all_gather_uneven(own.to(device))) parts.push_back(part.cpu());
-  return at::cat(parts);  // the ranks own runs of a parameter's elements, in their order
+  return at::cat(parts);  // ranks own consecutive elements of a parameter, in rank order
 }
 
 }  // namespace
@@ -73,7 +74,7 @@ std::vector<GradientStatistics> gradient_statistics(const torch::nn::Module& mod
                                                     const ShardedModel& model, c10::Device device,
                                                     double factor, bool with_values) {
   const torch::NoGradGuard no_grad;
-  // At stage 0 every rank has all of them.
+  // At stage 0 every rank has the complete gradients.
   const Communicator communicator = model.options().zero.stage > 0 ? model.communicator() : Communicator();
   const bool is_main = model.communicator().rank() == 0;
   if (communicator.size() == 1 && !is_main) return {};
@@ -92,7 +93,7 @@ std::vector<GradientStatistics> gradient_statistics(const torch::nn::Module& mod
   for (size_t i = 0; i < names.size(); ++i) {
     const at::Tensor row = total[static_cast<int64_t>(i)];
     const double count = row[0].item<double>();
-    if (count == 0) continue;  // on no rank
+    if (count == 0) continue;  // no rank has this gradient
     const double mean = row[1].item<double>() / count;
     own_variances.push_back(squares_around(own[names[i]], mean) / count);
     result.push_back({.name = names[i],

@@ -16,7 +16,7 @@
 namespace lockstep::train {
 namespace {
 
-// Optimizers that evaluate the loss as often as they like.
+// Optimizers that evaluate the loss several times in a step.
 bool needs_closure(const torch::optim::Optimizer& optimizer) {
   const std::string name = optimizer_class(optimizer);
   return name == "LBFGS" || name == "AdamLbfgs";
@@ -31,7 +31,7 @@ double GradientStep::loss_scale() const { return parts_.scaler ? parts_.scaler->
 bool GradientStep::accepts_loss(double loss) {
   if (std::isfinite(loss)) return true;
   if (!parts_.scaler) return false;
-  parts_.scaler->check_progress();  // it skips the steps that overflow
+  parts_.scaler->check_progress();  // steps that overflow are skipped
   return true;
 }
 
@@ -86,7 +86,7 @@ void GradientStep::finish_gradients() {
   if (fused_) {
     if (parts_.scaler)
       found_inf_ = parts_.scaler->unscale_on_device(parallel().flat_gradients(), world().communicator());
-    finite_ = true;  // or the kernels change nothing
+    finite_ = true;  // otherwise the kernels change nothing
   } else {
     finite_ = !parts_.scaler || parts_.scaler->unscale(parallel().flat_gradients(), world().communicator());
   }
@@ -138,7 +138,7 @@ void GradientStep::prepare() {
   needs_closure_ = needs_closure(optimizer_);
   fused_.reset();
   recorded_.reset();
-  // An average of weights must know whether there was a step.
+  // The average of weights needs to know whether there was a step.
   const bool host_must_know = parts_.scaler && config().ema_decay > 0;
   const bool is_whole = config().zero.stage == 0;
   if (config().fused_optimizer && !world().device().is_cpu() && !parts_.custom && !host_must_know &&

@@ -15,7 +15,7 @@ namespace lockstep::train {
 // clipping, update.
 class GradientStep final : public Step {
  public:
-  // The optimizer outlives it. A model that is sharded is sharded for this optimizer.
+  // The optimizer must outlive it. A sharded model is sharded for this optimizer.
   GradientStep(StepParts& parts, torch::optim::Optimizer& optimizer) : Step(parts), optimizer_(optimizer) {}
 
   LossResult run(StepBatches& batches) override;
@@ -36,26 +36,26 @@ class GradientStep final : public Step {
   void restore_state(const checkpoint::Reader& reader) override;
 
  private:
-  // Looks at the optimizer and its state: which of the ways below the step takes.
+  // Inspects the optimizer and its state, and selects one of the variants below.
   void prepare();
-  // Forward, backward and reduction over the batches: gradients are ready for the update.
+  // Forward, backward and reduction over the batches. Gradients are then ready for the update.
   LossResult compute_gradients(StepBatches& batches);
   void backward(const LossResult& result, double weight);
   void finish_gradients();
-  // Forward, backward and update without a value that the host waits for.
+  // Forward, backward and update; the host waits for no value.
   LossResult run_fused(StepBatches& batches);
   LossResult run_with_closure(StepBatches& batches);
   LossResult run_custom(StepBatches& batches);
-  // ConfigError, if fp16 may skip steps: `what` cannot.
+  // ConfigError if fp16 may skip steps, because `what` cannot.
   void refuse_scaler(const std::string& what) const;
-  // ConfigError, if gradients are sharded: `what` needs whole ones.
+  // ConfigError if gradients are sharded, because `what` needs complete ones.
   void refuse_sharding(const std::string& what) const;
 
   torch::optim::Optimizer& optimizer_;
   bool is_prepared_ = false;
   bool needs_closure_ = false;               // the optimizer evaluates the loss itself
-  std::unique_ptr<optim::FusedStep> fused_;  // the update, where one kernel does it for all parameters
-  std::optional<RecordedStep> recorded_;     // where config.cuda_graph is set
+  std::unique_ptr<optim::FusedStep> fused_;  // the update, if one kernel does it for all parameters
+  std::optional<RecordedStep> recorded_;     // if config.cuda_graph is set
   std::vector<double> recorded_options_;
   at::Tensor found_inf_;  // of the running fused step
   bool finite_ = true;

@@ -27,7 +27,7 @@
 namespace lockstep {
 namespace {
 
-// torchrun and `lockstep run` read this file to tell why a worker failed.
+// torchrun and `lockstep run` read this file to report why a worker failed.
 void leave_error_file(const std::string& message) {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (path == nullptr || *path == '\0') return;
@@ -64,7 +64,7 @@ int run_main(const std::function<int()>& body) noexcept {
   } catch (const ConfigError& error) {
     return print_and_leave(error.what(), kExitUsage);
   } catch (const Preempted& preempted) {
-    // All ranks leave, one of them says so. No error file: nothing has failed.
+    // All ranks leave, and one of them reports it. No error file: this is not a failure.
     base::log_info("launch", "{}", preempted.what());
     return kExitPreempted;
   } catch (const CommError& error) {
@@ -84,14 +84,14 @@ int run_main(const std::function<int()>& body) noexcept {
 
 namespace lockstep::train {
 
-// Makes this process the rank that the map says: picks the device, connects to the
-// peers, and checks that all ranks agree (world size, version, distinct devices).
-// Blocks until all ranks are there. ConfigError, CommError.
+// Makes this process the rank of the map: chooses the device, connects to the peers, and checks that
+// all ranks agree (world size, version, distinct devices). Blocks until all ranks are there.
+// ConfigError, CommError.
 std::unique_ptr<World> join_world(const RankMap& map, const TrainConfig& config);
 
 namespace {
 
-// Under srun and mpirun every rank would take all cores for itself.
+// Otherwise every rank would use all cores under srun and mpirun.
 void share_cores(const RankMap& map) {
   const base::Environment environment = base::Environment::of_process();
   if (!environment.has("OMP_NUM_THREADS")) {
@@ -107,7 +107,7 @@ CommunicatorOptions communicator_options(const TrainConfig& config, c10::Device 
   return options;
 }
 
-// A job whose ranks disagree about what they are must not start to train.
+// A job whose ranks have different versions, world sizes or backends must not start to train.
 void check_agreement(const World& world) {
   const Json own = {
       {"version", kVersion}, {"world_size", world.size()}, {"backend", world.communicator().backend()}};
@@ -130,7 +130,7 @@ std::unique_ptr<World> join_world(const RankMap& map, const TrainConfig& config)
   }
   base::set_log_identity({.rank = map.rank, .world_size = map.world_size, .host = map.host});
   const c10::Device device = choose_device(map, config.compute_setup);
-  // Before anything runs on the device: autograd remembers the stream of each parameter.
+  // Before anything runs on the device, because autograd stores the stream of each parameter.
   if (config.cuda_graph && device.is_cuda()) comm::use_own_cuda_stream(device.index());
   share_cores(map);
   keep_freed_memory();
@@ -164,7 +164,7 @@ void run_rank(const RankMap& map, const TrainConfig& config, const std::function
   } catch (const ConfigError& error) {
     comm::throw_once(world->communicator(), error);
   }
-  // Nobody leaves while another still needs it.
+  // No rank leaves while another one still needs it.
   world->communicator().barrier();
 }
 

@@ -17,7 +17,7 @@
 namespace lockstep::train {
 namespace {
 
-// Above that of any allocator that LibTorch brings.
+// Higher than the priority of any allocator of LibTorch.
 constexpr uint8_t kPriority = 255;
 
 struct Count {
@@ -32,10 +32,10 @@ struct Count {
   }
 };
 
-// What lies before the memory of each tensor: some of LibTorch's kernels free memory by its
-// address alone.
+// A header before the memory of each tensor: some of LibTorch's kernels free memory by its address
+// only.
 struct alignas(64) Header {
-  c10::DataPtr memory;  // of the header and of what follows it
+  c10::DataPtr memory;  // the header and the tensor's memory after it
   std::shared_ptr<Count> count;
   int64_t bytes = 0;
 };
@@ -96,7 +96,7 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// Forgets each gradient as soon as it is there: gradients are states, not activations.
+// Frees each gradient as soon as it is computed: gradients are state, not activations.
 class ForgetGradient final : public torch::autograd::FunctionPostHook {
  public:
   explicit ForgetGradient(at::Tensor parameter) : parameter_(std::move(parameter)) {}
@@ -140,7 +140,7 @@ Measured measure(const Model& model, std::vector<int64_t> shape, int64_t samples
   const at::Tensor sum = model(torch::zeros(shape, dtype)).sum();
   const int64_t kept = memory.live_bytes();
   sum.backward();
-  const int64_t left = memory.live_bytes();  // what kernels keep for their next call
+  const int64_t left = memory.live_bytes();  // memory that kernels keep for their next call
   return {kept - left, memory.peak_bytes() - left};
 }
 

@@ -9,9 +9,8 @@
 
 namespace lockstep::train {
 
-// Counts the memory of CPU tensors that are made while it lives, on whatever thread. It
-// stands in for the process's allocator meanwhile, so that there is one at a time. Tensors
-// may outlive it.
+// Counts the memory of CPU tensors that any thread allocates while it exists. It replaces the allocator
+// of the process in the meantime, so only one may exist at a time. Tensors may outlive it.
 class CountedMemory {
  public:
   CountedMemory();
@@ -19,9 +18,9 @@ class CountedMemory {
   CountedMemory(const CountedMemory&) = delete;
   CountedMemory& operator=(const CountedMemory&) = delete;
 
-  // Of tensors that were made and are still there.
+  // Bytes of tensors that were allocated and still exist.
   int64_t live_bytes() const;
-  // The most that there were at a time since the last reset_peak().
+  // The maximum of live_bytes() since the last reset_peak().
   int64_t peak_bytes() const;
   void reset_peak() const;
 
@@ -38,12 +37,12 @@ class Model;
 
 namespace lockstep::train {
 
-// What a forward and a backward take at their most besides the model's states.
+// Peak memory of a forward and a backward, without the model's state.
 struct ActivationMemory {
   int64_t fixed_bytes = 0;
   int64_t sample_bytes = 0;
-  // Kept from forward to backward for each sample. With few samples the most may be
-  // somewhere else: in the gradient of a large parameter.
+  // Bytes that each sample keeps from forward to backward. With few samples the peak may be elsewhere:
+  // in the gradient of a large parameter.
   int64_t kept_sample_bytes = 0;
 
   int64_t of(int64_t samples) const {
@@ -51,10 +50,10 @@ struct ActivationMemory {
   }
 };
 
-// Measured on the CPU: a forward and a backward of one sample and of two, and a line
-// through both. The model is on the CPU, in training mode, and its parameters have this
-// dtype; `sample_shape` is that of one floating-point input. Its gradients are lost. One
-// at a time in a process: see CountedMemory.
+// Measures on the CPU: a forward and a backward of one sample and of two samples, and a line through
+// both. The model must be on the CPU and in training mode, with parameters of this dtype;
+// `sample_shape` is the shape of one floating-point input. Discards the model's gradients. Only one
+// call at a time in a process: see CountedMemory.
 ActivationMemory measure_activations(const Model& model, const std::vector<int64_t>& sample_shape,
                                      c10::ScalarType dtype);
 

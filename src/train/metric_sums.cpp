@@ -10,14 +10,14 @@ namespace {
 
 constexpr std::string_view kLoss = "loss";
 
-// As bytes: JSON would lose infinities and NaN.
+// Sent as bytes, because JSON has no infinities and no NaN.
 Json to_bits(double value) { return std::bit_cast<uint64_t>(value); }
 double from_bits(const Json& bits) { return std::bit_cast<double>(bits.get<uint64_t>()); }
 
 }  // namespace
 
 double scalar_value(const at::Tensor& scalar) {
-  // item() goes through the dispatcher, which costs more than a small model's layer.
+  // item() uses the dispatcher, which costs more than a layer of a small model.
   if (scalar.is_cpu() && scalar.scalar_type() == torch::kFloat32) return *scalar.const_data_ptr<float>();
   return scalar.item<double>();
 }
@@ -59,7 +59,7 @@ std::map<std::string, MetricSums::Sum> MetricSums::gather(const Communicator& co
     own[name] = {to_bits(sum.value + on_device), to_bits(sum.count)};
   }
   std::map<std::string, Sum> totals;
-  // In the order of the ranks: every rank gets the same bits.
+  // Added in rank order, so that every rank gets the same bits.
   for (const std::string& part : communicator.all_gather_bytes(own.dump())) {
     const Json other = Json::parse(part);
     for (const auto& [name, sum] : other.items()) {

@@ -16,13 +16,13 @@ class Communicator;
 
 namespace lockstep::train {
 
-// Means over the samples of many batches, of the loss and of each metric. Exact over
-// ranks: sums and counts are added up, not means of means. On a device other than the
-// CPU the sums stay there until they are read, so that adding does not wait.
+// Means of the loss and of each metric over the samples of many batches. Exact over ranks: sums and
+// counts are added, not means of means. On a device other than the CPU the sums stay there until they
+// are read, so that adding does not wait.
 class MetricSums {
  public:
-  // Where to keep the sums of values that are not on the CPU: their own device, or the
-  // CPU, which waits for them.
+  // Where to keep sums of values that are not on the CPU: on their own device, or on the CPU, which
+  // waits for them.
   explicit MetricSums(bool keep_on_device = true) : keep_on_device_(keep_on_device) {}
 
   // Values are means over `samples`.
@@ -33,14 +33,14 @@ class MetricSums {
     std::map<std::string, double> values;  // "loss" and the metrics
     double samples = 0;
   };
-  // Of this rank alone. Waits for the device.
+  // This rank's means. Waits for the device.
   Means own() const;
-  // Over all ranks; every rank calls it. A metric that only some ranks have counts where
-  // it is. Blocks.
+  // Means over all ranks. A metric that only some ranks have is a mean over those ranks. Collective;
+  // blocks.
   Means over(const Communicator& communicator) const;
 
-  // The sums and counts of all ranks, for a checkpoint in the middle of an epoch; and
-  // back, on one rank. Every rank calls totals().
+  // The sums and counts of all ranks, for a checkpoint in the middle of an epoch. One rank loads them.
+  // totals() is collective.
   Json totals(const Communicator& communicator) const;
   void load_totals(const Json& totals);
 

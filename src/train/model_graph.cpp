@@ -13,8 +13,7 @@ namespace {
 
 using torch::nn::Module;
 
-// "torch::nn::Conv2dImpl" as people know it: "Conv2d". A Sharded<> module is what it would be
-// without.
+// "Conv2d" for "torch::nn::Conv2dImpl". A Sharded<> module has the name of the module inside.
 std::string short_kind(std::string name) {
   const size_t arguments = name.find('<');
   const size_t scope = name.rfind("::", arguments);
@@ -37,9 +36,9 @@ class Builder {
  public:
   explicit Builder(const Shapes& shapes) : shapes_(shapes) {}
 
-  // Adds the module and what is below it; returns the node whose output is the module's. What
-  // happens inside is known of a Sequential alone: it is its parts, one after the other.
-  // `prefix`: of the names of its parameters.
+  // Adds the module and the modules below it; returns the node whose output is the module's. The order
+  // of the modules inside is known only for a Sequential: one after the other. `prefix`: of the names
+  // of its parameters.
   std::string add(const Module& module, const std::string& name, const std::string& prefix,
                   const std::string& input) {
     const auto children = module.named_children();

@@ -24,7 +24,7 @@ Autocast::Autocast(c10::ScalarType dtype, c10::DeviceType device)
 
 Autocast::~Autocast() {
   if (!active_) return;
-  // Copies of weights in the short format are good for one forward only.
+  // 16-bit copies of weights are valid for one forward only.
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(device_, was_enabled_);
 }

@@ -7,8 +7,8 @@
 
 namespace lockstep::train {
 
-// While it lives, operations on this device run in the short format where that is safe,
-// as under torch.autocast. Precision "fp32" changes nothing. One thread.
+// While it exists, operations on this device run in 16 bits where that is safe, as under
+// torch.autocast. Precision "fp32" changes nothing. Applies to the thread that made it.
 class Autocast {
  public:
   Autocast(const std::string& precision, c10::DeviceType device);
@@ -31,11 +31,11 @@ class Module;
 
 namespace lockstep::train {
 
-// Floating-point parameters and buffers in this dtype, in place. Module::to(dtype) would
-// convert index and mask buffers too.
+// Converts floating-point parameters and buffers to this dtype, in place. Module::to(dtype) would also
+// convert index and mask buffers.
 void convert_floating_point(torch::nn::Module& module, c10::ScalarType dtype);
 
-// float32, float64, bfloat16 or float16. ConfigError for anything else.
+// float32, float64, bfloat16 or float16. ConfigError: another name.
 c10::ScalarType parse_dtype(const std::string& name);
 
 }  // namespace lockstep::train

@@ -36,7 +36,7 @@ struct Preemption::Impl {
     last_asked = Clock::now();
   }
 
-  // On rank 0 alone: one clock decides, and squeue is asked once.
+  // On rank 0 only: one clock decides, and squeue is called once.
   void find_deadline() {
     const base::Environment environment = base::Environment::of_process();
     const auto found =
@@ -44,7 +44,7 @@ struct Preemption::Impl {
                               [&] { return cluster::ask_squeue_for_end(environment); });
     if (!found) return;
     deadline = found->time - options.margin;
-    base::log_info("train", "the job is left {} s before its end, which {} tells", options.margin.count(),
+    base::log_info("train", "the job stops {} s before its end (known from {})", options.margin.count(),
                    found->source);
   }
 
@@ -66,7 +66,7 @@ struct Preemption::Impl {
     return !reason.empty();
   }
 
-  // Over all ranks. One that is alone does not wait for its device.
+  // The maximum over all ranks. A single rank does not wait for its device.
   std::array<double, 4> largest(std::array<double, 4> own) const {
     if (world.size() == 1) return own;
     const at::Tensor here = torch::from_blob(own.data(), {4}, torch::kFloat64);
@@ -76,8 +76,8 @@ struct Preemption::Impl {
     return own;
   }
 
-  // The slowest rank's step decides, so that all ask after the same step. It grows slowly,
-  // because steps may become slower again.
+  // The slowest rank's step decides, so that all ranks communicate after the same step. The interval
+  // grows slowly, because steps may become slower again.
   void choose_interval(double seconds_per_step) {
     const double period = std::chrono::duration<double>(options.period).count();
     const double wanted = seconds_per_step > 0 ? period / seconds_per_step : 1;
@@ -91,7 +91,7 @@ struct Preemption::Impl {
   train::SignalWatch signals;
   std::optional<cluster::WallTime> deadline;
   int64_t steps = 0;
-  int64_t interval = 1;  // steps between two questions; the same on all ranks
+  int64_t interval = 1;  // steps between two exchanges; the same on all ranks
   Clock::time_point last_asked;
   std::string reason;
   int agreed_signal = 0;
@@ -114,8 +114,8 @@ int Preemption::signal() const { return impl_->agreed_signal; }
 
 void Preemption::leave() {
   impl_->world.communicator().barrier();
-  // The first rank to end makes srun send SIGTERM to the others: they must still end with
-  // the status that puts the job into the queue again.
+  // When the first rank ends, srun sends SIGTERM to the others: they must still end with the status
+  // that queues the job again.
   impl_->signals.keep_for_good();
   throw Preempted("train", fmt::format("asked to stop, and saved: {}", impl_->reason));
 }

@@ -49,7 +49,7 @@ ProgressBar::Kind ProgressBar::kind_of(const std::string& mode, bool is_main) {
   return mode == "bar" || ::isatty(STDERR_FILENO) == 1 ? Kind::kBar : Kind::kLines;
 }
 
-// Lines begin after their first period: a short training needs none.
+// The first line comes after one period: a short training needs none.
 ProgressBar::ProgressBar(const std::string& mode, bool is_main)
     : kind_(kind_of(mode, is_main)), last_(std::chrono::steady_clock::now()) {}
 
@@ -67,7 +67,7 @@ void ProgressBar::show(const ProgressState& state) {
   std::string line;
   if (kind_ == Kind::kBar) {
     shown_ = true;
-    // Back to the first column, the text, and nothing after it.
+    // Moves to the first column, writes the text, and clears the rest of the line.
     line = "\r" + progress_text(state, terminal_width()) + "\033[K";
   } else {
     line = progress_text(state, std::numeric_limits<int>::max()) + "\n";

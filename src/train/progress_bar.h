@@ -6,7 +6,7 @@
 
 namespace lockstep::train {
 
-// Where a training is, for the person who looks on.
+// The position of a training, as it is displayed.
 struct ProgressState {
   int64_t epoch = 0;  // from 1
   int64_t epochs = 0;
@@ -17,13 +17,11 @@ struct ProgressState {
   std::chrono::duration<double> left{0};
 };
 
-// "epoch 3/50 [######----] 12/20  loss 0.1234  1.2e+03 samples/s  0:42 left", cut to the
-// width.
+// "epoch 3/50 [######----] 12/20  loss 0.1234  1.2e+03 samples/s  0:42 left", cut to the width.
 std::string progress_text(const ProgressState& state, int width);
 
-// One line at the bottom of a terminal that is written over again and again, at most ten
-// times a second; where standard error is no terminal, a line every ten seconds. Rank
-// 0's.
+// One line at the bottom of a terminal that is overwritten at most ten times a second. If standard
+// error is not a terminal, a line every ten seconds. Only on rank 0.
 class ProgressBar {
  public:
   // `mode`: auto; bar, also without a terminal; none.
@@ -32,10 +30,10 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Whether a new text would be shown now: making one may wait for the device.
+  // Whether a new text would be shown now. Making a text may wait for the device.
   bool due() const;
   void show(const ProgressState& state);
-  // Takes the line away, so that others can be printed.
+  // Removes the line, so that other lines can be printed.
   void clear();
 
  private:

@@ -43,7 +43,7 @@ std::string objection_to_recording(const TrainConfig& config, const RecordingFac
 
 namespace {
 
-// Libraries choose their algorithms and take their workspaces in the first steps.
+// Libraries choose algorithms and allocate workspaces in the first steps.
 constexpr int64_t kStepsBefore = 3;
 
 void for_each_tensor(Batch& batch, const Batch& from,
@@ -98,7 +98,7 @@ void RecordedStep::record(StepBatches& batches, const Body& body) {
                              "on the host (item(), cpu(), shapes that depend on the data): {}",
                              error.what()));
   }
-  // A record outlives the graph of autograd.
+  // The recorded step outlives autograd's graph.
   outcome_.loss = outcome_.loss.detach();
   for (auto& [name, value] : outcome_.metrics) value = value.detach();
   graph_ = std::move(graph);

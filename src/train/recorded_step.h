@@ -19,13 +19,13 @@ namespace lockstep::train {
 struct RecordingFacts {
   c10::Device device{c10::DeviceType::CPU};
   int num_ranks = 1;
-  std::string backend;              // of the group, where it has several ranks
+  std::string backend;              // of the group, if it has several ranks
   bool has_own_step = false;        // set_optimize_step() was called
   std::string optimizer_objection;  // of FusedStep, or ""
 };
 
-// The one thing that keeps cuda_graph from working, and the option that changes it; "": nothing.
-// What no option changes comes first, so that nobody changes two things in vain.
+// The first reason why cuda_graph cannot work, with the option that changes it; "": there is none.
+// Reasons that no option changes come first, so that no user changes an option without effect.
 std::string objection_to_recording(const TrainConfig& config, const RecordingFacts& facts);
 
 }  // namespace lockstep::train
@@ -36,31 +36,30 @@ class DeviceGraph;
 
 namespace lockstep::train {
 
-// Runs a step as it is a few times, then records its kernels and replays them: the host
-// starts a whole step with one call. Batches of other shapes than the recorded ones run
-// as they are. One thread.
+// Runs a step normally a few times, then records its kernels and replays them: the host starts a
+// complete step with one call. Batches of other shapes than the recorded ones run normally. One thread.
 class RecordedStep {
  public:
-  // Starts kernels and waits for none; gives the same tensors' worth of work every time.
+  // Starts kernels, waits for none, and starts the same kernels every time.
   using Body = std::function<LossResult(StepBatches&)>;
 
   RecordedStep();
   ~RecordedStep();
 
-  // The tensors that it returns are overwritten by the next call. ConfigError: the body
-  // does something that cannot be recorded.
+  // The next call overwrites the returned tensors. ConfigError: the body does something that cannot be
+  // recorded.
   LossResult run(StepBatches& batches, const Body& body);
-  // The next step runs as it is again.
+  // Drops the record: the next step runs normally.
   void forget();
 
  private:
   void record(StepBatches& batches, const Body& body);
 
   std::unique_ptr<comm::DeviceGraph> graph_;  // null: nothing is recorded
-  std::vector<Batch> inputs_;                 // what the recorded kernels read
-  std::vector<int64_t> kind_;                 // of the batches that they are for
-  LossResult outcome_{at::Tensor()};          // and what they write
-  int64_t steps_before_ = 0;                  // run as they are, of kind_
+  std::vector<Batch> inputs_;                 // tensors that the recorded kernels read
+  std::vector<int64_t> kind_;                 // StepBatches::kind() of the recorded batches
+  LossResult outcome_{at::Tensor()};          // tensors that the recorded kernels write
+  int64_t steps_before_ = 0;                  // normal runs with batches of kind_
 };
 
 }  // namespace lockstep::train

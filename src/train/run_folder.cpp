@@ -29,26 +29,26 @@ namespace fs = std::filesystem;
 constexpr char kConfigName[] = "config.json";
 constexpr char kRecordName[] = "run.json";
 
-// This process's parent, which starts the ranks again: its pid, and when it began, since
-// pids come back.
+// The parent of this process, which restarts the ranks: its pid and its start time, because pids are
+// reused.
 std::string launcher_id() {
   std::ifstream file(fmt::format("/proc/{}/stat", ::getppid()));
   std::string stat;
   std::getline(file, stat);
-  // The name, in parentheses, may hold anything; the start time is the 20th field after it.
+  // The name, in parentheses, may contain any character; the start time is the 20th field after it.
   std::istringstream fields(stat.substr(stat.rfind(')') + 1));
   std::string start;
   for (int i = 0; i < 20; ++i) fields >> start;
   return fmt::format("launcher{}_{}", ::getppid(), start);
 }
 
-// What stays the same when a job is started again; empty: nothing starts this one again.
+// An identity that stays the same when the job is started again; empty: nothing starts this job again.
 std::string job_id(const base::Environment& environment) {
   if (const auto slurm = environment.get("SLURM_JOB_ID")) {
     const auto task = environment.get("SLURM_ARRAY_TASK_ID");
     const auto array = environment.get("SLURM_ARRAY_JOB_ID");
     const std::string job = array && task ? fmt::format("job{}_{}", *array, *task) : "job" + *slurm;
-    // Several steps of a job are several trainings; their numbers begin anew when the job
+    // Each step of a Slurm job is a training of its own; the numbers of steps start again when the job
     // is queued again.
     const std::string step = environment.get("SLURM_STEP_ID").value_or("0");
     return step == "0" ? job : job + "." + step;
@@ -56,7 +56,7 @@ std::string job_id(const base::Environment& environment) {
   const auto run_id = environment.get("TORCHELASTIC_RUN_ID");
   const auto restarts = environment.get("TORCHELASTIC_MAX_RESTARTS");
   if (!run_id || restarts.value_or("0") == "0") return {};
-  // "none" is what torchrun calls a run without a name.
+  // "none" is torchrun's id of a run without a name.
   return run_id->empty() || *run_id == "none" ? launcher_id() : "run" + *run_id;
 }
 
@@ -104,7 +104,7 @@ std::string text_of(const fs::path& path) {
   return text.str();
 }
 
-// The content of a DeepSpeed file: its name stays the same when somebody edits it.
+// The content of a DeepSpeed file, because its name stays the same when a user edits it.
 std::string deepspeed_content(const TrainConfig& config) {
   if (config.deepspeed_config.empty()) return {};
   return DeepSpeedConfig::from_argument(config.deepspeed_config).to_json().dump();
@@ -128,7 +128,7 @@ RunEnd end_from_json(const Json& value) {
   return end;
 }
 
-// What is in a folder that a run of this job has made.
+// The content of a folder of an earlier run of this job.
 struct FoundRun {
   fs::path path;
   Json config = {};  // null: not written yet
@@ -159,7 +159,7 @@ FoundRun run_in(const fs::path& path) {
   return run;
 }
 
-// What a job needs to find its run again.
+// The facts by which a job finds its run again.
 struct WantedRun {
   Json config;
   std::string deepspeed;
@@ -168,13 +168,13 @@ struct WantedRun {
   Attempt attempt;
 };
 
-// The first option that the run in the folder has set to something else; empty: none has.
+// The first option that has another value in the run of the folder; empty: none.
 std::string first_difference(const FoundRun& found, const WantedRun& wanted) {
-  // Where ranks are and how they meet may change from start to start. With another number of
-  // ranks programs divide a global batch into other batches.
+  // The placement of ranks and their rendezvous may change from start to start. With another number of
+  // ranks programs split a global batch into other batches.
   std::set<std::string> free = {"nprocs", "init_method", "local_rank", "timeout_s"};
   if (found.ranks != wanted.ranks) free.insert({"batch_size", "accumulate_steps"});
-  // A release that did not have an option did what its default does.
+  // A release without an option behaved as its default does.
   const Json defaults = Json::parse(TrainConfig().to_json());
   for (const auto& [name, value] : wanted.config.items()) {
     const Json* const saved = found.config.find(name);
@@ -198,8 +198,8 @@ std::vector<FoundRun> runs_of_job(const fs::path& base) {
   return runs;
 }
 
-// The run of this job that goes on; nullptr: none does. Unfinished ones first: a finished one
-// may be that of an earlier program of the job.
+// The run of this job to resume; nullptr: none. Unfinished runs first: a finished one may belong to an
+// earlier program of the job.
 const FoundRun* run_to_resume(const std::vector<FoundRun>& runs, const WantedRun& wanted) {
   for (const FoundRun& run : runs) {
     if (is_same_run(run, wanted) && !run.end) return &run;
@@ -220,7 +220,7 @@ void say_new_folder(const std::vector<FoundRun>& runs, const WantedRun& wanted, 
   }
 }
 
-// Where every rank is, for who reads the folder later. Every rank calls it.
+// Host and device of every rank, for readers of the folder. Collective.
 std::string ranks_json(const World& world) {
   const RankMap& map = world.map();
   const Json own = {{"rank", map.rank},
@@ -230,7 +230,7 @@ std::string ranks_json(const World& world) {
   Json result = {{"backend", world.communicator().backend()},
                  {"launcher", to_string(map.launcher)},
                  {"ranks", Json::array()}};
-  // A host's name may be any bytes.
+  // The name of a host may contain any bytes.
   const std::string text = own.dump(Json::Print{.order = Json::Order::kAsAdded, .replace_invalid = true});
   for (const std::string& place : world.communicator().all_gather_bytes(text)) {
     result["ranks"].push_back(Json::parse(place));
@@ -245,13 +245,13 @@ std::string ranks_json(const World& world) {
                                          exact ? config.log_folder : config.root_folder, error.what()));
 }
 
-// Locked before anything in it changes: it may be another run's.
+// The folder is locked before anything in it changes, because it may be another run's.
 void lock_folder(const fs::path& path, std::optional<checkpoint::FolderLock>& lock) {
   fs::create_directories(path);
   lock.emplace(path);
 }
 
-// The next free folder of a job. Another program of it may take one at the same time.
+// The next free folder of a job. Another program of the job may take one at the same time.
 fs::path lock_new_folder(const fs::path& base, int number, std::optional<checkpoint::FolderLock>& lock) {
   for (;; ++number) {
     const fs::path path = numbered(base, number);
@@ -291,12 +291,12 @@ RunFolder::RunFolder(World& world, const TrainConfig& config, const base::Enviro
       return;
     }
     path_ = lock_new_folder(base, static_cast<int>(runs.size()) + 1, lock_);
-    // At once: the next program of the job may look before this one trains.
+    // Written at once: the next program of the job may search before this one trains.
     base::publish_file(path_ / kConfigName, config.to_json() + "\n");
     base::publish_file(path_ / kRecordName, record(world, std::nullopt));
     say_new_folder(runs, wanted, path_);
   };
-  // The path, which may be any bytes but 0, and the end of the run in it.
+  // The path, which may contain any bytes except 0, and the end of the run in it.
   const std::string answer = comm::on_main_rank(world.communicator(), [&] {
     try {
       take();

@@ -22,7 +22,7 @@ constexpr auto kSection = "gradient_free";  // of a checkpoint
 LossResult SearchStep::run(StepBatches& batches) {
   clock().enter(base::Phase::kForward);
   const torch::NoGradGuard no_grad;
-  const std::vector<Batch> all = batches.all_on_device();  // every candidate needs them
+  const std::vector<Batch> all = batches.all_on_device();  // every candidate uses them
   torch::nn::Module& module = *parts_.model.module();
   const auto loss_of = [&](const at::Tensor& point) {
     set_parameters(module, point);

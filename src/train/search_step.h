@@ -12,15 +12,15 @@ namespace lockstep::train {
 // share of them on the same batches, and the model takes the best point found so far.
 class SearchStep final : public Step {
  public:
-  // The optimizer outlives it. All ranks make it alike.
+  // The optimizer must outlive it, and be equal on all ranks.
   SearchStep(StepParts& parts, GradientFreeOptimizer& optimizer) : Step(parts), optimizer_(optimizer) {}
 
-  // Returns the least loss of the candidates.
+  // Returns the lowest loss of the candidates.
   LossResult run(StepBatches& batches) override;
 
   void check_fit(int64_t batches_per_epoch) const override;
   bool shares_samples() const override { return true; }
-  // A candidate may be anywhere: one with a loss that is not finite is a bad one, not an error.
+  // A candidate may have a loss that is not finite: it is a bad candidate, not an error.
   bool accepts_loss(double) override { return true; }
 
   void add_to(checkpoint::Snapshot& snapshot) const override;

@@ -11,10 +11,10 @@
 namespace lockstep::train {
 namespace {
 
-// A process has one handler a signal, and a handler can reach nothing but statics.
+// A process has one handler for each signal, and a handler can only use static variables.
 std::array<std::atomic<uint32_t>, NSIG> received_counts{};
 
-// When the first Ctrl-C of these watches came, in seconds; 0: none has.
+// The time of the first Ctrl-C of these watches, in seconds; 0: none.
 std::atomic<int64_t> first_interrupt_s{0};
 
 int64_t now_s() {
@@ -26,7 +26,8 @@ int64_t now_s() {
 extern "C" void count_signal(int signal) {
   received_counts[static_cast<size_t>(signal)].fetch_add(1, std::memory_order_relaxed);
   if (signal != SIGINT) return;
-  // Who presses it again means it. Launchers pass the first one on, some of them twice.
+  // A second Ctrl-C is intended to end the process. Launchers pass the first one on, some of them
+  // twice.
   int64_t first = 0;
   if (first_interrupt_s.compare_exchange_strong(first, now_s()) || now_s() - first < 2) return;
   ::signal(SIGINT, SIG_DFL);
@@ -63,7 +64,7 @@ SignalWatch::SignalWatch(std::vector<int> signals) : signals_(std::move(signals)
     if (signal == SIGINT) first_interrupt_s = 0;
     struct sigaction action {};
     action.sa_handler = count_signal;
-    // Collectives and files go on where they were.
+    // Interrupted system calls of collectives and files restart.
     action.sa_flags = SA_RESTART;
     ::sigaction(signal, &action, &handler.previous);
   }

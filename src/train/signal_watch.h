@@ -5,10 +5,10 @@
 
 namespace lockstep::train {
 
-// Notes signals instead of being ended by them. Several may live at once (ranks that are
-// threads of one process): each sees the signals that came during its life. The last one
-// of a signal puts back what was there before the first. A second Ctrl-C, two seconds
-// after the first, ends the process as ever. Thread-safe.
+// Records signals, which then do not end the process. Several may exist at once (ranks that are threads
+// of one process): each sees the signals since its construction. The last one for a signal restores the
+// handler from before the first. A second Ctrl-C two seconds after the first ends the process as usual.
+// Thread-safe.
 class SignalWatch {
  public:
   explicit SignalWatch(std::vector<int> signals);
@@ -16,16 +16,16 @@ class SignalWatch {
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  // The process is about to end by itself: the signals end it no more, also when this is
-  // gone.
+  // For a process that is about to end by itself: the signals do not end it any more, also after this
+  // object is destroyed.
   void keep_for_good() { kept_ = true; }
 
-  // A signal that has come, 0 for none.
+  // A signal that was received; 0: none.
   int received() const;
 
  private:
   const std::vector<int> signals_;
-  std::vector<uint32_t> counts_;  // of each at construction
+  std::vector<uint32_t> counts_;  // of each signal at construction
   bool kept_ = false;
 };
 

@@ -20,8 +20,8 @@ using checkpoint::Reader;
 using checkpoint::Snapshot;
 using checkpoint::TensorPiece;
 
-// Bytes as a uint8 tensor in host memory, as generators and checkpoints keep them; and
-// back, from any contiguous host tensor.
+// Converts bytes to a uint8 tensor in host memory, as generators and checkpoints keep them, and back
+// from any contiguous host tensor.
 at::Tensor bytes_tensor(std::string_view bytes) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
   std::copy(bytes.begin(), bytes.end(), tensor.mutable_data_ptr<uint8_t>());
@@ -36,9 +36,9 @@ const c10::Device kCpu(c10::DeviceType::CPU);
 
 at::Generator generator_of(c10::Device device) { return at::globalContext().defaultGenerator(device); }
 
-// The states of this process's default generators, of the CPU and of the device, as bytes.
+// The states of the default generators of the CPU and of the device, as bytes.
 std::string random_state(c10::Device device) {
-  // Lengths differ from device to device: the CPU's comes first, with its length.
+  // The length of a state depends on the device: the CPU's state comes first, with its length.
   const std::string cpu = tensor_bytes(generator_of(kCpu).get_state());
   const std::string other = device.is_cpu() ? "" : tensor_bytes(generator_of(device).get_state());
   return std::to_string(cpu.size()) + ":" + cpu + other;
@@ -52,8 +52,8 @@ void set_random_state(const std::string& state, c10::Device device) {
   if (!device.is_cpu() && !other.empty()) generator_of(device).set_state(bytes_tensor(other));
 }
 
-// Seeds the streams of a rank at a step, for a training that resumes with another number of
-// ranks. Depends on its arguments alone.
+// Seeds the random streams of a rank at a step, for a training that resumes with another number of
+// ranks. Depends only on its arguments.
 void seed_stream(uint64_t seed, int64_t step, int rank) {
   // The mixing of SampleSeeds: neighbouring steps and ranks get unrelated streams.
   torch::manual_seed(SampleSeeds(static_cast<int64_t>(seed), step).of(rank));
@@ -105,16 +105,18 @@ Json numbers(const std::map<std::string, double>& values) {
   return result;
 }
 
-// A checkpoint of another program says nothing of epochs and data: they start from the beginning.
+// A checkpoint of another program has no epochs and no position in the data: both start from the
+// beginning.
 void restore_imported(const Reader& reader, TrainState& state) {
   const std::string folder = reader.folder().string();
   if (!reader.metadata().contains("optimizer")) {
-    base::log_info("train", "'{}' holds weights alone: training starts with them", folder);
+    base::log_info("train", "'{}' has only weights: training starts with them", folder);
     return;
   }
   state.step.restore_state(reader);
   state.progress.result.step = reader.step();
-  base::log_info("train", "'{}' was imported: training goes on from its step {}, and its data begin anew",
+  base::log_info("train",
+                 "'{}' was imported: training resumes at its step {}, and the data start from the beginning",
                  folder, state.progress.result.step);
 }
 
@@ -140,7 +142,7 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
       world.communicator().all_gather_bytes(random_state(world.device()));
   Json epoch_sums = state.sums.totals(world.communicator());
   state.step.add_to(snapshot);
-  if (!world.is_main()) return snapshot;  // rank 0 has what is not sharded
+  if (!world.is_main()) return snapshot;  // rank 0 has everything that is not sharded
   if (state.average != nullptr) parallel::add_section(snapshot, "average", state.average->state());
   for (size_t rank = 0; rank < streams.size(); ++rank) {
     snapshot.pieces.push_back(TensorPiece::whole(parallel::name_under("random", std::to_string(rank)),
@@ -179,14 +181,14 @@ void restore_snapshot(const Reader& reader, TrainState& state, const World& worl
     progress.result.metrics[name] = exact_number_of(value);
   }
   metadata.at("epochs_done").get_to(progress.epochs_done);
-  // If max_iter was raised since the save, an early stop of then does not count.
+  // If max_iter was changed since the save, an earlier early stop does not count.
   const bool same_end = metadata.at("config").value("max_iter", int64_t{-1}) == state.max_iter;
   progress.stopped = same_end ? metadata.value("stopped", "") : "";
   progress.best_validation = exact_number_of(metadata.at("best_validation"));
   progress.best_saved =
       exact_number_of(metadata.at(metadata.contains("best_saved") ? "best_saved" : "best_validation"));
   restore_data(metadata.at("data"), state.data);
-  // The sums of all ranks, once.
+  // Only one rank loads the sums of all ranks.
   if (world.is_main()) state.sums.load_totals(metadata.at("epoch_sums"));
   restore_callbacks(metadata.at("callbacks"), state.callbacks);
   restore_random_streams(reader, state, world, seed);

@@ -29,9 +29,9 @@ class ParallelModel;
 
 namespace lockstep::train {
 
-// Splits the time of training into its phases, and reports the phase to the launcher that watches
-// this process. On the CPU this is where the time goes; on a GPU, which computes asynchronously,
-// where the host's time goes. Entering a phase costs one reading of the clock.
+// Splits the time of training into phases, and reports the phase to the launcher that watches this
+// process. On a GPU, which computes asynchronously, these are the times of the host. Entering a phase
+// reads the clock once.
 class StepClock {
  public:
   using Clock = std::chrono::steady_clock;
@@ -44,7 +44,7 @@ class StepClock {
     base::Progress::of_process().set_phase(phase);
   }
 
-  // Since the last call of this function.
+  // Seconds since the last take().
   struct Split {
     double data_s = 0;
     double forward_s = 0;
@@ -68,12 +68,12 @@ class StepClock {
   base::Phase phase_ = base::Phase::kRunning;
 };
 
-// The batches of one step as the loader gave them. Each is copied to the device when the step asks
-// for it, and freed when the step asks for another: with many accumulated batches the device
-// holds one, and the next one while that is still computed.
+// The batches of one step, as the loader made them. Each is copied to the device when the step asks for
+// it, and freed when the step asks for another one: with many accumulated batches the device holds one,
+// and the next one while the first is still computed.
 class StepBatches {
  public:
-  // The copy must outlive it.
+  // `copy` must outlive it.
   explicit StepBatches(DeviceCopy& copy, std::vector<Batch> batches = {})
       : copy_(&copy), batches_(std::move(batches)) {}
 
@@ -92,7 +92,7 @@ class StepBatches {
   }
   int64_t samples_of(size_t index) const { return batches_[index].size(); }
 
-  // Valid until another one is asked for.
+  // Valid until another batch is requested.
   const Batch& on_device(size_t index) {
     if (!current_ || current_->first != index) {
       current_.reset();  // before the next one takes memory
@@ -101,22 +101,22 @@ class StepBatches {
     return current_->second;
   }
 
-  // All at once, for steps that look at each batch several times.
+  // All at once, for steps that use each batch several times.
   std::vector<Batch> all_on_device() {
     std::vector<Batch> all;
     for (size_t i = 0; i < batches_.size(); ++i) all.push_back(on_device(i));
     return all;
   }
-  // The same copy with other batches, which may be on the device already.
+  // The same copy with other batches, which may already be on the device.
   StepBatches with(std::vector<Batch> batches) const { return StepBatches(*copy_, std::move(batches)); }
 
-  // Sizes, strides and dtypes of all tensors: equal for batches that differ in their values alone.
+  // Sizes, strides and dtypes of all tensors: equal for batches that differ only in their values.
   std::vector<int64_t> kind() const;
 
  private:
   DeviceCopy* copy_;
   std::vector<Batch> batches_;
-  std::optional<std::pair<size_t, Batch>> current_;  // on the device, and which one it is
+  std::optional<std::pair<size_t, Batch>> current_;  // the batch on the device, and its index
 };
 
 // total += part * weight, over the loss and all metrics.
@@ -130,19 +130,19 @@ struct StepParts {
   const TrainConfig& config;
   StepClock& clock;
   std::unique_ptr<parallel::ParallelModel> parallel = {};  // null: the step has its own
-  std::optional<GradScaler> scaler = {};                   // where precision is fp16
-  OptimizeStep custom = {};                                // of Trainer::set_optimize_step()
+  std::optional<GradScaler> scaler = {};                   // if precision is fp16
+  OptimizeStep custom = {};                                // from Trainer::set_optimize_step()
 };
 
-// What changes the weights of a model: by gradients (gradient_step.h), by a DeepSpeed
-// configuration (deepspeed/engine_step.h) or by search (search_step.h). The fit loop, evaluation and
-// checkpoints know this interface alone. A new kind has its own source and one line in
-// Trainer::Impl, which makes the step.
+// Changes the weights of a model: by gradients (gradient_step.h), by a DeepSpeed configuration
+// (deepspeed/engine_step.h) or by search (search_step.h). Fit loop, evaluation and checkpoints know
+// only this interface. A new kind has its own source and one line in Trainer::Impl, which makes the
+// step.
 //
-// All ranks make the same calls, on one thread.
+// Collective: all ranks make the same calls, on one thread.
 class Step {
  public:
-  // `parts` outlives the step.
+  // `parts` must outlive the step.
   explicit Step(StepParts& parts) : parts_(parts) {}
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
@@ -150,43 +150,44 @@ class Step {
 
   // --- one step
 
-  // Changes the weights by the batches. Returns the mean of their losses and metrics. ConfigError:
-  // the forward fails on a batch, and which one.
+  // Changes the weights by the batches. Returns the mean of their losses and metrics. ConfigError: the
+  // forward fails on a batch; the error describes the batch.
   virtual LossResult run(StepBatches& batches) = 0;
-  // Whether the last run() changed the weights. False: it was skipped because it overflowed, and the
-  // host knows that.
+  // Whether the last run() changed the weights. False: it was skipped because of an overflow, and the
+  // host knows it.
   virtual bool changed_weights() const { return true; }
-  // Forward alone, in the configured precision.
+  // Only the forward, in the configured precision.
   LossResult forward(const Batch& batch) const;
 
   // --- what the fit loop asks
 
-  // Before a training. ConfigError: this kind of step cannot train with the configuration, or
+  // Called before a training. ConfigError: this kind of step cannot train with the configuration, or
   // with so few batches in an epoch.
   virtual void check_fit(int64_t batches_per_epoch) const { static_cast<void>(batches_per_epoch); }
-  // A training begins: counts and schedules of an earlier one start again, and the optimizer's
-  // state may be loaded after this call.
+  // Called when a training begins: counts and schedules start again, and the optimizer's state may be
+  // loaded after this call.
   virtual void begin_fit() {}
-  // True: run() needs config.accumulate_steps batches; fewer at the end of an epoch are not trained on.
+  // True: run() needs config.accumulate_steps batches; fewer batches at the end of an epoch are not
+  // used.
   virtual bool takes_full_windows() const { return false; }
-  // True: all ranks look at the same samples, and something else is shared among them.
+  // True: all ranks use the same samples, and share other work.
   virtual bool shares_samples() const { return false; }
-  // Called for each loss. Returns whether training goes on after it. Throws if a scaler has skipped
-  // so many steps that training cannot continue.
+  // Called for each loss. Returns whether training continues. Throws if a scaler has skipped so many
+  // steps that training cannot continue.
   virtual bool accepts_loss(double loss);
   // True: a step that overflows is skipped, and loss_scale() and skipped_steps() are reported.
   virtual bool may_skip() const { return false; }
   virtual int64_t skipped_steps() const { return 0; }
-  // Of the next step.
+  // The loss scale of the next step.
   virtual double loss_scale() const { return 1; }
   // Null: this step uses no gradients.
   virtual torch::optim::Optimizer* optimizer() const { return nullptr; }
-  // ConfigError: why the trainer's optimizer cannot be replaced by another.
+  // ConfigError: the trainer's optimizer cannot be replaced by another one; the error says why.
   virtual void check_replaceable() const {}
 
-  // gradient_statistics() is called after the next run(), with the same argument.
+  // Announces that gradient_statistics() will be called after the next run(), with the same argument.
   virtual void watch_gradients(bool with_values) { static_cast<void>(with_values); }
-  // Of the gradients that the last run() updated by, on rank 0; empty elsewhere.
+  // Statistics of the gradients that the last run() used, on rank 0; empty elsewhere.
   virtual std::vector<GradientStatistics> gradient_statistics(bool with_values);
 
   // --- the model on its ranks
@@ -194,20 +195,20 @@ class Step {
   virtual parallel::ParallelModel& parallel() const { return *parts_.parallel; }
   // Null: the model is replicated.
   ShardedModel* sharded() const;
-  // Before parameters are read: waits for updates that are still being gathered.
+  // Call it before parameters are read: waits for updates that are still being gathered.
   void finish_update() const;
-  // Before the optimizer's state is read: what was counted on the device alone is brought to
-  // it. Waits for the device.
+  // Call it before the optimizer's state is read: copies counts that only the device has into the
+  // state. Waits for the device.
   virtual void finish_state() { finish_update(); }
 
   // --- checkpoints
 
-  // Adds this rank's part of weights, optimizer state, and what else the step needs to resume; rank 0
+  // Adds this rank's weights, optimizer state and everything else that the step needs to resume; rank 0
   // adds what is not sharded.
   virtual void add_to(checkpoint::Snapshot& snapshot) const = 0;
   // ConfigError: another model, and what differs.
   void restore_weights(const checkpoint::Reader& reader);
-  // All but the weights. ConfigError: the checkpoint is of another optimizer.
+  // Restores everything except the weights. ConfigError: the checkpoint has another optimizer.
   virtual void restore_state(const checkpoint::Reader& reader) = 0;
 
  protected:

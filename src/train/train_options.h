@@ -12,29 +12,28 @@
 
 namespace lockstep::train {
 
-// The options of a configuration's fields, for a program that has more of them. The table
-// refers to the configuration. TrainConfig::validate() checks what the table alone does
-// not: fields that contradict each other.
+// The options of a configuration's fields, for a program that adds options. The table refers to the
+// configuration. The table does not check fields that contradict each other; TrainConfig::validate()
+// does.
 config::OptionTable options_of(TrainConfig& config);
 
 // A table of a program's own options, which refers to their fields.
 config::OptionTable options_of(const ProgramOptions& own);
 
-// Reads the flags of a program: its own and those of the trainer, from a file, variables
-// and the command line. `own` has in place of the trainer's options those that are named
-// in `instead_of`. What its own options are set to becomes a part of config.hyperparams,
-// so that the run folder tells it. Throws as OptionTable::parse does.
+// Reads the flags of a program, its own and the trainer's, from a file, variables and the command line.
+// `own` replaces the trainer's options that `instead_of` names. The values of its options are added to
+// config.hyperparams, so that the run folder records them. Throws as OptionTable::parse() does.
 void parse_options(const std::string& description, const config::OptionTable& own, TrainConfig& config,
                    int argc, const char* const* argv, const std::set<std::string>& instead_of = {});
 
-// An option of the trainer or of its program that a DeepSpeed configuration says, too.
+// An option of the trainer or of its program that a DeepSpeed configuration also sets.
 struct GovernedOption {
   std::string name;
-  std::string key;  // the configuration's
+  std::string key;  // of the DeepSpeed configuration
 };
 
-// Those that `file` governs and whose values in `after` are not those in `before`: both are
-// JSON objects of options by name. An option that is in neither is passed over.
+// The options that `file` sets and whose values differ between `before` and `after`, which are JSON
+// objects of options by name. Options that are in neither are ignored.
 std::vector<GovernedOption> governed_changes(const DeepSpeedConfig& file, const Json& before,
                                              const Json& after);
 

@@ -29,14 +29,14 @@ Model place_model(Model model, std::optional<c10::Device> device, c10::ScalarTyp
   return model;
 }
 
-// With offload_param it is divided in host memory: it may be larger than the device.
+// With offload_param the model is sharded in host memory: it may be larger than the device.
 std::optional<c10::Device> home_of(const TrainConfig& config, const World& world) {
   if (config.zero.offload_param.device != OffloadDevice::kNone) return std::nullopt;
   return world.device();
 }
 
-// Adagrad alone makes its sums before it has seen a gradient: for the parameters as they
-// were before they came to the device and to the dtype.
+// Only Adagrad allocates its sums before the first gradient, for the parameters before they were moved
+// and converted.
 void move_optimizer_state(const torch::optim::Optimizer& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
@@ -59,7 +59,7 @@ void check_rates(const torch::optim::Optimizer& optimizer, c10::ScalarType dtype
   }
 }
 
-// LibTorch would update it twice a step.
+// LibTorch would update the parameter twice in each step.
 void refuse_doubles(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer) {
   std::set<const void*> seen;
   for (const auto& group : optimizer.param_groups()) {
@@ -86,7 +86,7 @@ void check_optimizer(const torch::optim::Optimizer& optimizer, const torch::nn::
 }
 
 std::optional<DeepSpeedConfig> read_deepspeed(const TrainConfig& config) {
-  if (config.deepspeed) config.validate();  // says what it needs
+  if (config.deepspeed) config.validate();  // throws: deepspeed needs deepspeed_config
   if (config.deepspeed_config.empty()) return std::nullopt;
   return DeepSpeedConfig::from_argument(config.deepspeed_config);
 }
@@ -214,7 +214,7 @@ Evaluation Trainer::Impl::evaluate(const DataSource& data, const std::string& ph
   train::BatchHooks hooks;
   hooks.start = [&](const Batch& batch) { begin(batch_start, ++batches, batch); };
   hooks.end = [&](const LossResult& outcome) { end(batch_end, batches, outcome); };
-  // Rank 0's buffers are everybody's: evaluations must not depend on who runs them.
+  // All ranks use rank 0's buffers: an evaluation must not depend on the rank that runs it.
   const bool in_step = step->parallel().prepare_evaluation();
   std::optional<WeightAverage::Swap> averaged;
   if (average) averaged.emplace(average->swap_in());

@@ -17,31 +17,30 @@
 
 namespace lockstep {
 
-// What a trainer keeps from one call to the next. What lives for one fit() alone is in
-// train/fit_loop.h.
+// The state that a trainer keeps between calls. State of one fit() is in train/fit_loop.h.
 struct Trainer::Impl {
   // One of the two optimizers is null.
   Impl(Trainer& self, World& world, Model model, torch::optim::Optimizer* optimizer,
        GradientFreeOptimizer* search, TrainConfig config, Loss loss);
 
-  // Runs hook and callbacks of a stage, in the order that Stage says; `count` is what
-  // called_every divides.
+  // Runs hook and callbacks of a stage, in the order that Stage describes. A callback runs if its
+  // called_every divides `count`.
   void begin(Stage stage, int64_t count, const Batch& batch = {});
   void end(Stage stage, int64_t count, const LossResult& outcome = at::Tensor());
   Evaluation evaluate(const DataSource& data, const std::string& phase, Stage batch_start, Stage batch_end);
   Evaluation validate(const DataSource& data);
   void call_callbacks(Stage at, int64_t count);
-  // Trains by another step while the result lives. ConfigError while fit() runs, or where the
-  // step cannot be replaced.
+  // Uses another step while the result exists. ConfigError: fit() is running, or the step cannot be
+  // replaced.
   OptimizerScope replace_step(std::unique_ptr<train::Step> replacement);
-  // Starts the average with the weights as they are.
+  // Starts the average with the current weights.
   void make_average();
-  // Puts "PHASE_loss" and the metrics where callbacks see them.
+  // Stores "PHASE_loss" and the metrics in the result that callbacks read.
   void record(const std::string& phase, const Evaluation& evaluation);
 
   Trainer& self;
   World& world;
-  const std::optional<DeepSpeedConfig> deepspeed;  // what config.deepspeed_config says
+  const std::optional<DeepSpeedConfig> deepspeed;  // content of config.deepspeed_config
   const TrainConfig config;
   const c10::ScalarType dtype;
   Model model;
@@ -55,7 +54,7 @@ struct Trainer::Impl {
   Stage stage = Stage::kIdle;
   train::TrainingProgress progress;
 
-  // Of the running fit().
+  // State of the running fit().
   TrackerSet* trackers = nullptr;
   TrackerSet no_trackers;
   train::ProgressBar* bar = nullptr;

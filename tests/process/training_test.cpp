@@ -248,7 +248,7 @@ TEST_F(TrainingTest, ADiskThatIsFullLosesNothingAndEndsNothing) {
                   {{"OMP_NUM_THREADS", std::nullopt}});
   EXPECT_EQ(finish(process), ExitStatus{.code = 0}) << process.errors();
   EXPECT_THAT(process.errors(),
-              HasSubstr("a checkpoint was not saved, the one before stays; training goes on"));
+              HasSubstr("a checkpoint was not saved; the previous one stays, and training continues"));
   EXPECT_THAT(process.output(), HasSubstr("Trained 20 epochs"));
   Process again = start("run", {"--max_iter", "20"});
   EXPECT_EQ(finish(again), ExitStatus{.code = 0}) << again.errors();

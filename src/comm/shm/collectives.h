@@ -45,8 +45,8 @@ class Ring {
   bool all_finished(uint64_t sequence);
   uint64_t finished_by(int rank) const { return homes_[rank]->finished.load(std::memory_order_acquire); }
 
-  // The pieces of round finished() + 1, which the ranks share: each takes the next free one, so that
-  // a rank that is busy elsewhere delays nobody. nullopt: all are taken.
+  // The ranks share the pieces of round finished() + 1: each takes the next free one, so that a busy
+  // rank does not delay the others. nullopt: all are taken.
   std::optional<uint32_t> claim_piece(uint32_t num_pieces);
   void piece_done();
   uint32_t pieces_done_by(int rank) const;

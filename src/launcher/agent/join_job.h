@@ -71,10 +71,10 @@ class MembershipThread final : public Membership, private MembershipListener {
 };
 
 // Joins this launcher to its job: alone, as the host of the coordinator, or as a member of another
-// launcher's coordinator. With JoinOptions::Kind::kOpen and no given host, the launcher that has
-// the endpoint's address and gets its port first hosts. ConfigError: this launcher was told to
-// host and the port is in use; later failures are reported by the listener's finish(). With
-// several nodes the membership is a MembershipThread, which renews the keeper's lease.
+// launcher's coordinator. With JoinOptions::Kind::kOpen and no given host, the launcher that has the
+// endpoint's address and gets its port first hosts. ConfigError: this launcher must host and the port
+// is in use; later failures are reported by the listener's finish(). With several nodes the membership
+// is a MembershipThread, which renews the keeper's lease.
 std::unique_ptr<Membership> join_job(base::EventLoop& loop, const RunOptions& options,
                                      MembershipListener& listener, Keeper& keeper);
 

@@ -25,7 +25,7 @@ namespace {
 
 using C = DeepSpeedConfig;
 
-// Lamb works on whole parameters: beside the flat buffers that do all this.
+// Keys that flat buffers implement. Lamb does not use them, because it works on complete parameters.
 constexpr std::array kNotWithLamb = {
     deepspeed::Unsupported{"fp16.enabled", [](const C& c) { return c.fp16.enabled; },
                            "Lamb has no float32 masters here: train in fp32, or with torch_autocast"},
@@ -53,7 +53,7 @@ constexpr std::array kNotWithLamb = {
       "another optimizer");
 }
 
-// The rules of an optimizer that the file names, for one that the program brings.
+// Applies the rules for optimizers that the file names to the program's own optimizer.
 void require_known_class(const C& config, const std::string& name) {
   if (name == "LBFGS" || name == "AdamLbfgs") refuse_lbfgs(config);
   if (name == "Lamb") deepspeed::refuse(config, kNotWithLamb);
@@ -87,7 +87,7 @@ void require_known(const C& config, const torch::optim::Optimizer* own) {
 
 std::vector<at::Tensor> trained_tensors(const torch::nn::Module& module) {
   std::vector<at::Tensor> parameters;
-  for (const auto& [name, parameter] : named_parameters(module)) {  // a tied one once
+  for (const auto& [name, parameter] : named_parameters(module)) {  // tied parameters once
     if (parameter.requires_grad()) parameters.push_back(parameter);
   }
   return parameters;
@@ -141,7 +141,7 @@ EngineCore::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, C config_, Co
   const bool stays_on_host = config.zero.offload_param.device != C::OffloadDevice::kNone;
   if (!stays_on_host) module->to(device);
   if (optimizer == nullptr) {
-    // While parameters are float32, as the masters will be: there are kernels for those.
+    // Made while parameters are float32, as the masters will be: there are kernels for those.
     made_optimizer = deepspeed::make_optimizer(config.optimizer, trained_tensors(*module));
     optimizer = made_optimizer.get();
   }
@@ -149,7 +149,7 @@ EngineCore::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, C config_, Co
     train::convert_floating_point(*module, deepspeed::scalar_type(config.dtype()));
   parallel::ParallelOptions options{.sharding = deepspeed::sharded_options(config)};
   if (stays_on_host) options.sharding.device = device;
-  // Lamb needs whole parameters; all other optimizers work on flat buckets, at stage 0 too.
+  // Lamb needs complete parameters; all other optimizers work on flat buckets, also at stage 0.
   if (optimizer_class(*optimizer) != "Lamb") options.stage_zero = parallel::StageZero::kFlatBuckets;
   options.replicated_bucket_cap_bytes = options.sharding.zero.bucket_cap_bytes;
   model = parallel::ParallelModel::make(module, optimizer, communicator, options);
@@ -181,8 +181,8 @@ void EngineCore::Impl::meet_batch(int64_t batch_size) {
   batch_was_seen = true;
 }
 
-// One pass over the gradients unscales and clips them, as in DeepSpeed. Without a scaler the
-// device need not be waited for.
+// One pass over the gradients unscales and clips them, as in DeepSpeed. Without a scaler the host does
+// not wait for the device.
 std::optional<at::Tensor> EngineCore::Impl::gradient_factor() {
   const double clip = config.gradient_clipping;
   norm = model->grad_norm();

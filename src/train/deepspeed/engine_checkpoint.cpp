@@ -1,4 +1,4 @@
-// Saving and loading what an engine trains.
+// Saves and loads the state of an engine.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -79,10 +79,10 @@ void EngineCore::Impl::load_state(const Json& state, int64_t step, bool with_sch
   if (schedule && with_schedule && state.contains("schedule")) {
     schedule->load_state(state.at("schedule"));
   } else if (schedule) {
-    schedule->set_step(schedule->step());  // the optimizer came with its own rates
+    schedule->set_step(schedule->step());  // the loaded optimizer has its own rates
   }
   global_steps = state.value("global_steps", step);
-  // Another configuration may accumulate otherwise: a step begins here in any case.
+  // Another configuration may accumulate another number of batches, so a new step begins here.
   micro_steps = global_steps * batch.accumulation_steps;
   global_samples = state.value("global_samples", int64_t{0});
 }
@@ -125,7 +125,7 @@ std::optional<LoadedCheckpoint> EngineCore::load_checkpoint(const fs::path& fold
   const fs::path place = tag_folder(folder, options.tag);
   const fs::path path = on_main_rank(impl.communicator, [&] {
     const auto newest = checkpoint::newest_valid(checkpoint::checkpoints_folder(place));
-    if (!newest) base::log_warning("engine", "there is no checkpoint to go on from in '{}'", place.string());
+    if (!newest) base::log_warning("engine", "there is no checkpoint to load in '{}'", place.string());
     return newest ? newest->path.string() : std::string();
   });
   if (path.empty()) return std::nullopt;

@@ -23,14 +23,15 @@ struct EngineCore::Impl {
 
   void meet_batch(int64_t batch_size);
   void update();
-  // What gradients are multiplied by; undefined: by 1. Nothing: the step is to be skipped.
+  // The factor of the gradients; undefined: 1. nullopt: the step is to be skipped.
   std::optional<at::Tensor> gradient_factor();
   void report_step();
   double step_loss() const;
-  // Counters and schedule as they were at first, and no gradients; weights, the optimizer's
-  // state and the loss scale stay.
+  // Resets counters and schedule and clears the gradients. Weights, the optimizer's state and the loss
+  // scale stay.
   void restart();
-  // Counters, loss scale and schedule, for a checkpoint; `step` is that of one that has none.
+  // Counters, loss scale and schedule, for a checkpoint. `step` is for a checkpoint that has none of
+  // them.
   Json state() const;
   void load_state(const Json& state, int64_t step, bool with_schedule);
 
@@ -39,29 +40,29 @@ struct EngineCore::Impl {
   const std::shared_ptr<torch::nn::Module> module;
   const c10::Device device;
   const std::optional<c10::ScalarType> autocast;
-  std::unique_ptr<torch::optim::Optimizer> made_optimizer;  // the configuration's
+  std::unique_ptr<torch::optim::Optimizer> made_optimizer;  // made by the configuration
   torch::optim::Optimizer* optimizer;
   std::unique_ptr<parallel::ParallelModel> model;
   std::optional<ScheduledLearningRate> schedule;
-  std::optional<GradScaler> scaler;  // where a step may be skipped
+  std::optional<GradScaler> scaler;  // if a step may be skipped
   bool scales_loss = false;          // not with bf16, whose scale is always 1
   deepspeed::EngineReport report;
 
-  DeepSpeedConfig::BatchTriple batch;  // sizes are 0 while nobody knows them
+  DeepSpeedConfig::BatchTriple batch;  // sizes are 0 while they are unknown
   bool batch_was_seen = false;
 
   int64_t micro_steps = 0;
   int64_t global_steps = 0;
   int64_t global_samples = 0;
   int64_t backwards = 0;  // since the last update
-  bool reduced = false;   // whether the last of them left no gradient with this rank alone
-  int no_syncs = 0;       // scopes that are open
+  bool reduced = false;   // whether the last of them reduced all gradients
+  int no_syncs = 0;       // open scopes
   bool step_applied = false;
   at::Tensor norm;  // of the last step, times norm_scale
   double norm_scale = 1;
-  at::Tensor loss_sum;  // of this step, where monitors want it
-  // Called before an update with what its gradients are multiplied by, undefined: by 1. They are
-  // forgotten after it.
+  at::Tensor loss_sum;  // of this step, if monitors write it
+  // Called before an update, with the factor of its gradients (undefined: 1). The gradients are cleared
+  // after the update.
   std::function<void(const at::Tensor& factor)> before_step;
 };
 

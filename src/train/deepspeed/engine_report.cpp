@@ -21,7 +21,7 @@ namespace {
 
 constexpr auto kCommsComponent = "engine";
 
-// Without the tenth at either end.
+// The mean without the smallest and the largest tenth.
 double trimmed_mean(std::vector<float> values) {
   std::sort(values.begin(), values.end());
   const auto cut = static_cast<std::ptrdiff_t>(values.size() / 10);
@@ -32,7 +32,7 @@ double trimmed_mean(std::vector<float> values) {
 
 double total(const std::vector<float>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
-// Gigabits a second, as DeepSpeed has it.
+// Gigabits per second, as in DeepSpeed.
 double algorithm_bandwidth(int64_t bytes, double milliseconds) {
   return milliseconds > 0 ? static_cast<double>(bytes) * 8 / (milliseconds * 1e6) : 0;
 }
@@ -99,7 +99,7 @@ void CommsLogger::log_stragglers(const Communicator& group) const {
       const auto times = row.at(2).get<std::vector<float>>();
       const auto [at, is_first] = least.try_emplace({row.at(0).text(), row.at(1).get<int64_t>()}, times);
       if (is_first) continue;
-      // Ranks that called it differently often have only the first calls in common.
+      // If ranks have called it differently often, only the first calls are compared.
       at->second.resize(std::min(at->second.size(), times.size()));
       std::transform(at->second.begin(), at->second.end(), times.begin(), at->second.begin(),
                      [](float a, float b) { return std::min(a, b); });
@@ -135,8 +135,8 @@ double rate(int64_t samples, std::chrono::steady_clock::duration time) {
   return seconds > 0 ? static_cast<double>(samples) / seconds : 0;
 }
 
-// What the value means here: batch sizes follow from each other, and a bucket's default is
-// not DeepSpeed's.
+// The resolved value: batch sizes follow from each other, and the default of a bucket size is not
+// DeepSpeed's.
 std::string resolved(const DeepSpeedConfig::AutoValue& value, const DeepSpeedConfig& config,
                      const DeepSpeedConfig::BatchTriple& batch) {
   const auto size = [](int64_t known) {

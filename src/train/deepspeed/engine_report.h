@@ -23,22 +23,21 @@
 
 namespace lockstep::deepspeed {
 
-// comms_logger of a configuration: times of the collectives of an engine's group, by
-// operation and size. Every call is kept (4 bytes), for means without the extremes. Told by
-// any thread.
+// comms_logger of a configuration: times of the collectives of an engine's group, by operation and
+// size. Keeps every call (4 bytes), for means without the extremes. Thread-safe.
 class CommsLogger final : public comm::CallObserver {
  public:
-  // `ranks`: of the group; bandwidths depend on it. `speaks`: whether it logs.
+  // `ranks` is the size of the group, on which bandwidths depend. `speaks`: whether it logs.
   CommsLogger(const DeepSpeedConfig::CommsLogger& options, int ranks, bool speaks);
 
-  // With comms_logger.debug calls are told apart by the phase of the step they are from.
+  // With comms_logger.debug calls are grouped by the phase of the step they belong to.
   void enter(const char* phase);
   void called(const comm::Call& call) override;
 
-  // A line for each operation and size.
+  // Logs a line for each operation and size.
   void log_summary() const;
-  // The same by how long the last rank let the others wait: what a call took longer here
-  // than where it took least. Collective.
+  // The same with the time that ranks waited for the last rank: the time of a call here minus its
+  // shortest time on any rank. Collective.
   void log_stragglers(const Communicator& group) const;
 
  private:
@@ -61,12 +60,12 @@ class CommsLogger final : public comm::CallObserver {
 
 enum class StepPhase { kForward, kBackward, kReduce, kStep };
 
-// What is known after a step; the functions may wait for the device and are called where
-// somebody wants to know.
+// Facts after a step. The functions may wait for the device, so they are called only if their result is
+// needed.
 struct StepFacts {
   int64_t step = 0;
   int64_t skipped = 0;
-  int64_t samples = 0;  // of all ranks, in all
+  int64_t samples = 0;  // of all ranks, in total
   DeepSpeedConfig::BatchTriple batch = {};
   std::vector<double> rates = {};
   std::optional<double> loss_scale = {};
@@ -75,30 +74,30 @@ struct StepFacts {
   std::function<std::optional<ShardedModel::Memory>()> memory = {};
 };
 
-// The lines and the monitors that a configuration asks for: steps_per_print, throughput,
-// wall_clock_breakdown, memory_breakdown, flops_profiler, comms_logger, tensorboard,
-// csv_monitor. Rank 0 speaks and writes; the others measure as it does.
+// The lines and monitors that a configuration asks for: steps_per_print, throughput,
+// wall_clock_breakdown, memory_breakdown, flops_profiler, comms_logger, tensorboard, csv_monitor. Rank
+// 0 prints and writes; the other ranks measure alike.
 class EngineReport {
  public:
-  // Opens the monitors on rank 0. The model is not divided yet. ConfigError: a folder cannot
-  // be written.
+  // Opens the monitors on rank 0. Make it before the model is sharded. ConfigError: a folder cannot be
+  // written.
   EngineReport(const DeepSpeedConfig& config, const Communicator& group, const torch::nn::Module& model,
                c10::Device device);
-  // Says what its collectives took, where they were measured.
+  // Logs the times of the collectives, if they were measured.
   ~EngineReport();
   EngineReport(const EngineReport&) = delete;
   EngineReport& operator=(const EngineReport&) = delete;
 
-  // What "auto" became, and with dump_state the whole configuration: once, at the start.
-  // `batch` has zeros where only the first batch will tell.
+  // Prints the values that replaced "auto", and with dump_state the complete configuration; once, at
+  // the start. `batch` has zeros for sizes that only the first batch shows.
   void say_configuration(const DeepSpeedConfig::BatchTriple& batch) const;
 
   bool has_monitors() const { return !monitors_.empty(); }
-  // From here on collectives are measured, where the configuration says so.
+  // Starts to measure collectives, if the configuration asks for it.
   void watch_collectives();
   void log_comms_summary(bool show_straggler) const;
 
-  // After the begin() of a forward that is trained on; `step` as FlopsProfiler's.
+  // Called after begin() of a forward of the training; `step` as in FlopsProfiler.
   void expect_training(int64_t step);
   void begin(StepPhase phase);
   void end(StepPhase phase);
@@ -126,12 +125,12 @@ class EngineReport {
   const Communicator group_;
   const bool is_main_;
   const c10::Device device_;
-  TrackerSet monitors_;                    // on rank 0; what they cannot write ends no training
+  TrackerSet monitors_;                    // on rank 0; a failed write does not end the training
   std::optional<FlopsProfiler> profiler_;  // on rank 0
   std::shared_ptr<CommsLogger> comms_;
   std::array<std::chrono::nanoseconds, 4> times_{};  // of this step, by phase
   Clock::time_point phase_began_;
-  // Throughput: since the end of the first step, and since the last line.
+  // For the throughput since the end of the first step, and since the last line.
   std::optional<Clock::time_point> first_end_;
   int64_t first_samples_ = 0;
   Clock::time_point last_line_;

@@ -35,7 +35,7 @@ std::string dtype_name(DeepSpeedConfig::Dtype dtype) {
   return "float32";
 }
 
-// Two would set one learning rate.
+// Two schedules would set the same learning rate.
 void drop_schedules(TrainConfig& config, const World& world) {
   std::vector<std::shared_ptr<Callback>> kept;
   for (const auto& callback : config.callbacks) {
@@ -60,16 +60,16 @@ void refuse(bool is_set, const char* field) {
                     fmt::format("{} does not go with deepspeed_config: leave one of them out", field));
 }
 
-// A program may set its own values in code and leave it to its users to bring a file, so that
-// this is no error, as it is for a flag.
-void say_what_gives_way(const DeepSpeedConfig& file, const TrainConfig& set, const TrainConfig& governed) {
+// Warns about values in code that the file overrides. For a flag this is an error, but a program may
+// set values in code and let its users add a file.
+void warn_of_overrides(const DeepSpeedConfig& file, const TrainConfig& set, const TrainConfig& governed) {
   const auto values = [](const TrainConfig& config) { return Json::parse(config.to_json()); };
   const Json asked = values(set);
   const Json result = values(governed);
   for (const GovernedOption& option : governed_changes(file, values(TrainConfig{}), asked)) {
     if (!asked.contains(option.name) || asked.at(option.name) == result.at(option.name)) continue;
     base::log_warning("train",
-                      "the program sets {} to {}, and deepspeed_config to {}, which counts: its key is {}",
+                      "deepspeed_config overrides {}, which the program sets to {}: {} by its key {}",
                       option.name, asked.at(option.name).dump(), result.at(option.name).dump(), option.key);
   }
 }
@@ -94,13 +94,13 @@ TrainConfig governed_by(const DeepSpeedConfig& file, TrainConfig config, const W
   config.clip_grad_norm = file.gradient_clipping;
   config.zero = file.zero_options();
   config.find_unused_parameters = deepspeed::sharded_options(file).find_unused_parameters;
-  if (world.is_main()) say_what_gives_way(file, set, config);
+  if (world.is_main()) warn_of_overrides(file, set, config);
   if (file.scheduler.exists()) drop_schedules(config, world);
   config.validate();
   return config;
 }
 
-// The engine itself; a class of its own because EngineCore keeps its parts for classes made of it.
+// The engine. Derived, because EngineCore gives access to its parts only to derived classes.
 class EngineStep::Core final : public EngineCore {
  public:
   using EngineCore::begin_forward;

@@ -12,18 +12,18 @@ namespace lockstep::train {
 // The engine of a DeepSpeed configuration as the trainer's step.
 class EngineStep final : public Step {
  public:
-  // The optimizer is the configuration's if it has one, else `own`, which outlives the step.
-  // ConfigError as EngineCore's.
+  // The optimizer is the configuration's if it has one, otherwise `own`, which must outlive the step.
+  // ConfigError: as EngineCore.
   EngineStep(StepParts& parts, const DeepSpeedConfig& file, torch::optim::Optimizer& own);
   ~EngineStep() override;
 
-  // Returns the mean of the batches, each with the same weight, as the engine weighs them.
+  // Returns the mean over the batches, each with the same weight, as in the engine.
   LossResult run(StepBatches& batches) override;
   bool changed_weights() const override;
 
   void check_fit(int64_t batches_per_epoch) const override;
-  // The schedule and the counts of steps and samples start again; the optimizer's state and the
-  // loss scale stay.
+  // The schedule and the counts of steps and samples start again; the optimizer's state and the loss
+  // scale stay.
   void begin_fit() override;
   bool takes_full_windows() const override { return true; }
   bool accepts_loss(double loss) override;
@@ -33,7 +33,7 @@ class EngineStep final : public Step {
   torch::optim::Optimizer* optimizer() const override;
   void check_replaceable() const override;
 
-  // The engine frees its gradients in the update, so they are looked at before it.
+  // The engine frees its gradients in the update, so their statistics are computed before it.
   void watch_gradients(bool with_values) override;
   std::vector<GradientStatistics> gradient_statistics(bool) override { return watched_; }
 
@@ -46,12 +46,12 @@ class EngineStep final : public Step {
   class Core;
 
   const std::unique_ptr<Core> core_;
-  std::vector<GradientStatistics> watched_;  // of the last step, if they were asked for
+  std::vector<GradientStatistics> watched_;  // of the last step, if requested
 };
 
-// The configuration of a training that `file` governs: its batch, dtype, precision,
-// clipping and stage are the file's; rank 0 warns of values that differ from the defaults and
-// that the file overrides. ConfigError: an option that contradicts the file.
+// The configuration of a training by `file`: batch, dtype, precision, clipping and stage are the
+// file's. Rank 0 warns about values that differ from the defaults and that the file overrides.
+// ConfigError: an option that contradicts the file.
 TrainConfig governed_by(const DeepSpeedConfig& file, TrainConfig config, const World& world);
 
 }  // namespace lockstep::train

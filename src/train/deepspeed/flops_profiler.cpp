@@ -41,7 +41,7 @@ Cost element_wise(Inputs inputs) { return {numel(inputs, 0), 0}; }
 
 Cost linear(Inputs inputs) { return of_macs(numel(inputs, 0) * inputs[1].toTensor().size(0)); }
 
-// Of the left operand each element meets each column of the right one.
+// Each element of the left operand is multiplied with each column of the right one.
 int64_t product_macs(const at::Tensor& left, const at::Tensor& right) {
   return left.numel() * (right.dim() > 1 ? right.size(-1) : 1);
 }
@@ -54,8 +54,8 @@ Cost product_and_sum(Inputs inputs) {
   return of_macs(product_macs(inputs[1].toTensor(), inputs[2].toTensor()), sums);
 }
 
-// Each input element meets the kernel of each output channel. The bias is not counted: the
-// output's extent is not among the inputs.
+// Each input element is multiplied with the kernel of each output channel. The bias is not counted: the
+// extent of the output is not among the inputs.
 Cost transposed_convolution(Inputs inputs) {
   const at::Tensor& weight = inputs[1].toTensor();
   return of_macs(numel(inputs, 0) * (weight.numel() / weight.size(0)));
@@ -110,10 +110,10 @@ Cost batch_norm(Inputs inputs) {
 Cost instance_norm(Inputs inputs) { return norm_with_weight_at(inputs, 1); }
 Cost layer_norm(Inputs inputs) { return norm_with_weight_at(inputs, 2); }
 
-// The larger operand: the other one is repeated over it.
+// The larger operand, over which the other one is broadcast.
 Cost broadcast_pair(Inputs inputs) { return {std::max(numel(inputs, 0), numel(inputs, 1)), 0}; }
 
-// Counted as nothing, and so is what it calls.
+// Not counted, with everything that it calls.
 Cost nothing(Inputs) { return {}; }
 
 struct Named {
@@ -198,10 +198,10 @@ using Clock = std::chrono::steady_clock;
 struct Recording {
   c10::Device device;
   OperationListener& listener;
-  bool is_inside = false;  // of a counted operation
+  bool is_inside = false;  // inside a counted operation
 };
 
-// LibTorch's callbacks are plain functions, of one thread.
+// LibTorch's callbacks are plain functions and run in one thread, so the state is thread-local.
 thread_local std::unique_ptr<Recording> recording;
 
 struct Counted : at::ObserverContext {
@@ -253,7 +253,7 @@ std::string short_type(std::string_view type) {
   return std::string(name) + "<" + short_type(rest.substr(0, rest.find_first_of("<>,"))) + ">";
 }
 
-// Not where stage 3 has taken a parameter apart.
+// False if stage 3 has sharded the parameter.
 bool is_there(const at::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() && tensor.numel() > 0 &&
          tensor.unsafeGetTensorImpl()->storage_initialized();
@@ -274,7 +274,7 @@ size_t ModelProfile::add(const torch::nn::Module& module, std::string name, int 
   const size_t index = parts_.size();
   parts_.push_back({name, short_type(module.name()), depth});
   parents_.push_back(parent);
-  for (const auto& [unused, parameter] : named_parameters(module)) {  // a tied one once
+  for (const auto& [unused, parameter] : named_parameters(module)) {  // tied parameters once
     parts_[index].parameters += parameter.numel();
   }
   for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
@@ -286,7 +286,7 @@ size_t ModelProfile::add(const torch::nn::Module& module, std::string name, int 
   return index;
 }
 
-// A view of a parameter, as a transposed weight, lies where the parameter is.
+// A view of a parameter, for example a transposed weight, has the parameter's memory.
 size_t ModelProfile::owner_of(c10::ArrayRef<const c10::IValue> inputs) const {
   for (const c10::IValue& input : inputs) {
     if (!input.isTensor() || !is_there(input.toTensor())) continue;
@@ -341,7 +341,7 @@ void add_line(std::string& page, std::string_view what, const std::string& value
 }
 
 std::string summary(const ProfiledStep& step, const ProfilePart& model, double recompute) {
-  // A forward of a micro batch; the others are like it.
+  // The average forward of one micro batch.
   const auto micro_batches = static_cast<double>(step.batch.accumulation_steps);
   const double flops = static_cast<double>(model.cost.flops) / micro_batches;
   const double forward = seconds(step.forward) / micro_batches;

@@ -30,7 +30,7 @@ OptimizerPtr make_torch_adam(const OptimizerConfig& config, const Parameters& pa
 }
 
 OptimizerPtr make_adam(const OptimizerConfig& config, const Parameters& parameters) {
-  // With torch_adam too: they have the bits of torch's fused kernel, in a third of the time of
+  // Also with torch_adam: they have the bits of torch's fused kernel, in a third of the time of
   // torch::optim's classes.
   if (!config.amsgrad && has_cpu_kernels(parameters)) {
     return make_cpu_adam(parameters, {.lr = config.lr,

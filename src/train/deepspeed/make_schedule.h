@@ -8,11 +8,11 @@
 
 namespace lockstep::deepspeed {
 
-// The schedule that the configuration names, or none. A step is one of the optimizer that
-// was not skipped.
+// The schedule that the configuration names; nullopt: none. A step is an optimizer step that was not
+// skipped.
 std::optional<LearningRateSchedule> make_schedule(const DeepSpeedConfig::Scheduler& config);
 
-// Where it begins: not at 0 with last_batch_iteration.
+// The first step of the schedule: not 0 with last_batch_iteration.
 int64_t first_step(const DeepSpeedConfig::Scheduler& config);
 
 }  // namespace lockstep::deepspeed

@@ -55,7 +55,7 @@ checkpoint::Entry save_together(const Communicator& group, checkpoint::Store* st
         checkpoint::write_shard(files, folder, group.rank(), group.size(), snapshot.pieces).to_json().dump();
     return std::string();
   });
-  // To rank 0 alone: with a thousand ranks the indices are hundreds of megabytes.
+  // Only to rank 0: with a thousand ranks the indices are hundreds of megabytes.
   std::vector<std::string> indices = comm::gather_bytes(group, own_index, 0);
   checkpoint::Entry entry;
   from_main_rank(group, [&] {

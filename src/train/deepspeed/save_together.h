@@ -6,11 +6,11 @@
 
 namespace lockstep::deepspeed {
 
-// One checkpoint of all ranks: each writes its pieces as a file of its own into the folder
-// that rank 0 made, which must be on a file system that all share; rank 0 publishes it with
-// its metadata. Collective. CheckpointError on all ranks: one of them failed, and which;
-// nothing is published then. `store` is rank 0's, null elsewhere; its entry is rank 0's,
-// too. `files`: by which this rank writes its own file.
+// Saves one checkpoint of all ranks. Each rank writes its pieces to a file of its own in the folder
+// that rank 0 creates, which must be on a shared file system; rank 0 publishes the folder with its
+// metadata. `store` is rank 0's, null elsewhere; the returned entry is valid on rank 0 only. `files`:
+// writes this rank's file. Collective. CheckpointError on all ranks: one of them failed, and which;
+// nothing is published then.
 checkpoint::Entry save_together(const Communicator& group, checkpoint::Store* store,
                                 const checkpoint::Snapshot& snapshot,
                                 checkpoint::FileSystem& files = checkpoint::real_files());

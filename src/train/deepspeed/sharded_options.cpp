@@ -28,7 +28,7 @@ ShardedOptions sharded_options(const DeepSpeedConfig& config) {
   }
   options.sum_gradients = config.gradient_allreduce_op == DeepSpeedConfig::GradientOp::kSum;
   options.gradient_predivide_factor = config.gradient_predivide_factor;
-  // DeepSpeed, too, divides before the sum wherever it scatters, whatever prescale_gradients says.
+  // DeepSpeed also divides before the sum when it scatters, independent of prescale_gradients.
   options.divide_after_sum = config.zero.stage == 0 && !config.prescale_gradients && !options.sum_gradients;
   options.allow_untested_optimizer = config.zero_allow_untested_optimizer;
   options.autocast_dtype = autocast_dtype(config, c10::DeviceType::CPU);  // both have 16 bit

@@ -26,13 +26,13 @@ constexpr std::array kUnsupported = {
                   return c.zero.offload_optimizer.device == C::OffloadDevice::kNvme &&
                          c.aio.intra_op_parallelism != 1;
                 },
-                "one thread submits to io_uring, which works beside it: remove the line"},
+                "one thread submits to io_uring, which works in the background: remove the line"},
     Unsupported{
         "zero_optimization.stage3_max_live_parameters",
         [](const C& c) {
           return c.zero.stage == 3 && c.zero.max_live_parameters != C::Zero{}.max_live_parameters;
         },
-        "the unit that runs and the one after it are whole, whatever their size: remove the line, and "
+        "the running unit and the next one are gathered, independent of their size: remove the line, and "
         "make the units (Sharded<>) smaller or set stage3_prefetch_bucket_size"},
     Unsupported{"zero_optimization.stage3_max_reuse_distance",
                 [](const C& c) {
@@ -49,7 +49,7 @@ constexpr std::array kUnsupported = {
                 [](const C& c) { return is_adam(c) && !c.optimizer.bias_correction; },
                 "Adam always corrects the bias here: set it to true"},
     Unsupported{"dataloader_drop_last", [](const C& c) { return c.dataloader_drop_last; },
-                "the program brings its own loader: say it there (LoaderOptions::drop_last)"},
+                "the program makes the loader: set LoaderOptions::drop_last there, and remove the line"},
 };
 
 }  // namespace

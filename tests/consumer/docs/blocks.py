@@ -1,4 +1,5 @@
-"""The fenced code blocks of README.md, CONTRIBUTING.md and docs/*.md, and the C++ source made of them.
+"""The fenced code blocks of README.md, CONTRIBUTING.md and docs/*.md, the examples of the public headers, and the C++
+source made of them.
 
 A block says by its language what is done with it:
 
@@ -14,6 +15,18 @@ A block says by its language what is done with it:
 
 Any other block is a mistake, and so is a fragment without a context.
 
+A public header starts like this, with nothing but #pragma once before it:
+
+    // Its purpose in two or three sentences.
+    //
+    // Example:
+    //
+    //   the code, indented by three spaces
+    //
+    // More: docs/page.md
+
+The code is a block of C++: a program with main(), or a fragment with the context tests/consumer/docs/header.cpp.
+
     blocks.py generate FOLDER     writes FOLDER/blocks.inc for main.cpp; prints the names of the programs
 """
 
@@ -26,6 +39,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 CONTEXT = re.compile(r"<!-- context: (\w+) -->")
 INCLUDE = re.compile(r"#include <\S+>")
+HEADERS = "include/lockstep"
+MORE = re.compile(r"// More: docs/\w+\.md(, docs/\w+\.md)*")
 CONTEXT_FILES = {"cpp": "tests/consumer/docs/{}.cpp", "python": "tests/peers/docs/{}.py"}
 
 
@@ -48,11 +63,18 @@ class Block:
     @property
     def name(self):
         """An identifier of C++."""
-        return f"{pathlib.PurePath(self.page).stem}_md_{self.line}"
+        return re.sub(r"\W", "_", f"{pathlib.PurePath(self.page).name}_{self.line}")
 
     @property
     def is_program(self):
         return self.language == "cpp" and re.search(r"^int main\(", self.text, re.MULTILINE) is not None
+
+    @property
+    def own_header(self):
+        """The line that includes the header whose example this is."""
+        if not self.page.startswith(HEADERS):
+            return ""
+        return f"#include <{pathlib.PurePath(self.page).relative_to('include')}>"
 
     @property
     def context_file(self):
@@ -83,6 +105,39 @@ def read_page(page):
     if start is not None:
         raise Mistakes(f"{page}:{start}: the block has no end")
     return blocks
+
+
+def headers(root=ROOT):
+    """Public headers, relative to the root."""
+    return sorted(str(path.relative_to(root)) for path in (root / HEADERS).glob("*.h"))
+
+
+def read_header(header, root=ROOT):
+    """The example of a public header. Mistakes: the header does not start with purpose, example and page."""
+    lines = (root / header).read_text().splitlines()
+
+    def fail(number, sentence):
+        raise Mistakes(f"{header}:{number}: {sentence}")
+
+    if lines[:2] != ["#pragma once", ""] or len(lines) < 3 or not re.match(r"// (?!Example:)\w", lines[2]):
+        fail(3, "the header does not start with its purpose: write it as a comment after #pragma once")
+    end = next((i for i, line in enumerate(lines[2:], 2) if not line.startswith("//")), len(lines))
+    top = lines[:end]
+    if "// Example:" not in top:
+        fail(end, "the comment at the top has no example: write '// Example:' and the smallest use of the header")
+    start = top.index("// Example:") + 2
+    stop = next((i for i in range(start, end) if top[i] != "//" and not top[i].startswith("//   ")), end)
+    text = "".join(f"{line[5:]}\n" for line in top[start:stop]).rstrip() + "\n"
+    if top[start - 1:start] != ["//"] or not text.strip():
+        fail(start, "the example is empty: its lines start with '//' and three spaces, after a line '//'")
+    more = MORE.fullmatch(top[-1])
+    if not more:
+        fail(end, "the comment at the top does not end with '// More: docs/PAGE.md'")
+    for page in re.findall(r"docs/\w+\.md", more[0]):
+        if not (root / page).is_file():
+            fail(end, f"there is no {page}")
+    block = Block(header, start, "cpp", None, text)
+    return block if block.is_program else dataclasses.replace(block, context="header")
 
 
 def is_json(text):
@@ -119,8 +174,8 @@ def mistake(block):
 
 
 def read_all():
-    """All blocks of all pages. Mistakes: one of them cannot be checked."""
-    blocks = [block for page in pages() for block in read_page(page)]
+    """All blocks of all pages and public headers. Mistakes: one of them cannot be checked."""
+    blocks = [block for page in pages() for block in read_page(page)] + [read_header(header) for header in headers()]
     sentences = [f"{block.place}: {sentence}" for block in blocks if (sentence := mistake(block))]
     if sentences:
         raise Mistakes("\n".join(sentences))
@@ -138,7 +193,8 @@ def source(programs, fragments):
     yield from includes(block.text for block in programs)
     for block in programs:
         yield from (f"namespace {block.name} {{", f'#include "{block.name}.inc"', "}")
-    yield from includes(text for block in fragments for text in (block.context_file.read_text(), block.text))
+    yield from includes(text for block in fragments
+                        for text in (block.own_header, block.context_file.read_text(), block.text))
     for block in fragments:
         yield from (f"namespace {block.name} {{", f'#define DOCS_BLOCK "{block.name}.inc"',
                     f'#include "{block.context_file}"', "#undef DOCS_BLOCK", "}")

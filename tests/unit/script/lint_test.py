@@ -119,14 +119,42 @@ class TextTest(unittest.TestCase):
 
 
 class DocsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name).resolve()
+        self.write("docs/page.md", "")
+
+    def write(self, name, content):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+    def problems(self):
+        return list(docs.problems(self.root))
+
     def test_names_what_is_not_there(self):
-        with tempfile.TemporaryDirectory() as folder:
-            root = pathlib.Path(folder).resolve()
-            (root / "docs").mkdir()
-            (root / "src").mkdir()
-            (root / "src" / "here.cpp").write_text("")
-            (root / "docs" / "page.md").write_text("`src/here.cpp`, `src/NAME.cpp`\n\n`src/gone.cpp`\n")
-            self.assertEqual(list(docs.problems(root)), ["docs/page.md:3: there is no src/gone.cpp"])
+        self.write("src/here.cpp", "")
+        self.write("docs/page.md", "`src/here.cpp`, `src/NAME.cpp`\n\n`src/gone.cpp`\n")
+        self.assertEqual(self.problems(), ["docs/page.md:3: there is no src/gone.cpp"])
+
+    def test_a_header_starts_as_a_page(self):
+        top = ("#pragma once\n\n// Adds numbers.\n//\n// Example:\n//\n//   add(1, 2);\n//\n"
+               "// More: docs/page.md\n\nint add(int a, int b);\n")
+        self.write("include/lockstep/add.h", top)
+        self.assertEqual(self.problems(), [])
+        for old, new, pattern in [
+                ("// Adds numbers.\n//\n", "", "add.h:3: the header does not start with its purpose"),
+                ("// Adds", "#include <vector>\n\n// Adds", "add.h:3: the header does not start with its purpose"),
+                ("// Example:\n", "", "the comment at the top has no example"),
+                ("//   add(1, 2);\n//\n", "", "the example is empty"),
+                ("//   add(1, 2);", "// add(1, 2);", "the example is empty"),
+                ("//\n// More: docs/page.md\n", "", "does not end with '// More: docs/PAGE.md'"),
+                ("docs/page.md", "docs/page.md, docs/gone.md", "there is no docs/gone.md"),
+        ]:
+            self.write("include/lockstep/add.h", top.replace(old, new, 1))
+            self.assertEqual(len(self.problems()), 1, new)
+            self.assertRegex(self.problems()[0], pattern)
 
 
 if __name__ == "__main__":
