@@ -119,14 +119,34 @@ class TextTest(unittest.TestCase):
 
 
 class DocsTest(unittest.TestCase):
-    def test_names_what_is_not_there(self):
-        with tempfile.TemporaryDirectory() as folder:
-            root = pathlib.Path(folder).resolve()
-            (root / "docs").mkdir()
-            (root / "src").mkdir()
-            (root / "src" / "here.cpp").write_text("")
-            (root / "docs" / "page.md").write_text("`src/here.cpp`, `src/NAME.cpp`\n\n`src/gone.cpp`\n")
-            self.assertEqual(list(docs.problems(root)), ["docs/page.md:3: there is no src/gone.cpp"])
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name).resolve()
+        (self.root / "docs").mkdir()
+        (self.root / "src").mkdir()
+
+    def problems_of(self, name, page):
+        (self.root / "docs" / name).write_text(page)
+        return list(docs.problems(self.root))
+
+    def test_paths(self):
+        (self.root / "src" / "here.cpp").write_text("")
+        self.assertEqual(self.problems_of("page.md", "`src/here.cpp`, `src/NAME.cpp`\n\n`src/gone.cpp`\n"),
+                         ["docs/page.md:3: there is no src/gone.cpp"])
+
+    def test_links(self):
+        page = "[a](page.md), [b](page.md#part), [c](https://example.org/x), [d](#part)\n[e](gone.md#part)\n"
+        self.assertEqual(self.problems_of("page.md", page), ["docs/page.md:2: the link leads nowhere: gone.md"])
+
+    def test_folders_of_the_architecture(self):
+        for folder in ["base", "comm"]:
+            (self.root / "src" / folder).mkdir()
+        page = "```text\n| comm |\n| base |\n```\n| `src/base` | errors |\n| `src/comm` | collectives |\n"
+        self.assertEqual(self.problems_of("architecture.md", page), [])
+        self.assertEqual(self.problems_of("architecture.md", page.replace("| comm |", "").replace("`src/base`", "base")),
+                         ["docs/architecture.md: the table of folders lacks src/base",
+                          "docs/architecture.md: the picture lacks src/comm"])
 
 
 if __name__ == "__main__":
