@@ -1,9 +1,8 @@
 """Network namespaces as nodes, and the switch between them.
 
-Every node is a namespace with one TUN device; the other end of all devices is a
-switch in this process. It can delay, drop, reorder, throttle and cut what goes from
-one node to another, each direction on its own. Addresses are 10.77.0.1, 10.77.0.2, ...
-and exist inside these namespaces only.
+Every node is a namespace with one TUN device; the other end of all devices is a switch in this process. The switch can
+delay, drop, reorder, throttle and cut the packets from one node to another, separately for each direction. Addresses are
+10.77.0.1, 10.77.0.2, ... and exist inside these namespaces only.
 """
 
 import contextlib

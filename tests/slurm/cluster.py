@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""A real Slurm cluster of two nodes on this machine, for as long as a command runs.
+"""Runs a command on a real Slurm cluster of two nodes on this machine.
 
     tests/slurm/cluster.py COMMAND ARGUMENT...
 
-starts munged, slurmctld and two slurmd in a scratch folder, runs COMMAND with
-SLURM_CONF set, ends everything that was started and exits with COMMAND's status.
-`tests/slurm/cluster.py bash` is a shell on that cluster.
+starts munged, slurmctld and two slurmd in a temporary folder, runs COMMAND with SLURM_CONF set, ends everything that it
+started, and exits with the status of COMMAND. `tests/slurm/cluster.py bash` opens a shell on the cluster.
 
-Needs Debian's slurmctld, slurmd, slurm-client and munge; no root, no systemd, no
-free port number and no entry in /etc/hosts: the nodes are named by their addresses.
+Needs Debian's slurmctld, slurmd, slurm-client and munge. Needs no root, no systemd, no fixed port and no entry in
+/etc/hosts, because the names of the nodes are their addresses.
 """
 
 import ctypes
