@@ -1,5 +1,5 @@
-"""Where `lockstep run` is meant to differ from torchrun, and why. docs/torchrun.md shows this table.
-Where versions of torchrun differ `lockstep run` follows the newest, 2.15."""
+"""The intended differences between `lockstep run` and torchrun, and the reasons. docs/torchrun.md shows this table.
+If versions of torchrun differ, `lockstep run` follows the newest, 2.15."""
 
 import dataclasses
 
@@ -10,8 +10,8 @@ class Difference:
     torchrun: str
     lockstep: str
     reason: str
-    facts: frozenset  # of launchers.Run: those that it explains
-    ours: dict  # what some of them are under lockstep run, of every launcher or worker
+    facts: frozenset  # the facts of launchers.Run that it explains
+    ours: dict  # the values of some of them under lockstep run, for every launcher or worker
 
 
 def difference(id, facts, torchrun, lockstep, reason, ours=None):
@@ -20,7 +20,7 @@ def difference(id, facts, torchrun, lockstep, reason, ours=None):
 
 STATUS = {"status", "class"}
 PREFIX = {"stdout prefix", "stderr prefix"}
-# Whether the program ran at all.
+# The facts that differ if the program did not run at all.
 RAN = STATUS | PREFIX | {"workers", "stdout", "stderr", "launcher on stderr", "root cause", "log files", "log contents",
                          "temporary folders"}
 
@@ -188,7 +188,7 @@ ALL = [
                "USR1 and USR2 kill the launcher, and the workers keep running",
                "they are passed to the workers, and the job continues", "Schedulers send them to ask for a checkpoint.",
                {"status": 0, "orphans": False}),
-    # Lines that the launcher had not read yet go with it.
+    # Lines that the launcher had not read yet are lost with it.
     difference("no-orphans", {"stdout", "stderr", "orphans"},
                "workers keep running after the launcher was killed", "they are killed with it",
                "Orphaned workers would keep GPUs in use.",

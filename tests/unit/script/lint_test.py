@@ -1,4 +1,4 @@
-"""script/lint-layers.py, lint-text.py and lint-docs.py find what they are there to find."""
+"""script/lint-layers.py, lint-text.py and lint-docs.py find the mistakes that they check for."""
 
 import importlib.util
 import pathlib
