@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes docs/results.md from bench/results/*.json; --check: says whether it is as it would be written.
+"""Writes docs/results.md from bench/results/*.json. With --check, fails if the page differs from what it would write.
 
-A file in bench/results holds what one command gave on one machine. published.json holds
-the numbers of the pages that the recipes come from.
+A file in bench/results has the results of one command on one machine. published.json has the numbers of the web pages that
+the recipes reproduce.
 """
 
 import json
@@ -38,7 +38,7 @@ def published_table(results):
                      number(run.get("images_per_s"), 0), number(run.get("accuracy"), 4), where,
                      number(mine.get("seconds"), 1), number(mine.get("images_per_s"), 0),
                      number(mine.get("accuracy"), 4)])
-    return table(["page", "what", "its hardware", "s", "img/s", "accuracy", "ours on", "s", "img/s", "accuracy"], rows)
+    return table(["published by", "training", "hardware", "s", "img/s", "accuracy", "Lockstep on", "s", "img/s", "accuracy"], rows)
 
 
 def run_section(result):
@@ -57,8 +57,8 @@ def run_section(result):
 def render():
     results = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))
                if path.stem != "published"}
-    parts = [HEAD, "## The pages' numbers and ours", "", published_table(results), "",
-             "The accuracy is that of the whole test set, not augmented; the pages' is of augmented test images.", "",
+    parts = [HEAD, "## Published numbers and Lockstep's", "", published_table(results), "",
+             "Lockstep's accuracy is measured on the whole test set without augmentation; the published one on augmented test images.", "",
              "## Runs", "", "\n\n".join(run_section(result) for result in results.values())]
     return "\n".join(parts) + "\n"
 
@@ -68,7 +68,7 @@ def main():
     if sys.argv[1:] == ["--check"]:
         if PAGE.exists() and PAGE.read_text() == page:
             return 0
-        print("docs/results.md is not what bench/results gives: run bench/render_results.py", file=sys.stderr)
+        print("docs/results.md differs from bench/results: run bench/render_results.py", file=sys.stderr)
         return 1
     PAGE.write_text(page)
     return 0

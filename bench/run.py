@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""The one benchmark driver: script/bench [--suite NAME]... [--json FILE].
+"""The benchmark driver: script/bench [--suite NAME]... [--json FILE].
 
-A suite is a module bench/suites/NAME.py with a function rows() that returns a list
-of Row. Each row measures us and a peer in the same run, taking turns, and compares
-the ratio of the medians with a floor. Standard library only.
+A suite is a module bench/suites/NAME.py with a function rows() that returns a list of Row. Each row measures Lockstep and
+a peer alternately in the same run, and compares the ratio of the medians with a floor. Uses the standard library only.
 """
 
 import argparse
@@ -22,21 +21,20 @@ from collections.abc import Callable, Sequence
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUITES = ROOT / "bench" / "suites"
 BIN = ROOT / "build" / "bin"
-# Another Python that has PyTorch: on a GPU machine, the one with CUDA.
+# LOCKSTEP_PEER_PYTHON names another Python with PyTorch: on a GPU machine, the one with CUDA.
 PEER_PYTHON = pathlib.Path(os.environ.get("LOCKSTEP_PEER_PYTHON", ROOT / ".deps" / "peers" / "bin" / "python"))
 
 
 class BenchError(Exception):
-    """A measurement that could not be made; the text says which and why."""
+    """A measurement failed; the text says which one and why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
     """A program to measure.
 
-    It prints, as its last line on standard output, {"value": x, "unit": "..."};
-    other keys are ignored. With wall_clock the value is its run time in seconds
-    instead, and it may print what it likes.
+    Its last line on standard output is {"value": x, "unit": "..."}; other keys are ignored. With wall_clock the value is
+    the run time in seconds, and the output is ignored.
     """
 
     argv: Sequence[str | os.PathLike]
@@ -79,10 +77,9 @@ Measure = Callable[[str], float]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One number. ratio = how many times better than the peer; it passes from `floor` on.
+    """One comparison. The ratio is how many times better Lockstep is than the peer; the row passes if it is at least `floor`.
 
-    Without a peer, `reference` stands in its place: a constant in the same unit,
-    for numbers whose floor is absolute.
+    Without a peer, the value is compared with `reference`, a constant in the same unit, for absolute floors.
     """
 
     name: str
@@ -93,7 +90,7 @@ class Row:
     higher_is_better: bool = False
     floor: float = 1.0
     repeat: int = 5
-    # Runs of each side that are not counted: file caches, CPU clocks.
+    # Runs of each side that do not count; they fill file caches and raise CPU clocks.
     warm_up: int = 1
 
     def __post_init__(self):
@@ -105,7 +102,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Repeated measurements of one side: median, and the spread min..max."""
+    """Repeated measurements of one side, with median, minimum and maximum."""
 
     values: list[float]
 
@@ -135,7 +132,7 @@ class Result:
         if not self.row.higher_is_better:
             better, worse = worse, better
         if worse == 0:
-            # Equal zeros are a draw: "no extra memory" against "no extra memory".
+            # Two zeros are equal: no extra memory on both sides.
             return 1.0 if better == 0 else float("inf")
         return better / worse
 
@@ -159,7 +156,7 @@ class Result:
 
 
 def measure(row: Row) -> Result:
-    """Ours, peer, ours, peer, ...: a machine that slows down slows both."""
+    """Measures ours, peer, ours, peer, ..., so that a machine that becomes slower affects both."""
     peer = row.peer if row.peer is not None else (lambda unit: row.reference)
     ours_values, peer_values = [], []
     try:
@@ -198,7 +195,7 @@ def load_suite(name: str) -> list[Row]:
     path = SUITES / f"{name}.py"
     if not path.is_file():
         raise BenchError(f"no suite {name!r}; there are: {', '.join(suite_names())}")
-    # Suites say `from run import Row, Command`, also when this file is __main__.
+    # Suites import this file as `run`, also if it is __main__.
     sys.modules.setdefault("run", sys.modules[__name__])
     spec = importlib.util.spec_from_file_location(f"suite_{name}", path)
     module = importlib.util.module_from_spec(spec)
@@ -218,11 +215,11 @@ def machine() -> dict:
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="script/bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--suite", action="append", metavar="NAME", help="default: every suite but selftest")
-    parser.add_argument("--json", metavar="FILE", help="write the results there too")
+    parser.add_argument("--suite", action="append", metavar="NAME", help="suite to run; default: all except selftest")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to this file")
     parser.add_argument("--row", metavar="TEXT", default="", help="only rows whose name contains this")
-    parser.add_argument("--repeat", type=int, metavar="N", help="instead of each row's own number")
-    parser.add_argument("--list", action="store_true", help="print suites and rows, measure nothing")
+    parser.add_argument("--repeat", type=int, metavar="N", help="number of runs, instead of the number of each row")
+    parser.add_argument("--list", action="store_true", help="print suites and rows, without measuring")
     options = parser.parse_args(argv)
     report = []
     for name in options.suite or [n for n in suite_names() if n != "selftest"]:

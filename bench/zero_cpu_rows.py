@@ -1,4 +1,4 @@
-"""Rows of the suite `zero`: the optimizer on the CPU, as offloaded states are stepped."""
+"""Rows of the suite `zero`: the CPU optimizer that updates offloaded states."""
 
 import os
 

@@ -1,6 +1,6 @@
-# Finds Chart.js, which every report carries: Debian's package libjs-chart.js, or the file
-# that LOCKSTEP_CHART_JS names (chart.min.js or chart.umd.js of version 3 or 4). It becomes a
-# part of the library; the installed package needs it no more.
+# Finds Chart.js, which every report contains: from Debian's package libjs-chart.js, or the file that
+# LOCKSTEP_CHART_JS names (chart.min.js or chart.umd.js of version 3 or 4). It is compiled into the library, so
+# the installed package does not need the file.
 find_file(LOCKSTEP_CHART_JS NAMES chart.min.js chart.umd.js Chart.min.js
   HINTS ENV LOCKSTEP_CHART_JS_DIR
   PATHS /usr/share/javascript/chart.js /usr/share/nodejs/chart.js/dist

@@ -1,16 +1,17 @@
-# Finds what compiles the CUDA library, and defines lockstep::cuda: CUDA's and NCCL's headers
-# and libcudart. LOCKSTEP_NVCC is nvcc. LOCKSTEP_CUDA_FOUND says whether all of it is there.
+# Finds what the CUDA library needs to compile, and defines lockstep::cuda: the headers of CUDA and NCCL, and
+# libcudart. LOCKSTEP_NVCC is nvcc. LOCKSTEP_CUDA_FOUND is true if everything was found.
 #
-# LOCKSTEP_CUDA: AUTO takes what is there, ON makes what is missing an error, OFF looks for nothing.
+# LOCKSTEP_CUDA: AUTO builds the library if everything is found, ON makes it an error if something is missing, OFF
+# searches nothing.
 #
-# Searched in this order: PyPI's wheels beside LibTorch (script/setup --cuda puts them there),
-# CUDA_HOME, the nvcc in PATH, /usr/local/cuda. find_package(CUDAToolkit) is not used: it does
-# not know the layout of PyPI's wheels, where libraries have no name without a version.
+# Search order: PyPI's wheels beside LibTorch (script/setup --cuda installs them there), CUDA_HOME, the nvcc in PATH,
+# /usr/local/cuda. find_package(CUDAToolkit) is not used, because it does not know the layout of PyPI's wheels, where
+# libraries exist only under names with a version.
 
-# Sets ${out} to the first folder of the arguments that is a CUDA toolkit of version
-# LOCKSTEP_TORCH_CUDA, and ${out}_REASON to what the last one lacks.
+# Sets ${out} to the first folder of the arguments that is a complete CUDA toolkit of version LOCKSTEP_TORCH_CUDA. If
+# there is none, sets ${out}_REASON to what the last one lacks.
 function(lockstep_locate_cuda out)
-  set(reason "no CUDA toolkit is there")
+  set(reason "no CUDA toolkit was found")
   foreach(dir IN LISTS ARGN)
     if(NOT EXISTS ${dir}/include/cuda_runtime_api.h)
       continue()
@@ -60,7 +61,7 @@ endif()
 
 set(missing)
 if(NOT TARGET lockstep::torch_cuda)
-  set(missing "the LibTorch in ${LOCKSTEP_TORCH_ROOT} is one without CUDA")
+  set(missing "the LibTorch in ${LOCKSTEP_TORCH_ROOT} was built without CUDA")
 else()
   file(GLOB candidates ${wheels}/cu[0-9]*)
   list(APPEND candidates $ENV{CUDA_HOME} $ENV{CUDA_PATH})
@@ -74,8 +75,8 @@ else()
   endif()
   list(APPEND candidates /usr/local/cuda)
   lockstep_locate_cuda(cuda_root ${candidates})
-  # The header must be of the NCCL that LibTorch was built with: c10d's options hold a struct
-  # of it. The wheel beside LibTorch is; another one is taken only where the user asks for CUDA.
+  # The header must belong to the NCCL that LibTorch was built with, because c10d's options contain a struct of it. The
+  # wheel beside LibTorch has this version. Another header is used only if the user sets LOCKSTEP_CUDA to ON.
   set(nccl_folders ${wheels}/nccl/include)
   if(cuda_root AND NOT LOCKSTEP_CUDA STREQUAL "AUTO")
     list(APPEND nccl_folders ${cuda_root}/include /usr/include)

@@ -1,13 +1,12 @@
-# Finds what image sets are read with, and defines lockstep::images: zlib (MNIST's files),
-# libarchive (CIFAR's archives), libjpeg-turbo and libpng.
-# Also used by the installed package: lockstep::core is static and needs it to link.
+# Finds the libraries that read image sets, and defines lockstep::images: zlib (MNIST's files), libarchive (CIFAR's
+# archives), libjpeg-turbo and libpng. The installed package uses this file too, because lockstep::core is static
+# and needs the libraries to link.
 #
-# Linked where something of them is used and only there: the launcher must not pay for
-# loading them.
+# With --as-needed, a program links only the libraries that it uses, so the launcher does not load them.
 if(NOT TARGET lockstep::images)
   set(libraries)
   set(include_dirs)
-  # Name of the library, a header of it, the Debian package.
+  # name: of the library. header: one of its headers. package: the Debian package.
   function(lockstep_find_image_library name header package)
     find_library(LOCKSTEP_${name}_LIBRARY ${name})
     find_path(LOCKSTEP_${name}_INCLUDE_DIR ${header})

@@ -12,7 +12,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/lockstep
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(EXPORT LockstepTargets NAMESPACE lockstep:: DESTINATION ${package_dir})
 
-# The programs and the plugins, those that this build has.
+# The programs, and the plugins that this build has.
 foreach(target lockstep_program lockstep_tensor_program lockstep_mpi lockstep_cuda)
   if(TARGET ${target})
     install(TARGETS ${target}

@@ -1,13 +1,13 @@
 # Build switches, and the settings that every target shares.
 
-option(LOCKSTEP_TESTS "Build the tests, where GoogleTest and HDF5 are found" ${PROJECT_IS_TOP_LEVEL})
+option(LOCKSTEP_TESTS "Build the tests if GoogleTest and HDF5 are found" ${PROJECT_IS_TOP_LEVEL})
 option(LOCKSTEP_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
 option(LOCKSTEP_BENCH "Build the benchmark programs" ${PROJECT_IS_TOP_LEVEL})
-option(LOCKSTEP_MPI "Build the MPI backend plugin where MPI is found" ON)
-set(LOCKSTEP_CUDA AUTO CACHE STRING "Build the CUDA library: AUTO (where CUDA is found), ON or OFF")
+option(LOCKSTEP_MPI "Build the MPI backend plugin if MPI is found" ON)
+set(LOCKSTEP_CUDA AUTO CACHE STRING "Build the CUDA library: AUTO (if CUDA is found), ON or OFF")
 option(LOCKSTEP_PCH "Precompile the headers that most sources share" ON)
 set(LOCKSTEP_UNITY ON CACHE STRING
-  "Compile several sources at once, a full build in a fifth of the time: ON, OFF or REVERSED (last source first)")
+  "Compile sources in batches, which reduces a full build to a fifth of the time: ON, OFF or REVERSED (last source first)")
 set(LOCKSTEP_SANITIZE "" CACHE STRING "Sanitizer: empty, address, thread, undefined, or fuzzer (address and undefined, for libFuzzer)")
 
 set(CMAKE_CXX_STANDARD 20)
@@ -18,11 +18,11 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE RelWithDebInfo)
 endif()
-# Line tables for a debugger and for sanitizers; without them the build is faster.
+# Line tables are for debuggers and sanitizers. The build is faster without them.
 option(LOCKSTEP_DEBUG_INFO "Write line tables" OFF)
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -DNDEBUG")
 if(LOCKSTEP_SANITIZE STREQUAL "fuzzer")
-  # Three sanitizers: optimising takes longer than it saves.
+  # With three sanitizers, more optimisation takes longer than it saves.
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -DNDEBUG")
 endif()
 if(LOCKSTEP_DEBUG_INFO OR LOCKSTEP_SANITIZE)
@@ -31,25 +31,24 @@ endif()
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
-# Installed programs find liblockstep's plugins and LibTorch without a wrapper.
+# Installed programs must find the plugins and LibTorch without LD_LIBRARY_PATH.
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 
-# Warnings and sanitizers are ours, not our users': an interface target that is
-# linked PRIVATE and never exported.
+# Warnings and sanitizers must not affect users, so this target is linked PRIVATE and never exported.
 add_library(lockstep_flags INTERFACE)
 target_compile_options(lockstep_flags INTERFACE -Wall -Wextra -Wno-unused-parameter)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(lockstep_flags INTERFACE -Wthread-safety)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND LOCKSTEP_UNITY)
-  # g++ takes an unnamed namespace for another source's when it is not in the file that it was given.
+  # In a batch, g++ warns about types in unnamed namespaces, because the source is not the main file.
   target_compile_options(lockstep_flags INTERFACE -Wno-subobject-linkage)
 endif()
 if(LOCKSTEP_SANITIZE)
   set(sanitizers ${LOCKSTEP_SANITIZE})
   set(sanitizer_flags -fno-omit-frame-pointer)
   if(LOCKSTEP_SANITIZE MATCHES "^(undefined|fuzzer)$")
-    # vptr and function compare type information, of which LibTorch hides the most.
+    # vptr and function compare type information, most of which LibTorch hides.
     set(undefined undefined,float-cast-overflow)
     list(APPEND sanitizer_flags -fno-sanitize-recover=${undefined} -fno-sanitize=vptr,function
       -fsanitize-ignorelist=${PROJECT_SOURCE_DIR}/tests/sanitizers/undefined.ignore)
@@ -63,8 +62,8 @@ if(LOCKSTEP_SANITIZE)
   add_link_options(-fsanitize=${sanitizers})
 endif()
 
-# Lets a program use the library's precompiled header. It serves one code model only:
-# -fPIC, not the -fPIE of a program.
+# Lets a program use the precompiled header of the library. The header works with one code model only, so the program
+# is compiled with -fPIC instead of -fPIE.
 function(lockstep_reuse_pch target)
   if(LOCKSTEP_PCH)
     target_compile_options(${target} PRIVATE -fPIC)
@@ -72,11 +71,11 @@ function(lockstep_reuse_pch target)
   endif()
 endfunction()
 
-# Compiles the target's sources in batches. A batch is what a change of one source compiles
-# again, so it stays small. Sources with options of their own stay by themselves.
+# Compiles the sources of a target in batches. A change of one source compiles its whole batch again, so batches are
+# small. Sources with their own compile options are compiled alone.
 #
-# REVERSED finds sources that do not compile by themselves: what a source took from one before
-# it, an include or a name, comes after it then.
+# REVERSED finds sources that do not compile alone: an include or a name that a source uses from an earlier one then
+# comes after it.
 function(lockstep_unity target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "BATCH" "")
   if(NOT arg_BATCH)

@@ -1,5 +1,5 @@
-# Finds libsodium and defines lockstep::sodium. It ships no CMake package of its own.
-# Also used by the installed package: lockstep::core is static and needs it to link.
+# Finds libsodium, which has no CMake package, and defines lockstep::sodium. The installed package uses this file too,
+# because lockstep::core is static and needs the library to link.
 if(NOT TARGET lockstep::sodium)
   find_path(LOCKSTEP_SODIUM_INCLUDE_DIR sodium.h)
   find_library(LOCKSTEP_SODIUM_LIBRARY sodium)

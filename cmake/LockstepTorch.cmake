@@ -1,11 +1,10 @@
-# Finds LibTorch and defines the target lockstep::torch (tensors on the CPU) and,
-# where the CUDA half is there, lockstep::torch_cuda.
+# Finds LibTorch and defines the target lockstep::torch (tensors on the CPU) and, if LibTorch has CUDA,
+# lockstep::torch_cuda.
 #
-# Searched in this order: LOCKSTEP_TORCH_DIR (CMake or environment variable), the
-# one that an installed Lockstep was built against, the project's own .deps, an
-# importable Python torch. torch-versions, beside this file, holds the supported versions.
-# find_package(Torch) is not used: it demands a CUDA toolkit for a CUDA wheel even from a
-# program that never touches a GPU, and libtorch.so would drag in torch_cuda and cuDNN.
+# Search order: LOCKSTEP_TORCH_DIR (CMake or environment variable), the LibTorch that an installed Lockstep was built
+# against, .deps of the source tree, the torch that python3 imports. The file torch-versions lists the supported
+# versions. find_package(Torch) is not used, because for a CUDA wheel it requires a CUDA toolkit even if a program uses
+# no GPU, and libtorch.so would load torch_cuda and cuDNN.
 
 function(lockstep_locate_torch out)
   set(candidates)
@@ -26,15 +25,15 @@ function(lockstep_locate_torch out)
   endif()
   foreach(dir IN LISTS candidates)
     if(EXISTS ${dir}/lib/libtorch_cpu.so AND EXISTS ${dir}/include/torch/csrc/api/include/torch/torch.h)
-      # Not the link .deps/torch: what is built against one version is built again for another.
+      # The real path, not the link .deps/torch, so that a change of the version causes a new build.
       get_filename_component(dir ${dir} REALPATH)
       set(${out} ${dir} PARENT_SCOPE)
       return()
     endif()
   endforeach()
   message(FATAL_ERROR
-    "LibTorch not found. Looked in: ${candidates}. Run script/setup, or set "
-    "LOCKSTEP_TORCH_DIR to a folder that holds include/ and lib/libtorch_cpu.so.")
+    "LibTorch not found in: ${candidates}. Run script/setup, or set "
+    "LOCKSTEP_TORCH_DIR to a folder that has include/ and lib/libtorch_cpu.so.")
 endfunction()
 
 # Reads a line of torch-versions: oldest, newest or default.
@@ -69,7 +68,7 @@ if(NOT TARGET lockstep::torch)
     ${LOCKSTEP_TORCH_ROOT}/include
     ${LOCKSTEP_TORCH_ROOT}/include/torch/csrc/api/include)
   target_compile_definitions(lockstep::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
-  # libtorch_cpu finds cudart and cupti by its own run path; the linker need not.
+  # libtorch_cpu finds cudart and cupti by its own run path, so the linker does not need them.
   target_link_options(lockstep::torch INTERFACE -Wl,--allow-shlib-undefined)
   target_link_libraries(lockstep::torch INTERFACE lockstep::c10)
 

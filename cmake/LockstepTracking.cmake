@@ -1,8 +1,8 @@
-# Finds what the trackers write with, libcurl and libpng, and defines lockstep::tracking.
-# Also used by the installed package: lockstep::core is static and needs it to link.
+# Finds the libraries of the trackers, libcurl and libpng, and defines lockstep::tracking. The installed package uses
+# this file too, because lockstep::core is static and needs the libraries to link.
 #
-# Both are linked where something of them is used and only there: a program without
-# trackers, the launcher above all, must not pay for loading libcurl and all it needs.
+# With --as-needed, a program links them only if it uses them: a program without trackers, such as the launcher, does
+# not load libcurl and its dependencies.
 if(NOT TARGET lockstep::tracking)
   find_package(CURL REQUIRED)
   find_package(PNG REQUIRED)

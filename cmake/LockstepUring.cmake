@@ -1,7 +1,7 @@
-# Finds liburing and defines lockstep::uring. Also used by the installed package:
-# lockstep::core is static and needs it to link.
+# Finds liburing and defines lockstep::uring. The installed package uses this file too, because lockstep::core is static
+# and needs the library to link.
 #
-# The static library first: it is small, and machines that run a program need none then.
+# The static library is preferred: it is small, and machines that only run a program do not need to install it.
 if(NOT TARGET lockstep::uring)
   find_path(LOCKSTEP_URING_INCLUDE_DIR liburing.h)
   find_library(LOCKSTEP_URING_LIBRARY NAMES liburing.a uring)

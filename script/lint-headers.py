@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compiles each public header alone, without the precompiled header: script/lint-headers.py TORCH_DIR
 
-A user pays for what a header includes, so the seconds are printed, and torch/torch.h
-is refused, also when it comes through another header.
+Users pay for what a header includes, so the seconds are printed, and torch/torch.h is refused, also if another header
+includes it.
 """
 
 import concurrent.futures

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks that folders are layers: script/lint-layers.py [ROOT].
 
-An include goes only downward, the layers without LibTorch include none of it,
-public headers include nothing of src, examples include public headers only.
+Includes go downward only, the layers without LibTorch do not include it, public headers include nothing of src, and
+examples include public headers only.
 """
 
 import pathlib
@@ -17,26 +17,26 @@ LAYERS = {
     "config": ("base",),
     "cluster": ("base", "config"),
     "launcher": ("base", "config", "cluster"),
-    # What a run measures, as files or to a server.
+    # Writes the metrics of a run to files or to a server.
     "track": ("base", "config"),
-    # Image sets as bytes: readers, decoding, and the pass from bytes to a batch's memory.
+    # Image sets as bytes: readers, decoding, and the conversion into a batch.
     "images": ("base", "config"),
-    # Pages made of what runs have left in their folders.
+    # Reports of the runs in run folders.
     "report": ("base", "config", "track"),
-    # What differs between the versions of LibTorch, and what its wheel lacks.
+    # The differences between versions of LibTorch, and the headers that its wheel lacks.
     "torch_private": (),
     "comm": (*CORE, "torch_private"),
-    # These two know rank and world size as numbers only.
+    # data and checkpoint know rank and world size as numbers and do not communicate.
     "data": ("base", "config", "images"),
     "checkpoint": ("base", "config"),
     "optim": (*CORE, "comm", "checkpoint"),
-    # Gradient reduction and ZeRO: a model that is replicated on the ranks, or sharded over them.
+    # Gradient reduction and ZeRO: a model replicated on the ranks or sharded over them.
     "parallel": (*CORE, "torch_private", "comm", "optim", "checkpoint"),
     "train": (*CORE, "torch_private", "comm", "parallel", "optim", "data", "checkpoint"),
     # What `lockstep train NAME` runs, and its models.
     "recipes": (*CORE, "torch_private", "comm", "parallel", "optim", "data", "checkpoint", "train"),
     "cli": (*CORE, "comm", "parallel", "optim", "data", "checkpoint", "train", "recipes"),
-    # The one optional library: nothing includes it, it is loaded.
+    # A plugin: it is loaded at run time, and nothing includes it.
     "cuda": (*CORE, "torch_private", "comm", "parallel"),
 }
 

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Checks the text of tracked files for words that must not be left behind: script/lint-text.py FILE..."""
+"""Checks that tracked files contain no text that must not be committed: script/lint-text.py FILE..."""
 
 import pathlib
 import re
 import sys
 
-# Spelled so that this file does not find itself.
+# The words are split, so that this file does not match itself.
 FORBIDDEN = [
     (re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b"), "unfinished work is an issue, not a comment"),
-    (re.compile(r"/(home|root|Users)" r"/\w"), "somebody's home folder"),
+    (re.compile(r"/(home|root|Users)" r"/\w"), "a path in a home folder"),
     (re.compile(r"\b(GTEST_" r"SKIP|DISABLED" r"_\w+|pytest\.(mark\.)?(skip|xfail))"), "a skipped test is a failed test"),
     (re.compile(r"^(<<<<<<<|>>>>>>>) ", re.MULTILINE), "a merge conflict"),
 ]
 
 
 def remarks(path, text):
-    """A sentence for each finding."""
+    """Yields a sentence for each finding."""
     for pattern, reason in FORBIDDEN:
         for match in pattern.finditer(text):
             line = text.count("\n", 0, match.start()) + 1
@@ -29,11 +29,11 @@ def main(names):
     for name in names:
         path = pathlib.Path(name)
         if path.match("tests/fuzz/*/*") or "golden" in path.parts:
-            continue  # bytes for a reader, whatever they are
+            continue  # input for a reader: any bytes
         try:
             text = path.read_text()
         except UnicodeDecodeError:
-            continue  # a golden file
+            continue  # a binary file
         for sentence in remarks(path, text):
             failed = True
             print(sentence)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks that docs/environment.md names every environment variable of the source: script/lint-variables.py [ROOT].
 
-A variable is a string of capitals and underscores in src or include, or the name of
-an option that a table of config/option_table.h declares. The page may name no others.
+A variable is a string of capitals and underscores in src or include, or an option that an option table
+(config/option_table.h) declares. The page must not name any other.
 """
 
 import pathlib
@@ -12,9 +12,9 @@ import sys
 PAGE = "docs/environment.md"
 LITERAL = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|RANK|PATH|TMPDIR)"')
 OPTION = re.compile(r'\.add\(\s*"([a-z0-9_]+)"((?:[^;]|\n)*?)(?=\.add\(|;)')
-# Files with a table, and the prefix of its variables.
+# The files with an option table, and the prefix of its variables.
 TABLES = {"src/train/config.cpp": "LOCKSTEP_", "src/launcher/agent/run_options.cpp": "PET_"}
-# Strings of capitals that are states of a Slurm job, safetensors' names of dtypes, and limits of a process.
+# Strings of capitals that are not variables: states of a Slurm job, dtypes of safetensors, limits of a process.
 NO_VARIABLES = {"OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "F8_E4M3", "F8_E5M2", "RLIMIT_AS", "RLIMIT_DATA"}
 
 
@@ -40,9 +40,9 @@ def main(arguments):
     root = pathlib.Path(arguments[0] if arguments else ".")
     source, page = variables_of_source(root), variables_of_page(root)
     for name in sorted(source - page):
-        print(f"{PAGE}: the source knows a variable that is not here: {name}")
+        print(f"{PAGE}: the source uses a variable that is not here: {name}")
     for name in sorted(page - source):
-        print(f"{PAGE}: no source knows this variable: {name}")
+        print(f"{PAGE}: no source uses this variable: {name}")
     return 1 if source != page else 0
 
 

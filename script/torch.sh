@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Functions for script/setup, script/build and script/test, which source this file from the
-# repository's root: supported LibTorch versions, and where those in .deps are.
+# Functions for script/setup, script/build and script/test, which source this file in the root of the
+# repository: supported LibTorch versions, and the folders of those in .deps.
 #
-# .deps/torch-VERSION is one LibTorch with the libraries that it needs, as pip installs them.
+# .deps/torch-VERSION contains one LibTorch with the libraries that it needs, as pip installs them.
 # .deps/torch is a link to .deps/torch-VERSION/torch of the version in use.
 
 # The value of a line of cmake/torch-versions: oldest, newest or default.
 supported_torch() { sed -n "s/^$1 //p" cmake/torch-versions; }
 
-# The version of the LibTorch in folder $1, such as 2.11.0; nothing where there is none.
+# The version of the LibTorch in folder $1, such as 2.11.0; nothing if there is none.
 torch_version() {
   [[ -f $1/lib/libtorch_cpu.so && -f $1/include/torch/csrc/api/include/torch/torch.h ]] || return 0
   sed -n 's/^#define TORCH_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' "$1/include/torch/headeronly/version.h" 2>/dev/null |
     paste -sd .
 }
 
-# Whether version $1, such as 2.12.1 or 2.12, is between the oldest and the newest.
+# Succeeds if version $1, such as 2.12.1 or 2.12, is between the oldest and the newest.
 torch_is_supported() {
   local minor lowest highest
   minor=$(cut -d . -f 1-2 <<<"$1")
@@ -24,7 +24,7 @@ torch_is_supported() {
   [[ $lowest == "$(supported_torch oldest)" && $highest == "$(supported_torch newest)" ]]
 }
 
-# What the user asks for (default, newest, oldest, 2.12, 2.12.1) as a version: 2.12 is any 2.12.*.
+# The version that the user's argument means (default, newest, oldest, 2.12, 2.12.1). 2.12 means any 2.12.*.
 requested_torch() {
   case $1 in
     default | newest | oldest) supported_torch "$1" ;;
@@ -32,7 +32,7 @@ requested_torch() {
   esac
 }
 
-# The newest LibTorch in .deps of version $1, as requested_torch gives it: its folder, or nothing.
+# The folder of the newest LibTorch in .deps of version $1, as requested_torch prints it; nothing if there is none.
 installed_torch() {
   local folder best=
   for folder in .deps/torch-"$1" .deps/torch-"$1".*; do

@@ -1,4 +1,4 @@
-"""Images a second of training steps of Sigma2's Wide ResNet in PyTorch, eager, channels last.
+"""Images per second of training steps of Sigma2's Wide ResNet in PyTorch, eager, channels last.
 
     python bench/peers/gpu_steps.py BATCH_SIZE fp32|bf16|fp16
 """

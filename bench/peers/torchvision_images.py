@@ -1,4 +1,4 @@
-"""Images a second of torchvision's usual CIFAR pipeline in one process on one core.
+"""Images per second of torchvision's usual CIFAR pipeline in one process on one core.
 
 PIL pictures from memory, as torchvision.datasets.CIFAR100 makes them, through
 RandomHorizontalFlip, RandomCrop, ToTensor and Normalize, collated into batches.

@@ -1,4 +1,4 @@
-"""What building costs, in CPU seconds (user and system), from nothing and without a compiler cache.
+"""The cost of a build in CPU seconds (user and system), from an empty folder and without a compiler cache.
 
 The same seconds are compared with those of one fixed LibTorch source on the same machine: what
 a row takes on another machine follows from what that source takes there.
@@ -28,7 +28,7 @@ int main() {
 
 
 def cpu_seconds(argv, **options):
-    """Of the command and all its children."""
+    """CPU seconds of the command and all its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([str(a) for a in argv], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           env={**os.environ, "CCACHE_DISABLE": "1"}, timeout=3600, **options)

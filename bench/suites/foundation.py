@@ -1,4 +1,4 @@
-"""Two CPU ranks on one machine against perceptrain 0.1.0 and PyTorch with DDP over Gloo."""
+"""Two CPU ranks on one machine, compared with perceptrain 0.1.0 and PyTorch's DDP over Gloo."""
 
 import json
 import pathlib
@@ -21,7 +21,7 @@ def sine():
 
 
 def all_reduce_us(backend, size):
-    """A measure: the median time of an all-reduce of that size between two processes."""
+    """Measures the median time of an all-reduce of this size between two processes."""
 
     def measure(unit):
         argv = [str(BIN / "lockstep"), "bench", "collectives", "--backend", backend, "--sizes", size, "--json"]

@@ -1,4 +1,4 @@
-"""`lockstep run` against torchrun, and what its failures and restarts cost."""
+"""`lockstep run` compared with torchrun, and the cost of its failures and restarts."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ def no_op(ranks, floor):
 
 
 def launcher_memory(unit):
-    """MB resident of the launcher, as a worker of it sees it."""
+    """Resident memory of the launcher in MB, read by one of its workers."""
     done = subprocess.run([LOCKSTEP, "run", "sh", "-c", "grep VmRSS /proc/$PPID/status"], text=True,
                           capture_output=True, timeout=DEADLINE_S)
     if done.returncode != 0:
@@ -37,7 +37,7 @@ def launcher_memory(unit):
 
 
 def restart_time(unit):
-    """From the death of a worker to the first instruction of its successor."""
+    """Seconds from the death of a worker to the first instruction of its successor."""
     with tempfile.TemporaryDirectory() as folder:
         worker = f"date +%s%N >> {folder}/times; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || kill -9 $$"
         done = subprocess.run([LOCKSTEP, "run", "--max-restarts", "1", "sh", "-c", worker], text=True,
@@ -71,7 +71,7 @@ def runs(pid):
 
 @contextlib.contextmanager
 def job(folder):
-    """A job on several nodes, which are launchers of this machine; yields them and their workers' pids."""
+    """A job on several nodes, which are launchers on this machine; yields the launchers and the pids of their workers."""
     port = free_port()
     launchers = [
         subprocess.Popen([LOCKSTEP, "run", "--nnodes", str(NODES), "--node-rank", str(node), "--master-port",

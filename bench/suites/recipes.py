@@ -1,4 +1,4 @@
-"""What recipes are made of, against PyTorch and torchvision on the same machine."""
+"""Recipes and their parts, compared with PyTorch and torchvision on the same machine."""
 
 import json
 import pathlib
@@ -16,7 +16,7 @@ FASHION_MNIST = "/usr/share/datasets/fashion-mnist"  # Debian's package
 
 
 def images_per_second(unit):
-    """Of one thread, from bytes in memory to float32 batches."""
+    """Images per second of one thread, from bytes in memory to float32 batches."""
     argv = [str(BIN / "lockstep"), "bench", "data", "--images", "cifar", "--threads", "1", "--repeats", "3", "--json"]
     done = subprocess.run(argv, text=True, capture_output=True, timeout=300)
     if done.returncode != 0:
@@ -25,7 +25,7 @@ def images_per_second(unit):
 
 
 def fashion_mnist_epoch():
-    """From the start of the program to its end: reading the data, one epoch, the test set."""
+    """Seconds from the start of the program to its end: reading the data, one epoch, the test set."""
     ours = [BIN / "lockstep", "train", "fashion-mnist", "--nprocs", "2", "--compute-setup", "cpu", "--epochs", "1",
             "--progress", "none", "--root-folder", RUNS]
     return Row("Fashion-MNIST epoch on two CPU ranks, start to end, against PyTorch DDP and torchvision", "s",
@@ -35,7 +35,7 @@ def fashion_mnist_epoch():
 
 
 def accuracy_after_14_epochs(recipe, floor):
-    """On the whole test set, two ranks. MNIST itself is looked for where recipes look: data/, or LOCKSTEP_DATA."""
+    """Accuracy on the whole test set, with two ranks. MNIST is searched where recipes search: data/, or LOCKSTEP_DATA."""
     argv = [str(BIN / "lockstep"), "train", recipe, "--nprocs", "2", "--backend", "gloo", "--epochs", "14",
             "--progress", "none", "--root-folder", str(RUNS)]
 
@@ -56,7 +56,7 @@ def gpu_is_there():
 
 
 def gpu_steps(batch, floor):
-    """Both try the algorithms of a convolution and keep the fastest, as trainings of this size do."""
+    """Both sides try the algorithms of each convolution and use the fastest, as trainings of this size do."""
     return Row(f"GPU: cifar100 training step, bf16, batch {batch}, against PyTorch eager", "img/s",
                ours=Command([BIN / "bench" / "gpu_steps", str(batch), "bf16", "graph"]),
                peer=Command([PEER_PYTHON, PEERS / "gpu_steps.py", str(batch), "bf16"]), higher_is_better=True,
@@ -64,7 +64,7 @@ def gpu_steps(batch, floor):
 
 
 def noise_like_cifar100(folder):
-    """Files of CIFAR-100's form and size: what is in the images does not matter to the clock."""
+    """Writes files with the format and size of CIFAR-100; the time does not depend on the contents of the images."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, images in (("train.bin", 50000), ("test.bin", 10000)):
         records = (bytes([random.randrange(20), random.randrange(100)]) + random.randbytes(3072) for _ in range(images))
@@ -73,7 +73,7 @@ def noise_like_cifar100(folder):
 
 
 def whole_run(epochs, batch):
-    """The recipe's whole run against its steps alone: those that train and those of the tests after each epoch."""
+    """Compares the whole run of the recipe with its steps alone: training steps, and steps of the test after each epoch."""
 
     def start_to_end(unit):
         data = noise_like_cifar100(RUNS / "cifar-100-binary")
@@ -99,7 +99,7 @@ def rows():
     return (gpu_rows() if gpu_is_there() else []) + [
         fashion_mnist_epoch(),
         accuracy_after_14_epochs("fashion-mnist", 0.925),
-        # The seed decides about the last thousandth, and one seed is another on another device: docs/results.md.
+        # The last thousandth depends on the seed, and a seed gives other numbers on another device: docs/results.md.
         accuracy_after_14_epochs("mnist", 0.992),
         Row("CIFAR augmentation a core, against torchvision", "images/s", ours=images_per_second,
             peer=Command([PEER_PYTHON, PEERS / "torchvision_images.py"]), higher_is_better=True, floor=15, repeat=3),

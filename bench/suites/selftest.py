@@ -1,4 +1,4 @@
-"""Shows that the driver measures: two programs that print a number and two that only run."""
+"""Tests the driver: two programs that print a number, and two that only run."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The trainer's own costs, against PyTorch on the same machine."""
+"""The overhead of the trainer, compared with PyTorch on the same machine."""
 
 import pathlib
 import tempfile
@@ -10,7 +10,7 @@ STATES = pathlib.Path(tempfile.gettempdir()) / "lockstep-bench-checkpoint"
 
 
 def checkpoint(what, name, floor):
-    """A state of 1 GB; both sides read what their own save wrote a row before."""
+    """A state of 1 GB; each side reads what its own save wrote in the row before."""
     STATES.mkdir(exist_ok=True)
     return Row(
         name, "s",

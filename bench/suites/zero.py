@@ -1,4 +1,4 @@
-"""Training with sharded and offloaded states, against LibTorch and DeepSpeed on the same machine."""
+"""Training with sharded and offloaded states, compared with LibTorch and DeepSpeed on the same machine."""
 
 import zero_cpu_rows
 from run import BIN, PEER_PYTHON, ROOT, Command, Row
@@ -23,13 +23,13 @@ def against_ddp():
 
 
 def against_whole(workload, stage, count, at_most, what):
-    """A step of this stage takes at most so many times the time of one at stage 0."""
+    """A step of this stage compared with a step of stage 0; the floor limits the ratio of their times."""
     return Row(f"steps of {what}, stage {stage}, against stage 0", "steps/s", ours=steps(workload, stage, count),
                peer=steps(workload, 0, count), higher_is_better=True, floor=round(1 / at_most, 3), repeat=5)
 
 
 def memory_against_formula(stage, ranks):
-    """What a rank's tensors take at their most, against the paper's bytes a parameter (bf16, Adam)."""
+    """The peak memory of a rank's tensors, compared with the bytes per parameter of the ZeRO paper (bf16, Adam)."""
     formula = {1: 4 + 12 / ranks, 2: 2 + 14 / ranks, 3: 16 / ranks}[stage]
     ours = Command([BIN / "bench" / "zero_memory", str(stage)],
                    env={"LOCKSTEP_NPROCS": str(ranks), "LOCKSTEP_BACKEND": "gloo", "LOCKSTEP_COMPUTE_SETUP": "cpu",

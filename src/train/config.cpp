@@ -11,60 +11,64 @@ namespace {
 
 void add_process_options(config::OptionTable& table, TrainConfig& config) {
   table
-      .add("nprocs", config.nprocs, "ranks over all nodes; unset: what the launcher started, else 1",
+      .add("nprocs", config.nprocs, "number of ranks on all nodes; unset: as the launcher started, or 1",
            {.minimum = 1})
       .add("compute_setup", config.compute_setup, "device", {.choices = {"cpu", "gpu", "auto"}})
-      .add("backend", config.backend, "collectives",
+      .add("backend", config.backend, "backend of collectives",
            {.choices = {"auto", "gloo", "nccl", "mpi", "shm", "fake"}})
-      .add("init_method", config.init_method, "where ranks meet: env://, tcp://host:port, file:///path")
+      .add("init_method", config.init_method,
+           "where the ranks connect: env://, tcp://host:port, file:///path")
       .add("timeout_s", config.timeout_s, "seconds that a collective waits for a peer", {.minimum = 1});
 }
 
 void add_training_options(config::OptionTable& table, TrainConfig& config) {
-  table.add("max_iter", config.max_iter, "epochs in all", {.minimum = 0, .aliases = {"epochs"}})
-      .add("max_batches", config.max_batches, "batches of an epoch at most", {.minimum = 1})
-      .add("batch_size", config.batch_size, "samples a batch on each rank", {.minimum = 1})
+  table.add("max_iter", config.max_iter, "total number of epochs", {.minimum = 0, .aliases = {"epochs"}})
+      .add("max_batches", config.max_batches, "maximum number of batches in an epoch", {.minimum = 1})
+      .add("batch_size", config.batch_size, "samples per batch on each rank", {.minimum = 1})
       .add("global_batch_size", config.global_batch_size,
-           "samples a step over all ranks and accumulated batches", {.minimum = 1})
-      .add("accumulate_steps", config.accumulate_steps, "batches a step of the optimizer", {.minimum = 1})
-      .add("dtype", config.dtype, "of parameters and inputs",
+           "samples per step over all ranks and accumulated batches", {.minimum = 1})
+      .add("accumulate_steps", config.accumulate_steps, "batches per optimizer step", {.minimum = 1})
+      .add("dtype", config.dtype, "dtype of parameters and inputs",
            {.choices = {"float32", "float64", "bfloat16", "float16"}})
-      .add("precision", config.precision, "of the forward", {.choices = {"fp32", "bf16", "fp16"}})
-      .add("clip_grad_norm", config.clip_grad_norm, "bound of the norm of all gradients; 0: none",
+      .add("precision", config.precision, "precision of the forward pass; bf16 and fp16 are mixed precision",
+           {.choices = {"fp32", "bf16", "fp16"}})
+      .add("clip_grad_norm", config.clip_grad_norm, "limit for the norm of all gradients; 0: none",
            {.minimum = 0})
-      .add("clip_grad_value", config.clip_grad_value, "bound of each gradient's elements; 0: none",
+      .add("clip_grad_value", config.clip_grad_value, "limit for each element of the gradients; 0: none",
            {.minimum = 0})
-      .add("ema_decay", config.ema_decay, "of the averaged weights for evaluation; 0: none",
+      .add("ema_decay", config.ema_decay, "decay of the averaged weights for evaluation; 0: no average",
            {.minimum = 0, .maximum = 1})
-      .add("seed", config.seed, "of weights, shuffling and random streams")
+      .add("seed", config.seed, "seed of weights, shuffling and random streams")
       .add("deterministic", config.deterministic, "only operations that give the same bits every time")
-      .add("fused_optimizer", config.fused_optimizer, "on GPUs: all parameters in a few kernels")
+      .add("fused_optimizer", config.fused_optimizer, "on GPUs: update all parameters in a few kernels")
       .add("cuda_graph", config.cuda_graph, "on GPUs: record the step once, then replay it")
-      .add("cudnn_benchmark", config.cudnn_benchmark, "on GPUs: try the algorithms of convolutions first")
-      .add("zero_stage", config.zero.stage, "sharded over the ranks: 1 optimizer, 2 gradients, 3 parameters",
+      .add("cudnn_benchmark", config.cudnn_benchmark,
+           "on GPUs: try the algorithms of each convolution in the first steps")
+      .add("zero_stage", config.zero.stage,
+           "sharded over the ranks: 1 optimizer state, 2 also gradients, 3 also parameters",
            {.minimum = 0, .maximum = 3})
       .add("zero_persistence_threshold", config.zero.persistence_threshold,
-           "elements below which zero_stage 3 keeps a parameter whole", {.minimum = 0})
+           "zero_stage 3 keeps parameters with fewer elements on every rank", {.minimum = 0})
       .add("zero_overlap_gather", config.zero.overlap_gather,
            "gather the updates of Sharded<> modules while the next forward runs")
       .add("zero_offload_optimizer", config.zero.offload_optimizer.device,
-           "where masters and the optimizer's state are: none is on the device, nvme needs zero_stage 3",
+           "where masters and optimizer state are stored; none: on the device; nvme needs zero_stage 3",
            {.choices = {"none", "cpu", "nvme"}})
       .add("zero_offload_param", config.zero.offload_param.device,
-           "where zero_stage 3 has parameters that nothing computes with: none is on the device",
+           "where zero_stage 3 stores parameters that are not in use; none: on the device",
            {.choices = {"none", "cpu"}})
       .add("zero_nvme_path", config.zero.offload_optimizer.nvme_path,
            "folder for zero_offload_optimizer nvme")
       .add("deepspeed_config", config.deepspeed_config,
-           "DeepSpeed's configuration that governs the training: a file, or base64")
-      .add("deepspeed", config.deepspeed, "as DeepSpeed's programs have it: needs deepspeed_config")
-      .add("local_rank", config.local_rank, "as DeepSpeed's launcher passes it: checked, not needed",
+           "DeepSpeed configuration of the training: a file, or base64")
+      .add("deepspeed", config.deepspeed, "flag of DeepSpeed's programs; needs deepspeed_config")
+      .add("local_rank", config.local_rank, "flag of DeepSpeed's launcher: checked, but not needed",
            {.minimum = -1, .has_variable = false})
       .add("find_unused_parameters", config.find_unused_parameters,
-           "parameters may go without gradient in a step")
+           "parameters may have no gradient in a step")
       .add("val_every", config.val_every, "epochs between two validations; 0: none", {.minimum = 0})
-      .add("val_at_start", config.val_at_start, "validate once before the first epoch too")
-      .add("val_epsilon", config.val_epsilon, "by how much a validation loss must be better to be the best",
+      .add("val_at_start", config.val_at_start, "also validate before the first epoch")
+      .add("val_epsilon", config.val_epsilon, "minimum improvement of the validation loss for a new best",
            {.minimum = 0});
 }
 
@@ -74,9 +78,9 @@ void add_checkpoint_options(config::OptionTable& table, TrainConfig& config) {
            {.minimum = 0})
       .add("checkpoint_every_steps", config.checkpoint_every_steps,
            "optimizer steps between two checkpoints; 0: none", {.minimum = 0})
-      .add("checkpoint_best_only", config.checkpoint_best_only, "save only what validates best")
-      .add("checkpoint_keep", config.checkpoint_keep, "newest checkpoints that are kept", {.minimum = 1})
-      .add("checkpoint_async", config.checkpoint_async, "write checkpoints beside the training")
+      .add("checkpoint_best_only", config.checkpoint_best_only, "save only at a new best validation")
+      .add("checkpoint_keep", config.checkpoint_keep, "number of newest checkpoints to keep", {.minimum = 1})
+      .add("checkpoint_async", config.checkpoint_async, "write checkpoints in the background")
       .add("resume", config.resume, "auto, never, or the path of a checkpoint or run folder");
 }
 
@@ -86,16 +90,17 @@ void add_output_options(config::OptionTable& table, TrainConfig& config) {
       .add("write_every", config.write_every, "epochs between two writes to the trackers; 0: none",
            {.minimum = 0})
       .add("plot_every", config.plot_every, "epochs between two plots; 0: none", {.minimum = 0})
-      .add("tracking_tool", config.tracking_tool, "beside CSV and JSON lines",
+      .add("tracking_tool", config.tracking_tool, "trackers in addition to CSV and JSON lines",
            {.choices = {"tensorboard", "mlflow", "none"}, .several = true})
-      .add("hyperparams", config.hyperparams, "written to the trackers")
+      .add("hyperparams", config.hyperparams, "hyperparameters for the trackers: name=value")
       .add("log_model", config.log_model, "give the weights to the trackers at the end")
-      .add("all_reduce_metrics", config.all_reduce_metrics, "metrics over all ranks")
-      .add("log_setup", config.log_setup, "where metrics are summed up", {.choices = {"auto", "cpu"}})
+      .add("all_reduce_metrics", config.all_reduce_metrics, "metrics over all ranks; false: of rank 0")
+      .add("log_setup", config.log_setup, "where metrics are summed; auto: on their device",
+           {.choices = {"auto", "cpu"}})
       .add("root_folder", config.root_folder, "parent of the run folders")
       .add("create_subfolder_per_run", config.create_subfolder_per_run,
-           "a folder of its own for each run under root_folder")
-      .add("run_name", config.run_name, "first part of the names of run folders; empty: the program's name")
+           "a new folder for each run in root_folder")
+      .add("run_name", config.run_name, "start of the names of run folders; empty: the program's name")
       .add("log_folder", config.log_folder, "exactly this run folder", {.aliases = {"run_dir"}})
       .add("progress", config.progress, "progress bar", {.choices = {"auto", "bar", "none"}})
       .add("verbose", config.verbose, "print lines and the summary");

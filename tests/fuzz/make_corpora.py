@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the corpora of readers that no test writes: .deps/peers/bin/python tests/fuzz/make_corpora.py
+"""Writes the corpora that no test writes: .deps/peers/bin/python tests/fuzz/make_corpora.py
 
 Small files as other programs write them, and hostile ones. Needs h5py, numpy and Pillow of
 `script/setup --peers`. Corpora that are here already keep what was found since.
@@ -91,7 +91,7 @@ def images():
             with h5py.File(content, "w", libver=version) as file:
                 file.create_dataset("images", data=IMAGES, **options)
                 file.create_dataset("labels", data=LABELS)
-            # Not all that HDF5 can is read; what is refused says so by its name.
+            # The reader supports a part of HDF5; files that it must refuse have names with hostile_.
             refused = version == "latest" and name != "plain"
             save("hdf5", f"{'hostile_' if refused else ''}{name}_{version}", content.getvalue())
     save("hdf5", "hostile_signature", b"\x89HDF\r\n\x1a\n")
@@ -198,7 +198,7 @@ def weights():
 
 
 def nested_calls():
-    """Nine of _rebuild_from_type_v2 in each other: PyTorch writes one."""
+    """Nine nested calls of _rebuild_from_type_v2; PyTorch writes only one."""
     content = b"\x80\x02ctorch._tensor\n_rebuild_from_type_v2\nq\x000(ccollections\nOrderedDict\nN)tq\x01"
     for _ in range(8):
         content += b"q\x010(h\x00Nh\x01t"

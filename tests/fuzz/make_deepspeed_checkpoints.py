@@ -27,7 +27,7 @@ OPTIMIZER = "zero_pp_rank_0_mp_rank_00_optim_states.pt"
 
 
 class Runs:
-    """Unpickled by Python, it makes a file."""
+    """When Python unpickles it, it creates a file."""
 
     def __reduce__(self):
         return os.system, ("touch executed",)
@@ -57,7 +57,7 @@ def save_honest():
 
 
 def change(name, file, edit, of="stage1"):
-    """A file of an honest one that `edit` has changed."""
+    """A copy of a valid checkpoint with one file changed by `edit`."""
     content = torch.load(CORPUS / of / "global_step3" / file, weights_only=False)
     edit(content)
     (CORPUS / name / of).mkdir(parents=True)

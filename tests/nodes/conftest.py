@@ -23,7 +23,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def network():
-    """Four nodes, connected by a switch that can be told to misbehave."""
+    """Four nodes, connected by a switch that can delay, drop and cut packets."""
     assert os.geteuid() == 0, "tests/nodes makes network namespaces and needs root: sudo script/test --nodes"
     network = Network(f"lockstep-{uuid.uuid4().hex[:8]}", NUM_NODES)
     yield network
@@ -32,7 +32,7 @@ def network():
 
 @pytest.fixture
 def make_job(network, tmp_path):
-    """Makes the job of a test; its processes are gone afterwards, whatever happened."""
+    """Creates the job of a test, and ends its processes after the test in any case."""
     jobs = []
 
     def make(nnodes, **options):
@@ -48,7 +48,7 @@ def make_job(network, tmp_path):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The measured times, also of tests that passed."""
+    """Prints the measured times, also of tests that passed."""
     for report in terminalreporter.stats.get("passed", []):
         for line in report.capstdout.splitlines():
             if line.startswith("measured: "):
@@ -61,6 +61,6 @@ def _not_run(config):
 
 
 def pytest_sessionfinish(session, exitstatus):
-    """A test that does not run is a test that failed."""
+    """A test that does not run counts as failed."""
     if exitstatus == 0 and _not_run(session.config):
         session.exitstatus = 1

@@ -1,4 +1,4 @@
-"""A job of `lockstep run` on the nodes of a network, and what must always hold of it."""
+"""A job of `lockstep run` on the nodes of a network, and the rules that every job must follow."""
 
 import collections
 import contextlib
@@ -22,7 +22,7 @@ LISTEN, ESTABLISHED = 0x0A, 0x01
 
 
 def wait_until(condition, what, timeout=TIMEOUT):
-    """Polls until the condition gives something true, and returns that."""
+    """Polls until the condition returns a true value, and returns this value."""
     deadline = time.monotonic() + timeout
     while not (result := condition()):
         assert time.monotonic() < deadline, f"waited in vain until {what() if callable(what) else what}"
@@ -31,7 +31,7 @@ def wait_until(condition, what, timeout=TIMEOUT):
 
 
 def marked_processes(mark):
-    """The pids of all processes that carry the mark, zombies left out."""
+    """The pids of all processes with the mark in their environment, without zombies."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in os.listdir("/proc"):
@@ -91,14 +91,14 @@ class Launcher:
         return time.monotonic()
 
     def wait(self, timeout=TIMEOUT):
-        """The exit status; a launcher that was killed gives minus the signal."""
+        """Returns the exit status; for a launcher that was killed, minus the signal."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"node {self.node} does not end\n{self.job.story()}") from None
 
     def is_in_meeting(self):
-        """The host listens. Another one has said hello, what it is, and that it lives."""
+        """Whether the host listens; whether any other launcher has sent its hello, its join message and a heartbeat."""
         assert not self.ended, f"node {self.node} has ended already: {self.text}"
         if self.node == 0:
             return any(state == LISTEN and local == self.job.port for state, local, *_ in _tcp_sockets(self.pid))
@@ -116,7 +116,7 @@ class Launcher:
         raise AssertionError(f"node {self.node} has no keeper")
 
     def freeze_node(self):
-        """SIGSTOP to all that runs on this node. Returns what wakes it up again."""
+        """Sends SIGSTOP to all processes on this node. Returns a function that continues them."""
         def network(pid):
             return os.readlink(f"/proc/{pid}/ns/net")
         pids = [pid for pid in marked_processes(self.job.mark) if network(pid) == network(self.pid)]
@@ -125,7 +125,7 @@ class Launcher:
 
         def wake():
             for pid in pids:
-                # Those that woke up first may have ended it by now.
+                # Processes that continued first may have ended this one by now.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
         return wake
@@ -134,7 +134,7 @@ class Launcher:
         wait_until(lambda: words in self.text, lambda: f"node {self.node} says '{words}'\n{self.job.story()}")
 
     def wait_to_take(self, number):
-        """Until a signal that was sent is not pending any more: a second one would be one with it."""
+        """Waits until a signal that was sent is no longer pending; a second signal would otherwise be merged with it."""
         def taken():
             status = pathlib.Path(f"/proc/{self.pid}/status").read_text()
             return not int(re.search(r"^ShdPnd:\s*(\w+)", status, re.MULTILINE)[1], 16) >> (number - 1) & 1
@@ -149,7 +149,7 @@ class Launcher:
         wait_until(lambda: not self.sees(node), lambda: f"the host gives node {node} up\n{self.job.story()}")
 
     def root_cause(self):
-        """Who failed first and how, as this launcher reports it."""
+        """Which rank failed first and how, as this launcher reports it."""
         found = re.findall(r"^\[run\] (rank \d+|node \d+) \(.*?\) failed first: (.*)$", self.text, re.MULTILINE)
         assert len(found) == 1, f"node {self.node} reports {found}\n{self.job.story()}"
         return found[0]
@@ -176,7 +176,7 @@ class Job:
         (folder / "tmp").mkdir()
 
     def start(self, node, *flags, rank=None, environment=None):
-        """Starts the launcher of a node; rank is the number that it gives itself."""
+        """Starts the launcher of a node; rank is its --node-rank."""
         if self.is_open:
             meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address(0)}:{self.port}"]
         else:
@@ -194,7 +194,7 @@ class Job:
     def start_all(self, nodes=None):
         return [self.start(node) for node in (range(self.max_nodes) if nodes is None else nodes)]
 
-    # --- what the workers say
+    # --- events of the workers
 
     def events(self):
         path = self.folder / "events"
@@ -222,7 +222,7 @@ class Job:
         pids = {e["pid"] for e in events}
         wait_until(lambda: not pids & set(self.left_over()), lambda: f"{pids} have ended\n{self.story()}")
 
-    # --- what is told to the workers
+    # --- commands to the workers
 
     def order_failure(self, generation, rank, status):
         order = self.folder / f".order.{generation}.{rank}"
@@ -233,7 +233,7 @@ class Job:
     def kill_worker(self, generation, *ranks):
         pids = {e["rank"]: e["pid"] for e in self.generation(generation)}
         for rank in set(ranks) & set(pids):
-            with contextlib.suppress(ProcessLookupError):  # the first one's end was its own
+            with contextlib.suppress(ProcessLookupError):  # the first one may have ended by itself
                 os.kill(pids[rank], signal.SIGKILL)
         return time.monotonic()
 
@@ -246,13 +246,13 @@ class Job:
         return [launcher.wait(timeout) for launcher in (launchers or self.launchers)]
 
     def succeed(self, launchers=None):
-        """Lets the workers end well, and expects the launchers to."""
+        """Lets the workers succeed, and expects that the launchers succeed too."""
         self.finish()
         statuses = self.wait(launchers)
         assert statuses == [0] * len(statuses), self.story()
 
     def check(self, failures=None, frozen=()):
-        """The rules that hold whatever happened. All launchers have ended.
+        """Checks the rules that every job must follow. All launchers have ended.
 
         frozen: pids that could not be ended while they were stopped, and did not run.
         """
@@ -267,8 +267,8 @@ class Job:
             events = sorted(generations[number], key=lambda e: e["rank"])
             self._check_generation(events, frozen)
             restarts[number] = events[0]["restart"]
-        # A restart after a failure counts one, every other one nothing. Of a generation
-        # that ends at once there may be no event.
+        # Only a restart after a failure counts. A generation that ends at once may leave no
+        # event.
         for (a, before), (b, after) in itertools.pairwise(restarts.items()):
             assert 0 <= after - before <= b - a, f"{restarts}\n{self.story()}"
         assert all(count <= self.max_restarts for count in restarts.values()), f"{restarts}\n{self.story()}"
@@ -298,7 +298,7 @@ class Job:
         return [pid for pid in self.left_over() if _name_and_parent(pid)[0] == "lockstep-keeper"]
 
     def close(self):
-        """Ends what is left: after a test that failed, or launchers that are stopped."""
+        """Ends the remaining processes, after a test that failed or if launchers are stopped."""
         deadline = time.monotonic() + 10
         while (pids := self.left_over()) and time.monotonic() < deadline:
             for pid in pids:
@@ -310,7 +310,7 @@ class Job:
         assert not pids, f"processes that do not end: {pids}"
 
     def story(self):
-        """All that is known, for a test that fails."""
+        """All events and output, for the message of a test that fails."""
         lines = [str(event) for event in self.events()]
         for launcher in self.launchers:
             lines.append(f"--- node {launcher.node}: status {launcher.process.poll()}\n{launcher.text}")
@@ -318,19 +318,19 @@ class Job:
 
 
 def one_root_cause(launchers):
-    """What all launchers report alike."""
+    """Returns the root cause that all launchers report; they must agree."""
     causes = {launcher.root_cause() for launcher in launchers}
     assert len(causes) == 1, f"{causes}\n{launchers[0].job.story()}"
     return causes.pop()
 
 
 def fault_lasts(seconds):
-    """For faults that are defined by their length; nothing is waited for by this."""
+    """Sleeps for the duration of a fault; never used to wait for an event."""
     time.sleep(seconds)
 
 
 def print_time(what, since):
-    """A measured time is printed, and held to nothing but a generous limit."""
+    """Prints a measured time; the test compares it with a generous limit only."""
     seconds = time.monotonic() - since
     print(f"measured: {what}: {seconds:.2f} s")
     assert seconds < 10, f"{what}: {seconds} s"

@@ -1,9 +1,8 @@
 """Network namespaces as nodes, and the switch between them.
 
-Every node is a namespace with one TUN device; the other end of all devices is a
-switch in this process. It can delay, drop, reorder, throttle and cut what goes from
-one node to another, each direction on its own. Addresses are 10.77.0.1, 10.77.0.2, ...
-and exist inside these namespaces only.
+Every node is a namespace with one TUN device; the other end of all devices is a switch in this process. The switch can
+delay, drop, reorder, throttle and cut the packets from one node to another, separately for each direction. Addresses are
+10.77.0.1, 10.77.0.2, ... and exist inside these namespaces only.
 """
 
 import contextlib
@@ -29,15 +28,15 @@ class Link:
     """What happens to packets in one direction between two nodes."""
 
     delay: float = 0.0           # seconds
-    loss: float = 0.0            # share of packets
-    drop_every: int = 0          # every so many-th packet is lost, never two in a row; 0: none
-    reorder: float = 0.0         # share of packets that are overtaken
-    reorder_delay: float = 0.03  # how long those are held back
-    rate: float = 0.0            # bytes a second; 0: unlimited
+    loss: float = 0.0            # fraction of packets
+    drop_every: int = 0          # every n-th packet is lost, never two in a row; 0: none
+    reorder: float = 0.0         # fraction of packets that are delayed behind later ones
+    reorder_delay: float = 0.03  # seconds by which these are delayed
+    rate: float = 0.0            # bytes per second; 0: unlimited
     cut: bool = False
-    packets: int = 0             # that came from the sender
-    segments: int = 0            # that held data of TCP, and came through
-    free_at: float = 0.0         # when the last packet has gone through, with a rate
+    packets: int = 0             # packets from the sender
+    segments: int = 0            # packets with TCP data that were delivered
+    free_at: float = 0.0         # with a rate: when the last packet is through
 
 
 class Switch(threading.Thread):
@@ -121,7 +120,7 @@ def ip(*arguments, batch=None):
 
 
 class Network:
-    """As many nodes as asked for, each connected with each."""
+    """A number of nodes, each connected to all others."""
 
     def __init__(self, name, num_nodes, seed=1):
         self.name = name
@@ -144,7 +143,7 @@ class Network:
         self._namespaces.append(namespace)
         fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._devices[node] = fd
-        # A name of its own until it is in its namespace.
+        # A unique name until the device is in its namespace.
         device = f"ls{os.getpid()}.{node}"
         fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", device.encode(), IFF_TUN | IFF_NO_PI))
         ip("link", "set", device, "netns", namespace, "name", "cable")
@@ -154,12 +153,12 @@ class Network:
         return f"{self.name}-{node}"
 
     def inside(self, node):
-        """The words before a command that runs on a node, under the node's name, and not longer than we do."""
+        """The prefix of a command that runs on a node, with the node's host name, and ends with this process."""
         return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/run/netns/{self.namespace(node)}", "unshare", "--uts",
                 "sh", "-c", 'hostname "$0" && exec "$@"', f"node{node}"]
 
     def set_links(self, *, node=None, **how):
-        """Changes all links, or all to and from one node."""
+        """Changes all links, or all links of one node."""
         for (a, b), link in self.switch.links.items():
             if node in (None, a, b):
                 for name, value in how.items():
@@ -175,6 +174,6 @@ class Network:
         if self.switch:
             self.switch.stop()
         for fd in self._devices.values():
-            os.close(fd)  # the device goes with it
+            os.close(fd)  # this removes the device
         for namespace in self._namespaces:
             ip("netns", "del", namespace)

@@ -1,4 +1,4 @@
-"""What `lockstep run` shows on a terminal, and that it is plain everywhere else."""
+"""Output of `lockstep run` on a terminal, and plain text without a terminal."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-# Rank 1 waits: were it to fail at once, rank 0 could be ended before it has said anything.
+# Rank 1 waits: if it failed at once, rank 0 could be ended before it prints anything.
 TALK = ('echo "out of $RANK"; echo "err of $RANK" >&2; '
         'if [ "$RANK" = 0 ]; then touch "$SAID"; else until [ -e "$SAID" ]; do sleep 0.01; done; fi; exit "$STATUS"')
 
@@ -25,7 +25,7 @@ def environment(**changes):
 
 
 def on_terminal(command, **changes):
-    """What a terminal is sent while the command runs, and its status."""
+    """Returns what the command writes to a terminal, and its exit status."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment(**changes))
     os.close(theirs)
@@ -33,7 +33,7 @@ def on_terminal(command, **changes):
     while True:
         try:
             part = os.read(ours, 65536)
-        except OSError as error:  # nobody has the other end any more
+        except OSError as error:  # the other end is closed
             assert error.errno == errno.EIO
             break
         shown += part
@@ -42,7 +42,7 @@ def on_terminal(command, **changes):
 
 
 def last_picture(shown):
-    """The lines that stay on the screen: what was erased or overwritten is gone."""
+    """The lines that remain on the screen, without erased and overwritten ones."""
     lines = []
     for line in shown.split("\n"):
         line = line.rpartition("\x1b[K")[2]
@@ -81,7 +81,7 @@ def test_quiet_has_no_status_line(tmp_path):
 
 
 def test_single_rank_has_the_terminal_for_itself(tmp_path):
-    """Its bytes arrive as they are."""
+    """Its output is passed on unchanged."""
     shown, _ = on_terminal([*command(tmp_path)[:2], "printf", "50%%\r100%%"])
     assert shown == "50%\r100%"
 

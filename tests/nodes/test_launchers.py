@@ -16,11 +16,11 @@ def _of_node(events, node):
     return [e for e in events if e["host"] == f"node{node}"]
 
 
-# --- while they wait for others
+# --- while launchers wait for others
 
 
 def test_killed_while_waiting_is_replaced(make_job):
-    """A node that dies before the start leaves its place to the next one."""
+    """If a node dies before the start, the next node takes its place."""
     job = make_job(3)
     host = job.start(0).wait_in_meeting()
     victim = job.start(1).wait_in_meeting()
@@ -45,7 +45,7 @@ def test_host_killed_while_waiting_ends_the_others(make_job):
 
 
 def test_stopped_while_waiting_loses_its_place(make_job):
-    """When it goes on it learns that it is out, and ends."""
+    """When the launcher continues, it finds out that it is lost, and ends."""
     job = make_job(3)
     host = job.start(0).wait_in_meeting()
     victim = job.start(1).wait_in_meeting()
@@ -86,7 +86,7 @@ def test_terminated_while_waiting_leaves_an_open_job(make_job):
 
 
 def test_workers_that_a_signal_ends_are_no_success(make_job, network):
-    """Those of node 0 have ended well; the signal to node 1 is there before the job's word to stop."""
+    """The workers of node 0 have succeeded; node 1 gets the signal before it gets the job's message to stop."""
     job = make_job(2)
     launchers = job.start_all()
     events = job.wait_for_generation(0)
@@ -101,7 +101,7 @@ def test_workers_that_a_signal_ends_are_no_success(make_job, network):
 
 @pytest.mark.parametrize("node", [1, 2])
 def test_killed_launcher_ends_a_job_of_fixed_size(make_job, node):
-    """Its workers and what they started end with it."""
+    """The workers of the launcher, and the processes that they started, end with it."""
     job = make_job(3, max_restarts=3, worker_flags=["--with-child"])
     launchers = job.start_all()
     events = job.wait_for_generation(0)
@@ -140,20 +140,20 @@ def test_killed_launcher_restarts_an_open_job_without_it(make_job):
 
 @pytest.mark.parametrize("max_restarts", [0, 1])
 def test_killed_launcher_ends_an_open_job_below_its_least(make_job, max_restarts):
-    """Without a node too many, or without a restart, the job is over."""
+    """Without a spare node or without a restart, the job ends."""
     job = make_job("3:3" if max_restarts else "2:3", max_restarts=max_restarts)
     launchers = job.start_all()
     events = job.wait_for_generation(0)
     launchers[1].kill()
     others = [launchers[0], launchers[2]]
     assert job.wait(others) == [LOST] * 2, job.story()
-    # In an open job nodes are numbered as they come.
+    # In a job with MIN:MAX nodes, nodes are numbered as they join.
     assert one_root_cause(others)[0] == f"node {_of_node(events, 1)[0]['node']}"
     job.check(failures=0)
 
 
 def test_stopped_launcher_ends_a_job_of_fixed_size(make_job):
-    """Its workers are killed although it cannot do it, and it ends when it goes on."""
+    """Its workers are killed although the launcher is stopped, and it ends when it continues."""
     job = make_job(3, max_restarts=3, flags=["--shutdown-timeout", "0.5"],
                    worker_flags=["--with-child", "--ignore-term"])
     launchers = job.start_all()
@@ -174,7 +174,7 @@ def test_stopped_launcher_ends_a_job_of_fixed_size(make_job):
 
 @pytest.mark.parametrize("ignore_term", [False, True])
 def test_stopped_launcher_restarts_an_open_job_without_it(make_job, ignore_term):
-    """No worker of it lives when the next generation starts; check() sees to that."""
+    """None of its workers is alive when the next generation starts; check() verifies this."""
     job = make_job("2:3", max_restarts=1, flags=["--shutdown-timeout", "0.2"],
                    worker_flags=["--ignore-term"] if ignore_term else [])
     launchers = job.start_all()
@@ -189,7 +189,7 @@ def test_stopped_launcher_restarts_an_open_job_without_it(make_job, ignore_term)
 
 
 def _caught_at_its_first_worker(make_job):
-    """A job whose node 1 has just forked its first worker, and is stopped there."""
+    """Returns a job whose launcher of node 1 is stopped right after it forked its first worker."""
     job = make_job("2:3", max_restarts=1, flags=["--rdzv-conf", "last_call_timeout=60"])
     host = job.start(0).wait_in_meeting()
     victim = job.start(1).wait_in_meeting()
@@ -200,7 +200,7 @@ def _caught_at_its_first_worker(make_job):
 
 
 def test_stopped_while_it_starts_its_workers(make_job):
-    """A worker that has just been started is killed like any other when the lease is over."""
+    """A worker that was just started is killed like any other when the lease ends."""
     job, victim, others = _caught_at_its_first_worker(make_job)
     job.wait_for_generation(1, num_nodes=2)
     victim.kill(signal.SIGCONT)
@@ -218,7 +218,7 @@ def test_killed_while_it_starts_its_workers(make_job):
 
 
 def test_stopped_host_ends_the_job(make_job):
-    """The others end; so does the host when it goes on, for too few are left."""
+    """The others end, and so does the host when it continues, because too few nodes are left."""
     job = make_job(3, max_restarts=3)
     launchers = job.start_all()
     events = job.wait_for_generation(0)
@@ -235,7 +235,7 @@ def test_stopped_host_ends_the_job(make_job):
 
 
 def test_frozen_node_ends_when_it_wakes_up(make_job):
-    """As a machine that was suspended: nobody there can end anything, until then."""
+    """Like a suspended machine: no process on it can end anything before it continues."""
     job = make_job("2:3", max_restarts=1)
     launchers = job.start_all()
     frozen = _of_node(job.wait_for_generation(0), 2)
@@ -252,7 +252,7 @@ def test_frozen_node_ends_when_it_wakes_up(make_job):
 
 
 def test_briefly_stopped_launchers_change_nothing(make_job):
-    """Shorter than the lease: 0.3 s, which no lease runs out in."""
+    """The stop of 0.3 s is shorter than the lease."""
     job = make_job(3)
     launchers = job.start_all()
     job.wait_for_generation(0)
@@ -266,7 +266,7 @@ def test_briefly_stopped_launchers_change_nothing(make_job):
 
 
 def test_killed_keeper_changes_nothing(make_job):
-    """It is a net below the job, no part of it."""
+    """The keeper is only a safety net; the job does not depend on it."""
     job = make_job(2, max_restarts=1)
     launchers = job.start_all()
     job.wait_for_generation(0)
@@ -292,7 +292,7 @@ def test_terminated_launcher_ends_a_job_of_fixed_size(make_job, leaver):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
 def test_node_that_has_succeeded_is_not_needed(make_job, how):
-    """Its launcher may go; the job ends well when the others do."""
+    """Its launcher may end; the job succeeds when the others do."""
     job, launchers = _node_1_has_succeeded(make_job, max_restarts=0)
     launchers[1].kill(how)
     assert launchers[1].wait() == (TERMINATED if how == signal.SIGTERM else -signal.SIGKILL)
@@ -310,7 +310,7 @@ def test_node_that_has_succeeded_starts_again_with_the_others(make_job):
 
 
 def test_node_that_has_succeeded_is_missed_by_a_restart(make_job):
-    """A job of fixed size cannot start again without it."""
+    """A job of fixed size cannot restart without this node."""
     job, launchers = _node_1_has_succeeded(make_job, max_restarts=1)
     launchers[1].kill()
     launchers[0].wait_to_lose(1)
@@ -337,7 +337,7 @@ def _node_1_has_succeeded(make_job, max_restarts):
 
 
 def _stopping(make_job, nnodes, grace):
-    """A job whose workers were told to end and do not."""
+    """Returns a job whose workers got SIGTERM and do not end."""
     job = make_job(nnodes, max_restarts=2, flags=["--shutdown-timeout", str(grace)], worker_flags=["--ignore-term"])
     launchers = job.start_all()
     job.wait_for_generation(0)
@@ -350,7 +350,7 @@ def _stopping(make_job, nnodes, grace):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_lost_while_stopping_is_the_same_failure(make_job, how):
-    """The job restarts with the others, at the price of one restart."""
+    """The job restarts with the others, which counts as one restart."""
     job, launchers = _stopping(make_job, "2:3", 3)
     launchers[1].kill(how)
     job.wait_for_generation(1, num_nodes=2)
@@ -363,14 +363,14 @@ def test_lost_while_stopping_is_the_same_failure(make_job, how):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_host_lost_while_stopping_ends_the_job(make_job, how):
-    """The others do not wait for their grace time: nobody is left to wait for them."""
+    """The others do not wait for the end of their grace time, because the job has ended."""
     job, launchers = _stopping(make_job, 3, 60)
     since = launchers[0].kill(how)
     assert job.wait(launchers[1:]) == [LOST] * 2, job.story()
     print_time("lost host to the end of the others", since)
     if how == signal.SIGSTOP:
         launchers[0].kill(signal.SIGCONT)
-        # Its workers were killed meanwhile, so it is done at once.
+        # Its workers were killed in the meantime, so it ends at once.
         assert launchers[0].wait() in (LOST, 128 + signal.SIGKILL), job.story()
     job.check(failures=0)
 

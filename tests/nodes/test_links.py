@@ -1,4 +1,4 @@
-"""Cables that are pulled, and links that are slow, lossy or out of order."""
+"""Cables that are pulled, and links that delay, lose or reorder packets."""
 
 import signal
 import time
@@ -11,7 +11,7 @@ LOST, NOT_TOGETHER = 69, 76
 
 
 def _pull(network, node, how):
-    """The link of the node goes down, or packets vanish in the switch, in one or both directions."""
+    """Takes the link of the node down, or drops its packets in the switch, in one or both directions."""
     if how == "down":
         network.unplug(node)
     for (source, target), link in network.switch.links.items():
@@ -25,7 +25,7 @@ def _mend(network, node):
 
 
 def _wait_for_talk(network, node):
-    """Until heartbeats and their answers have gone to and fro a few times."""
+    """Waits until a few heartbeats have been sent and answered."""
     links = [link for pair, link in network.switch.links.items() if node in pair and 0 in pair] if node else \
         [link for pair, link in network.switch.links.items() if 0 in pair and max(pair) < 3]
     before = [link.segments for link in links]
@@ -35,7 +35,7 @@ def _wait_for_talk(network, node):
 @pytest.mark.parametrize("how", ["down", "cut", "mute", "deaf"])
 @pytest.mark.parametrize("node", [0, 1])
 def test_cable_pulled_for_good_ends_a_job_of_fixed_size(make_job, network, node, how):
-    """On both sides of the cut."""
+    """The job ends on both sides of the cut."""
     job = make_job(3, max_restarts=3, worker_flags=["--with-child"])
     launchers = job.start_all()
     events = job.wait_for_generation(0)
@@ -51,7 +51,7 @@ def test_cable_pulled_for_good_ends_a_job_of_fixed_size(make_job, network, node,
 
 @pytest.mark.parametrize("how", ["down", "cut", "mute", "deaf"])
 def test_cable_pulled_from_an_open_job(make_job, network, how):
-    """The others go on when nothing runs on the lost node; plugged in again it may come back."""
+    """The others continue when no worker runs on the lost node any more; after a reconnect the node may join again."""
     job = make_job("2:3", max_restarts=1)
     launchers = job.start_all()
     job.wait_for_generation(0)
@@ -93,7 +93,7 @@ def test_cable_pulled_for_a_moment_changes_nothing(make_job, network, node, how)
 
 
 def test_cable_pulled_for_five_seconds_loses_the_node(make_job, network):
-    """It is out when the cable is back, and stays out."""
+    """The node is lost and stays lost when the cable is back."""
     job = make_job("2:3", max_restarts=1)
     launchers = job.start_all()
     job.wait_for_generation(0)
@@ -107,7 +107,7 @@ def test_cable_pulled_for_five_seconds_loses_the_node(make_job, network):
 
 
 def test_cable_pulled_while_waiting(make_job, network):
-    """The place of the lost node is free again."""
+    """Another node can take the place of the lost one."""
     job = make_job(3)
     host = job.start(0).wait_in_meeting()
     lost = job.start(1).wait_in_meeting()
@@ -137,7 +137,7 @@ def test_cable_pulled_while_stopping(make_job, network):
 
 
 def test_cable_plugged_in_after_the_start(make_job, network):
-    """Launchers that cannot reach their host go on trying."""
+    """Launchers that cannot reach their host keep trying."""
     job = make_job(3)
     _pull(network, 1, "down")
     _pull(network, 2, "cut")
@@ -164,7 +164,7 @@ BAD_LINKS = {
 
 @pytest.mark.parametrize("name", BAD_LINKS)
 def test_job_on_bad_links(make_job, network, name):
-    """It starts, restarts after a failure and ends well."""
+    """The job starts, restarts after a failure, and succeeds."""
     network.set_links(**BAD_LINKS[name])
     job = make_job(3, max_restarts=1)
     since = time.monotonic()
@@ -180,7 +180,7 @@ def test_job_on_bad_links(make_job, network, name):
 
 
 def test_job_on_bad_links_ends_with_its_failure(make_job, network):
-    """Every launcher learns the root cause."""
+    """Every launcher reports the root cause."""
     network.set_links(delay=0.05, reorder=0.3)
     job = make_job(3)
     launchers = job.start_all()
@@ -194,7 +194,7 @@ def test_job_on_bad_links_ends_with_its_failure(make_job, network):
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("loss", [0.05, 0.2])
 def test_packets_lost_at_random(make_job, network, loss, seed):
-    """No node is given up: it starts, lives on, restarts after a failure and ends well."""
+    """No node is lost: the job starts, keeps running, restarts after a failure, and succeeds."""
     network.switch.random.seed(seed)
     network.set_links(loss=loss)
     job = make_job(3, max_restarts=1)

@@ -1,4 +1,4 @@
-"""Who comes when, and who is not let in."""
+"""The rendezvous: launchers that join at different times, and launchers that are refused."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def test_one_after_the_other(make_job, order):
 
 
 def test_host_a_second_late(make_job):
-    """An open job: who comes first does not become node 0, the endpoint's owner does."""
+    """In a job with MIN:MAX nodes, node 0 is the node of the endpoint, not the first one to join."""
     job = make_job("3:3")
     job.start_all([1, 2])
     fault_lasts(1)
@@ -50,7 +50,7 @@ def test_one_node_a_second_late(make_job):
 
 
 def test_another_idea_of_the_job_is_refused(make_job):
-    """Both nodes and both values are named; the job goes on without it."""
+    """The error names both nodes and both values; the job continues without the refused launcher."""
     job = make_job(2, max_restarts=3)
     host = job.start(0).wait_in_meeting()
     stranger = job.start(1, "--max-restarts", "1")
@@ -72,7 +72,7 @@ def test_all_at_once(make_job, nnodes):
 
 
 def test_duplicate_node_rank_is_refused(make_job):
-    """The second one ends, the first one is not disturbed; neither is a running job."""
+    """The second launcher ends; the first one, or a running job, is not disturbed."""
     job = make_job(3)
     first = [job.start(0).wait_in_meeting(), job.start(1).wait_in_meeting()]
     second = job.start(2, rank=1)
@@ -109,7 +109,7 @@ def test_node_rank_beyond_the_last_is_refused(make_job):
 
 
 def test_node_beyond_the_most_waits_as_a_spare(make_job):
-    """It takes the place of a node that is lost, and ends with the job."""
+    """The spare takes the place of a lost node, and ends with the job."""
     job = make_job("3:3", max_restarts=1)
     launchers = job.start_all()
     events = job.wait_for_generation(0)
@@ -137,7 +137,7 @@ def test_spare_that_is_not_needed_ends_well(make_job):
 @pytest.mark.parametrize("when", ["waiting", "running"])
 @pytest.mark.parametrize("what", ["token", "no_token", "run_id"])
 def test_stranger_is_refused(make_job, what, when):
-    """A launcher of another job, or one that does not know the secret, changes nothing."""
+    """A launcher of another job, or without the secret, has no effect on the job."""
     secret = {"LOCKSTEP_JOB_TOKEN": "a secret of this test"}
     flags = ["--rdzv-id", "mine"]
     job = make_job("2:3")
@@ -162,7 +162,7 @@ def test_stranger_is_refused(make_job, what, when):
     job.check(failures=0)
 
 
-# Half-open connections, bytes that are no message, and connections that are reset.
+# Half-open connections, bytes that are not messages, and connections that are reset.
 NOISE = """
 import os, random, socket, struct, sys
 choice = random.Random(1)
@@ -189,7 +189,7 @@ sys.stdin.read()
 
 
 def test_noise_on_the_port_costs_nobody_anything(make_job, network):
-    """While the job waits, starts, restarts and ends."""
+    """The noise continues while the job waits, starts, restarts and ends."""
     job = make_job(3, max_restarts=1)
     launchers = [job.start(0).wait_in_meeting()]
     command = [*network.inside(3), sys.executable, "-c", NOISE, address(0), str(job.port)]
@@ -211,7 +211,7 @@ def test_noise_on_the_port_costs_nobody_anything(make_job, network):
 
 @pytest.mark.parametrize("nnodes", ["3", "3:4"], ids=["static", "open"])
 def test_too_few_come(make_job, nnodes):
-    """All of them end together, and say who came."""
+    """All launchers end together and list the nodes that joined."""
     job = make_job(nnodes, flags=["--rdzv-conf", "join_timeout=1.5"])
     launchers = [job.start(0).wait_in_meeting(), job.start(1).wait_in_meeting()]
     assert job.wait() == [NOT_TOGETHER] * 2, job.story()
@@ -231,7 +231,7 @@ def test_host_never_comes(make_job):
 
 
 def test_late_for_a_job_that_has_ended(make_job):
-    """Nobody listens any more: the launcher gives up when its time is over."""
+    """No process listens any more: the launcher gives up after its timeout."""
     job = make_job("1:2", flags=["--rdzv-conf", "last_call_timeout=0.1,join_timeout=2"])
     host = job.start(0)
     job.wait_for_generation(0, num_nodes=1)

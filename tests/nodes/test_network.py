@@ -1,4 +1,4 @@
-"""The tests' own tools: the switch does what it is told, and the worker sees an overlap."""
+"""Tests of the test tools: the switch, and the worker that detects overlapping generations."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 from job import WORKER, wait_until
 from network import address
 
-# Sends datagrams to another node and prints those that came back: number and seconds.
+# Sends datagrams to another node and prints the number and the round trip of each that came back.
 ASK = """
 import socket, sys, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -98,7 +98,7 @@ def _events(folder):
 
 
 def test_worker_sees_another_generation(tmp_path):
-    """As long as a process of it lives, and not after."""
+    """The worker sees it while one of its processes is alive, and not after."""
     first = _start_worker(tmp_path, 0)
     wait_until(lambda: len(_events(tmp_path)) == 1, "the first one runs")
     second = _start_worker(tmp_path, 1)

@@ -15,7 +15,7 @@ def _worlds(job):
 
 
 def test_grows_one_by_one(make_job):
-    """Every node that comes restarts the job, which counts no failure."""
+    """Every node that joins restarts the job, which does not count as a failure."""
     job = make_job("1:3", flags=SOON)
     job.start(0)
     job.wait_for_generation(0, num_nodes=1)
@@ -42,7 +42,7 @@ def test_grows_by_all_who_came_before_the_last_call(make_job):
 
 
 def test_grows_to_its_most_without_waiting(make_job):
-    """The last call is a minute: nobody waits for it when all are there."""
+    """The last call is a minute, but the job does not wait for it when all nodes have joined."""
     job = make_job("2:3", flags=["--rdzv-conf", "last_call_timeout=60"])
     job.start_all()
     job.wait_for_generation(0)
@@ -51,7 +51,7 @@ def test_grows_to_its_most_without_waiting(make_job):
 
 
 def test_grows_while_workers_ignore_term(make_job):
-    """The old generation is gone before the new one starts."""
+    """The old generation has ended before the new one starts."""
     job = make_job("1:2", flags=[*SOON, "--shutdown-timeout", "0.5"], worker_flags=["--ignore-term", "--with-child"])
     job.start(0)
     job.wait_for_generation(0, num_nodes=1)
@@ -62,7 +62,7 @@ def test_grows_while_workers_ignore_term(make_job):
 
 
 def test_shrinks_when_a_node_leaves(make_job):
-    """By SIGTERM, down to the least, at no restart; one more ends the job everywhere."""
+    """Nodes leave by SIGTERM down to MIN, which counts as no restart; one more ends the job on all nodes."""
     job = make_job("2:4", flags=SOON)
     launchers = job.start_all()
     job.wait_for_generation(0)
@@ -87,7 +87,7 @@ def test_host_that_leaves_ends_the_job(make_job):
 
 
 def test_shrinks_when_nodes_are_killed(make_job):
-    """Down to the least, at one restart each; one more ends the job everywhere."""
+    """Nodes are killed down to MIN, one restart each; one more ends the job on all nodes."""
     job = make_job("2:4", max_restarts=5, flags=SOON)
     launchers = job.start_all()
     job.wait_for_generation(0)
@@ -159,7 +159,7 @@ def test_random_faults(make_job, network, schedule):
     job.finish()
     assert host.wait() in (0, LOST, 128 + signal.SIGKILL), job.story()
     job.wait()
-    # One that came when the host had gone finds no job.
+    # A launcher that joins after the host has ended finds no job.
     statuses = {launcher.wait() for launcher in at.values() if launcher not in faulty} - {NOT_TOGETHER}
     assert len(statuses) == 1, job.story()
     job.check()
@@ -172,7 +172,7 @@ def _complete(job):
 
 
 def _inflict(network, host, launcher, fault):
-    """A fault that the node does not survive; what comes next finds the node as new."""
+    """Causes a fault that the node does not survive, and restores the node for the next launcher."""
     signals = {"kill": signal.SIGKILL, "leave": signal.SIGTERM, "stop": signal.SIGSTOP}
     if fault == "cut":
         network.set_links(node=launcher.node, cut=True)

@@ -1,5 +1,5 @@
-"""A client without the job's secret on a third node, with stock PyTorch, beside a job on two nodes: the weights at the
-end are those of a job that nobody disturbed."""
+"""A client without the job's secret, with stock PyTorch on a third node, attacks a job on two nodes: the final weights are
+those of an undisturbed job."""
 
 import json
 import os
@@ -19,7 +19,7 @@ STEPS = ["--max-iter", "400", "--seed", "7", "--checkpoint-every", "400", "--tra
 
 
 def train(network, folder, *, port, home, token=None):
-    """A job of two launchers with two ranks each; the weights that it has saved."""
+    """Runs a job of two launchers with two ranks each, and returns the weights that it saved."""
     folder.mkdir()
     binaries = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PET_", "LOCKSTEP_"))}
@@ -42,7 +42,7 @@ def test_weights_are_those_of_an_undisturbed_run(network, tmp_path, token):
     assert PYTHON.exists(), "the stranger is a PyTorch program: script/setup --peers"
     expected = train(network, tmp_path / "quiet", port=29500, home=tmp_path, token=token)
     assert expected
-    # On the third node, and on the first, where another user would be.
+    # The client runs on the third node, and on the first, as another user would.
     strangers = [subprocess.Popen([*network.inside(node), str(PYTHON), str(STRANGER), "--also", "29501", "--also", "29502",
                                    address(0), address(1)],
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for node in (0, 2)]

@@ -23,7 +23,7 @@ def test_killed_worker_ends_the_job_everywhere(make_job, node):
 
 @pytest.mark.parametrize("node", range(3))
 def test_failed_worker_ends_the_job_everywhere(make_job, node):
-    """Its exit code is everybody's, and its last words are in every report."""
+    """All launchers exit with its exit code, and every report has its last lines."""
     job = make_job(3)
     launchers = job.start_all()
     job.wait_for_generation(0)
@@ -49,7 +49,7 @@ def test_killed_worker_restarts_the_job_everywhere(make_job, node):
 
 
 def test_workers_that_ignore_term_are_killed(make_job):
-    """The next generation waits for the last of them."""
+    """The next generation starts when all of them have ended."""
     job = make_job(3, max_restarts=1, flags=["--shutdown-timeout", "0.5"], worker_flags=["--ignore-term"])
     job.start_all()
     job.wait_for_generation(0)
@@ -61,7 +61,7 @@ def test_workers_that_ignore_term_are_killed(make_job):
 
 
 def test_failures_at_once_cost_one_restart(make_job):
-    """Workers of all nodes are killed together: one generation, one failure."""
+    """Workers of all nodes are killed at once, which counts as one failure."""
     job = make_job(3, max_restarts=2)
     job.start_all()
     job.wait_for_generation(0)
@@ -73,7 +73,7 @@ def test_failures_at_once_cost_one_restart(make_job):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_budget_is_never_exceeded(make_job, seed):
-    """A random worker is killed again and again, on any node, by a seeded choice."""
+    """A seeded random choice kills one worker after the other, on any node."""
     choice = random.Random(seed)
     budget = choice.randint(2, 5)
     job = make_job(3, max_restarts=budget)
@@ -103,7 +103,7 @@ def _hanging_job(make_job, *flags, **options):
 
 
 def test_hang_report_names_the_rank_of_another_node(make_job):
-    """Each launcher says for whom all ranks of all nodes wait, and nothing else happens."""
+    """Each launcher reports which rank all others wait for, and nothing else happens."""
     job, launchers = _hanging_job(make_job)
     job.wait_for_generation(0)
     for launcher in launchers:
@@ -116,7 +116,7 @@ def test_hang_report_names_the_rank_of_another_node(make_job):
 
 
 def test_hang_restarts_the_job_by_the_rank_that_does_not_come(make_job):
-    """The node that has it kills it, and that is one failure."""
+    """The launcher of that rank kills it, which counts as one failure."""
     job, launchers = _hanging_job(make_job, "--on-stall", "restart", max_restarts=1)
     job.wait_for_generation(1)
     assert job.wait() == [128 + signal.SIGKILL] * 3, job.story()
@@ -133,7 +133,7 @@ def test_hang_ends_the_job_everywhere(make_job):
 
 @pytest.mark.parametrize("how", ["success", "failure", "restart", "killed_launcher", "stopped_launcher"])
 def test_daemons_of_workers_end_with_them(make_job, how):
-    """Also those with a session of their own, whose parent is gone; job.check() finds them."""
+    """Daemons have their own session, and their parent has ended; job.check() finds them."""
     job = make_job(2, max_restarts=int(how == "restart"), worker_flags=["--with-daemon"])
     launchers = job.start_all()
     events = job.wait_for_generation(0)

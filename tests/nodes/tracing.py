@@ -1,4 +1,4 @@
-"""Stops a process at a moment that no poll would hit."""
+"""Stops a process right after a fork, which polling could not do reliably."""
 
 import ctypes
 import os
@@ -20,25 +20,25 @@ def _ptrace(request, pid, data):
 
 
 class ForkTrap:
-    """Set on a process, it catches the next fork. Both ends in one thread."""
+    """Catches the next fork of a process. Create and use it in one thread."""
 
     def __init__(self, pid):
         self.pid = pid
         _ptrace(PTRACE_SEIZE, pid, PTRACE_O_TRACEFORK)
 
     def stop_after_fork(self):
-        """Waits for the fork. The parent is stopped as by SIGSTOP, the child runs; returns its pid."""
+        """Waits for the fork. The parent is then stopped as by SIGSTOP, and the child runs. Returns the pid of the child."""
         while True:
             _, status = os.waitpid(self.pid, WALL)
             assert os.WIFSTOPPED(status), f"it ended before it forked: {status}"
             if status >> 8 == signal.SIGTRAP | PTRACE_EVENT_FORK << 8:
                 break
-            # A signal on its way to the process: passed on.
+            # Another signal for the process: pass it on.
             _ptrace(PTRACE_CONT, self.pid, os.WSTOPSIG(status) if status >> 16 == 0 else 0)
         child = ctypes.c_ulong()
         _ptrace(PTRACE_GETEVENTMSG, self.pid, ctypes.addressof(child))
         os.waitpid(child.value, WALL)
-        # It is delivered before fork returns.
+        # The signal is delivered before fork returns.
         os.kill(self.pid, signal.SIGSTOP)
         _ptrace(PTRACE_DETACH, child.value, 0)
         _ptrace(PTRACE_DETACH, self.pid, 0)

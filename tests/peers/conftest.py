@@ -1,4 +1,4 @@
-"""A comparison that does not run is a comparison that failed."""
+"""A comparison that does not run counts as failed."""
 
 import os
 import pathlib
@@ -10,8 +10,8 @@ from optim_program import OptimTrace
 
 
 def pytest_configure(config):
-    # A shell starts what it puts into the background, and nohup all it starts, with these
-    # ignored, and launchers differ in what they make of that: both begin like in the foreground.
+    # Shells and nohup start background processes with these signals ignored, and launchers react differently
+    # to that. So both launchers start with the defaults, as in the foreground.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -19,7 +19,7 @@ def pytest_configure(config):
 
 @pytest.fixture
 def bin_dir():
-    """Where the build put its programs."""
+    """The folder with the programs of the build."""
     return pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
 
 

@@ -1,4 +1,4 @@
-"""Runs cases by DeepSpeed and by us, many in one process of each rank: DeepSpeed costs seconds to import."""
+"""Runs cases with DeepSpeed and with Lockstep. Each rank runs many cases in one process, because importing DeepSpeed takes seconds."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def write_cases(folder, cases, **common):
 
 
 def run_deepspeed(folder, cases, *, ranks):
-    """The folder of what DeepSpeed made of them."""
+    """Runs the cases with DeepSpeed, and returns the folder of the results."""
     files = write_cases(folder / "deepspeed", cases, ranks=ranks)
     environment = dict(os.environ, OMP_NUM_THREADS="1", WORLD_SIZE=str(ranks), LOCAL_SIZE=str(ranks),
                        STORE_FILE=str(folder / "store"))
@@ -39,7 +39,7 @@ def run_deepspeed(folder, cases, *, ranks):
 
 
 def run_ours(folder, cases, *, ranks):
-    """The folder of what Lockstep made of them."""
+    """Runs the cases with Lockstep, and returns the folder of the results."""
     files = write_cases(folder / "ours", cases, ranks=ranks)
     subprocess.run([BIN / "test" / "model_training", *files], check=True, timeout=600,
                    env=dict(os.environ, OMP_NUM_THREADS="1"))
@@ -47,7 +47,7 @@ def run_ours(folder, cases, *, ranks):
 
 
 def import_checkpoint(saved, to, *options):
-    """`lockstep ckpt import`; what it printed."""
+    """Runs `lockstep ckpt import`, and returns its output."""
     return subprocess.run([BIN / "lockstep", "ckpt", "import", saved, "--to", to, *options], check=True, text=True,
                           capture_output=True, timeout=120).stdout
 

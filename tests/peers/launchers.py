@@ -1,5 +1,5 @@
-"""Runs one worker script under real torchrun and under `lockstep run`, and writes down what
-can be seen of each: the same facts in the same words, so that they can be compared."""
+"""Runs one worker script under real torchrun and under `lockstep run`, and records the same facts
+about both, so that they can be compared."""
 
 import collections
 import contextlib
@@ -16,15 +16,15 @@ import threading
 import time
 
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
-PYTHON = str(pathlib.Path(sys.executable).parent / "python3")  # the one that PATH gives to lockstep run
+PYTHON = str(pathlib.Path(sys.executable).parent / "python3")  # the Python that lockstep run finds in PATH
 DEADLINE_S = 30
-NODES_END_S = 20  # after the first launcher of a job has ended; only where one is left running is it waited for in full
-ORPHAN_GRACE_S = 1.5  # longer than a launcher may take to clean up
-DEFAULT_PORT = threading.Lock()  # held by the one case at a time for which torchrun may take port 29500
+NODES_END_S = 20  # from the end of the first launcher of a job; waited for in full only if another one keeps running
+ORPHAN_GRACE_S = 1.5  # longer than a launcher needs to clean up
+DEFAULT_PORT = threading.Lock()  # held by the case for which torchrun may use port 29500; one at a time
 
 
 def wait_until(condition, seconds=DEADLINE_S):
-    """Whether it came true in time."""
+    """Returns whether the condition became true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -34,7 +34,7 @@ def wait_until(condition, seconds=DEADLINE_S):
 
 
 def version_of(text):
-    """(2, 15) of 2.15.0+cu132."""
+    """Returns (2, 15) for 2.15.0+cu132."""
     return tuple(int(part) for part in text.split(".")[:2])
 
 
@@ -46,7 +46,7 @@ def alive(pid):
 
 
 class Port:
-    """A free port that stays ours until a launcher listens on it: bound, not listening."""
+    """A free port, reserved until a launcher listens on it: the socket is bound and does not listen."""
 
     def __init__(self):
         self._socket = socket.socket()
@@ -59,7 +59,7 @@ class Port:
 
 
 class Torchrun:
-    """torchrun processes, forked from one that has torch imported."""
+    """torchrun processes, forked from a process that has imported torch."""
 
     name = "torchrun"
 
@@ -99,7 +99,7 @@ class Torchrun:
 
 
 class Command:
-    """A launcher that is a command of its own."""
+    """A launcher that is started as a command."""
 
     def __init__(self, name, command):
         self.name = name
@@ -206,7 +206,7 @@ class Run:
                 **self._facts([one.status() for one in launched])}
 
     def _outlive(self, pids):
-        """Whether any of them goes on after its launcher."""
+        """Whether any of these processes keeps running after its launcher."""
         pids = list(pids)
         return not wait_until(lambda: not any(map(alive, pids)), ORPHAN_GRACE_S)
 
@@ -220,13 +220,13 @@ class Run:
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not self._running(launched))
 
-    # --- what was seen ---
+    # --- facts ---
 
     def _text(self, stream, node):
         return (self._folder / f"{stream}.{node}").read_text(errors="replace")
 
     def _plain(self, text):
-        """Without what is different in every run: folders, ports, random names."""
+        """The text without parts that differ in every run: folders, ports, random names."""
         text = text.replace(str(self._folder), "<case>")
         text = re.sub(r"(torchelastic_[a-z0-9_]{8}|lockstep(?:-run)?_[A-Za-z0-9]{6})(?=/|$)", "<temporary>", text)
         text = re.sub(r"_([a-z0-9_]{8}|[A-Za-z0-9]{6})(?=/attempt_)", "_<random>", text)
@@ -239,19 +239,19 @@ class Run:
             plain["MASTER_PORT"] = "<given>"
         elif port not in (None, "29500"):
             plain["MASTER_PORT"] = "<free>"
-        # Only in the launcher's own environment and in what a case gives to both.
+        # Only in the environment of the launcher, and in values that a case gives to both launchers.
         return {name: value.replace(str(self._port.number), "<port>") if name.startswith("PET_") else value
                 for name, value in plain.items()}
 
     def _tree(self, folder):
-        """[path below the folder, its lines sorted, because ranks write at the same time]."""
+        """[path below the folder, its lines]; the lines are sorted, because ranks write at the same time."""
         def lines(path):
             return sorted(path.read_text(errors="backslashreplace").splitlines())
         return sorted([self._plain(str(path.relative_to(folder))), lines(path)]
                       for path in folder.rglob("*") if path.is_file())
 
     def _console(self, stream):
-        """(worker's lines, their prefixes, what the launcher itself says), of all nodes together."""
+        """(lines of workers, their prefixes, lines of the launcher), of all nodes together."""
         lines, prefixes, own = collections.Counter(), collections.Counter(), []
         for node in range(len(self._case.nodes)):
             for line in self._text(stream, node).splitlines():
@@ -278,7 +278,7 @@ class Run:
                                           for path in (self._folder / "tmp").iterdir())}
         for stream in ("out", "err"):
             facts[f"std{stream}"], facts[f"std{stream} prefix"], own = self._console(stream)
-            # torchrun's nodes race at the end, and sometimes complain of it.
+            # At the end torchrun's nodes race with each other and sometimes print errors about it.
             facts[f"launcher on std{stream}"] = bool(own) if len(statuses) == 1 else None
             facts[f"text on std{stream}"] = "\n".join(own)
         for name in sorted(set().union(*reports.values()) - {"environment", "pid"}):
@@ -293,7 +293,7 @@ class Run:
 
 
 def differing(theirs, ours):
-    """The facts that are not the same. Where other workers ran, what each saw is not compared."""
+    """The names of facts that differ. If other workers ran, facts of workers are not compared."""
     same_workers = theirs["workers"] == ours["workers"]
     names = [name for name in {**theirs, **ours} if not name.startswith("text on ")]
     return {name for name in names if theirs.get(name) != ours.get(name)
@@ -301,7 +301,7 @@ def differing(theirs, ours):
 
 
 class PerWorker(dict):
-    """Rank and attempt -> what this worker saw."""
+    """Rank and attempt -> fact of this worker."""
 
 
 def exit_class(status):
@@ -311,13 +311,13 @@ def exit_class(status):
 
 
 def said_of_threads(text):
-    """What the launcher says when it chooses OMP_NUM_THREADS, or None."""
+    """The line that the launcher prints when it sets OMP_NUM_THREADS, or None."""
     found = re.search(r"^.*(?:Setting OMP_NUM_THREADS|OMP_NUM_THREADS=\d+ for each).*$", text, re.MULTILINE)
     return re.sub(r"\d+", "N", found[0]) if found else None
 
 
 def root_cause(text):
-    """(rank, exit code or minus the signal, message of its error file) in either launcher's report."""
+    """(rank, exit code or minus the signal, message of its error file) in the report of either launcher."""
     theirs = re.search(r"Root Cause.*?rank +: (\d+) .*?exitcode +: (-?\d+).*?traceback : ([^\n]*)", text, re.DOTALL)
     if theirs:
         message = theirs[3] if "lost its way" in theirs[3] else None

@@ -1,5 +1,5 @@
-"""Asks programs/optim_trace.cpp for numbers. Loading LibTorch takes longer than all that it
-computes, so one process serves a session."""
+"""Requests numbers from programs/optim_trace.cpp. Loading LibTorch takes longer than all computations,
+so one process serves a session."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ class OptimTrace:
         self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, **request):
-        """The program's answer to a request; see the program for what it understands."""
+        """Returns the answer of the program to a request; the program documents its requests."""
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()

@@ -1,5 +1,5 @@
-"""The command lines of the conformance suite, as data. In texts {port} is a free port of the run,
-{programs} the folder of the worker scripts, {case} the run's own folder, {bin} that of Python."""
+"""The command lines of the conformance suite, as data. In strings, {port} is a free port of the run,
+{programs} is the folder of the worker scripts, {case} the folder of the run, {bin} the folder of Python."""
 
 import dataclasses
 
@@ -8,13 +8,13 @@ PORT = ("--master-port", "{port}")
 TWO = (*PORT, "--nproc-per-node", "2")
 LOGS = ("--log-dir", "{case}/logs")
 
-# What is different whenever a worker reports; then by what the console and the temporary folder show.
+# Differences whenever a worker reports; the further sets add those of the console and of the temporary folder.
 WORKERS = ("agent-store", "signal-list", "launcher-name", "progress-page", "rank-secret", "process-group")
 ONE_RANK = (*WORKERS, "temporary-logs")
 RANKS = (*ONE_RANK, "prefix")
 KEPT = (*WORKERS, "log-place")
 KEPT_PREFIX = (*KEPT, "prefix")
-# With a torchrun that is older than a flag.
+# For a torchrun that does not have a flag yet.
 OLD_CORES = (("2.12", ("usable-cores",)),)
 BEFORE_12 = (("2.12", ("new-flags",)),)
 BEFORE_14 = (("2.14", ("new-flags",)),)
@@ -25,18 +25,18 @@ RUN_PATH = ("agent-store", "signal-list", "launcher-name", "progress-page", "ran
 class Case:
     id: str
     nodes: tuple  # the arguments of each launcher
-    # Of run_differences.py: exactly these are seen, with the newest torchrun.
+    # The differences of run_differences.py that are seen with the newest torchrun, exactly.
     differences: tuple = ()
-    # (version, differences)..., oldest first: with a torchrun before this version these are seen instead.
+    # (version, differences)..., oldest first: the differences with a torchrun older than this version.
     before: tuple = ()
-    default_port: bool = False  # no port is given, and torchrun before 2.12 takes 29500
+    default_port: bool = False  # no port is given, and torchrun before 2.12 uses 29500
     environment: dict = dataclasses.field(default_factory=dict)  # None: not set
     worker: str = ""  # what programs/report.py does
-    signal: str = ""  # sent to the first launcher once `waiting` workers wait
+    signal: str = ""  # sent to the first launcher when `waiting` workers wait
     waiting: int = 0
-    cpus: int = 0  # that the launcher may use; 0: all
-    closed: tuple = ()  # descriptors that the launcher does not get
-    ours: dict = dataclasses.field(default_factory=dict)  # what some facts are under lockstep run
+    cpus: int = 0  # number of CPUs that the launcher may use; 0: all
+    closed: tuple = ()  # descriptors that are closed for the launcher
+    ours: dict = dataclasses.field(default_factory=dict)  # the values of some facts under lockstep run
 
 
 def one(id, *arguments, differences=ONE_RANK, **rest):

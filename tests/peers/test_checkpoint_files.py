@@ -1,4 +1,4 @@
-"""Python's safetensors opens our shards, and we read what it wrote: the same bits for every dtype."""
+"""Python's safetensors reads Lockstep's shards, and Lockstep reads its files: the same bits for every dtype."""
 
 import subprocess
 

@@ -1,5 +1,5 @@
-"""`lockstep ckpt import` of checkpoints that live DeepSpeed has just saved: weights, masters
-and moments are DeepSpeed's own, bit for bit."""
+"""`lockstep ckpt import` of checkpoints that DeepSpeed saved in this test: weights, masters and moments
+equal DeepSpeed's bit for bit."""
 
 import functools
 import json
@@ -17,7 +17,7 @@ CASES = {
     for dtype in ("float32", "bfloat16", "float16") for stage in (0, 1, 2, 3)
 }
 CASES["float32_stage3"]["zero"]["options"] = {"sub_group_size": 40}  # more flat groups than groups of options
-# Its own class of optimizer, of whose files DeepSpeed's script knows nothing.
+# An optimizer class of DeepSpeed whose files DeepSpeed's script does not support.
 CASES["bfloat16_sums"] = {**CASES["bfloat16_stage1"], "zero": {
     **CASES["bfloat16_stage1"]["zero"], "config": {"data_types": {"grad_accum_dtype": "fp32"}}, "mergeable": False}}
 ROUND_ROBIN = {**CASES["float32_stage2"], "zero": {**CASES["float32_stage2"]["zero"],
@@ -32,7 +32,7 @@ def saved(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def imported(saved, tmp_path_factory):
-    """Of a case the tensors, the metadata and what the command printed."""
+    """Returns the tensors and metadata of a case, and the output of the command."""
     folder = tmp_path_factory.mktemp("imported")
 
     @functools.cache
@@ -76,7 +76,7 @@ def test_float32_weights_are_those_of_zero_to_fp32(saved, imported, name):
     tensors, _, _ = imported(name)
     weights = {key.removeprefix("model."): tensor for key, tensor in tensors.items() if key.startswith("model.")}
     merged = load_file(saved / name / "fp32.safetensors")
-    # Of a stage 1 its script leaves out what is frozen.
+    # At stage 1 DeepSpeed's script omits frozen parameters.
     assert set(merged) | {"frozen.weight", "frozen.bias"} == set(weights)
     for key, expected in merged.items():
         owner = "embed.weight" if key == "head.weight" else key
@@ -97,7 +97,7 @@ def test_a_file_of_float32_weights(saved, tmp_path):
 
 
 def test_parameters_in_an_order_of_their_own(saved, imported):
-    """What DeepSpeed's engine says of moments is wrong then, so that another run tells them."""
+    """DeepSpeed's engine then reports wrong moments, so the expected ones come from another run."""
     tensors, metadata, _ = imported("round_robin")
     for key, expected in load_file(saved / "round_robin" / "weights.safetensors").items():
         assert torch.equal(tensors[f"model.{key}"].float(), expected), key

@@ -104,7 +104,7 @@ def scale_trace(options, schedule):
 @pytest.mark.parametrize("kind", ["calm", "rough", "storm", "collapse"])
 @pytest.mark.parametrize("name", SCALES)
 def test_loss_scale(optim_trace, monkeypatch, kind, name):
-    # Which rank speaks is all that it asks the process group for.
+    # DeepSpeed uses the process group only to decide which rank prints.
     monkeypatch.setattr(loss_scaler.dist, "get_rank", lambda: 0)
     schedule = overflows(kind)
     expected = scale_trace(SCALES[name], schedule)
@@ -129,7 +129,7 @@ def ask(optim_trace, name, options, start, gradients):
                            gradients=gradients.tolist())
 
 
-# Whole vectors: PyTorch rounds the elements after the last one in another order.
+# Sizes of whole vectors, because PyTorch rounds the elements after the last whole vector in another order.
 NUMEL = 256
 
 

@@ -1,5 +1,5 @@
-"""Thirty steps of two ranks with live DeepSpeed, with DistributedDataParallel and with us: the
-same first weights and batches, AdamW with clipping, at every stage."""
+"""Thirty steps of two ranks with DeepSpeed, with DistributedDataParallel and with Lockstep, from the
+same initial weights and with the same batches: AdamW with clipping, at every stage."""
 
 import json
 
@@ -50,14 +50,14 @@ def weights_of(folder):
     weights = load_file(folder / "weights.safetensors")
     for name, tensor in weights.items():
         if name.endswith("in_proj_bias"):
-            # The bias of keys changes no attention: its gradient is nothing but rounding, which
-            # Adam makes as large as any other. No two programs agree about it.
+            # The bias of keys does not change the attention, so its gradient is only rounding error, which Adam
+            # scales to the size of any other update. It differs between all programs.
             tensor[tensor.numel() // 3:2 * tensor.numel() // 3] = 0
     return weights
 
 
 def largest_difference(ours, peer, first_step=0):
-    """Of the losses of all ranks, and of the weights at the end."""
+    """The largest differences of the losses of all ranks, and of the final weights."""
     a, b = weights_of(ours), weights_of(peer)
     assert sorted(a) == sorted(b)
     weights = max((a[name].float() - b[name]).abs().max().item() for name in b)
@@ -72,7 +72,7 @@ def test_float32_equals_deepspeed_and_ddp_to_rounding(deepspeed, ours, name):
     for peer in (name, f"{model}_ddp"):
         losses, weights = largest_difference(ours / name, deepspeed / peer)
         # Losses are about 2.3, where neighbouring float32 numbers are 2.4e-7 apart. Our AdamW rounds as
-        # torch's fused kernel, theirs as torch's plain one; thirty steps of attention make more of it.
+        # torch's fused kernel, DeepSpeed's as torch's plain one; thirty steps of attention increase the difference.
         limits = (1e-6, 2e-7) if model == "mlp" else (5e-6, 1e-5)
         assert losses < limits[0] and weights < limits[1], (peer, losses, weights)
 
@@ -86,7 +86,7 @@ def test_the_losses_are_of_a_training(deepspeed):
 @pytest.mark.parametrize("name", BFLOAT16)
 def test_bfloat16_stays_near_deepspeed(deepspeed, ours, name):
     losses, weights = largest_difference(ours / name, deepspeed / name)
-    # At stage 0 DeepSpeed's Adam counts one step more than there were.
+    # At stage 0 DeepSpeed's Adam counts one step too many.
     assert losses < 0.02 and weights < 0.05, (losses, weights)
 
 
@@ -103,7 +103,7 @@ def test_float16_skips_the_steps_that_deepspeed_skips(deepspeed, ours, name):
 
 @pytest.fixture(scope="module")
 def resumed(deepspeed, tmp_path_factory):
-    """We go on from step 20 of DeepSpeed's, by the trainer, at the stage that it had."""
+    """Lockstep's trainer resumes from DeepSpeed's step 20, at the same stage."""
     folder = tmp_path_factory.mktemp("resumed")
     cases = {}
     for name in deepspeed.iterdir():
@@ -111,7 +111,7 @@ def resumed(deepspeed, tmp_path_factory):
             continue
         import_checkpoint(name / "saved", folder / "imported" / name.name)
         spec = json.loads((name / "case.json").read_text())
-        # The trainer's own stage 0 has no float32 behind 16-bit weights.
+        # At stage 0 the trainer has no float32 masters of 16-bit weights.
         stage = spec["zero"]["stage"] or (0 if spec["zero"]["dtype"] == "float32" else 1)
         cases[name.name] = {**spec, "zero": {**spec["zero"], "stage": stage}, "first_step": SAVE_AT,
                             "resume": str(folder / "imported" / name.name)}

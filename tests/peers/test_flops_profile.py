@@ -1,4 +1,4 @@
-"""What the engine's flops profiler counts, against DeepSpeed's own on the same model in PyTorch."""
+"""The counts of the engine's flops profiler, compared with DeepSpeed's on the same model in PyTorch."""
 
 import json
 import os
@@ -34,7 +34,7 @@ print("COUNTED", macs_to_string(profiler.get_total_macs()), "|", params_to_strin
 
 
 def amount(text):
-    """1.20 M and 1.2 M are one."""
+    """Parses an amount, so that 1.20 M equals 1.2 M."""
     number, unit = text.split()
     return float(number), unit
 

@@ -1,4 +1,4 @@
-"""GradScaler against torch.amp.GradScaler over schedules of overflows."""
+"""GradScaler compared with torch.amp.GradScaler over schedules of overflows."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Our reader of HJSON against hjson-py, which is what DeepSpeed reads its files with."""
+"""Lockstep's HJSON reader compared with hjson-py, which DeepSpeed uses."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ CORPUS = pathlib.Path(__file__).parents[1] / "fuzz"
 
 
 def no_duplicates(pairs):
-    """As DeepSpeed reads: a key that is there twice is an error."""
+    """As in DeepSpeed, a duplicate key is an error."""
     if len({key for key, _ in pairs}) != len(pairs):
         raise ValueError("a key is there twice")
     return {"object": [[key, value] for key, value in pairs]}
@@ -22,7 +22,7 @@ def theirs(path):
     try:
         with open(path, encoding="utf-8") as file:
             value = hjson.load(file, object_pairs_hook=no_duplicates)
-    # hjson-py runs over the end of some texts.
+    # hjson-py reads beyond the end of some texts.
     except (ValueError, IndexError, OverflowError, RecursionError) as error:
         return "error", str(error)
     if not (isinstance(value, dict) and "object" in value) and value != {}:
@@ -31,7 +31,7 @@ def theirs(path):
 
 
 def number(text):
-    """What hjson-py makes of a number's text."""
+    """The value that hjson-py reads from the text of a number."""
     if not any(c in text for c in ".eE"):
         return int(text)
     value = float(text)
@@ -54,7 +54,7 @@ def ours(bin_dir, paths):
 
 
 def typed(value):
-    """True is 1 in Python, but not here."""
+    """Adds the type to a value, because True equals 1 in Python."""
     if isinstance(value, list):
         return [typed(item) for item in value]
     if isinstance(value, dict):
@@ -63,7 +63,7 @@ def typed(value):
 
 
 def compare(bin_dir, paths):
-    """Both read the same, or neither reads; how many were read."""
+    """Checks that both readers return the same or both fail; returns how many documents were read."""
     read = 0
     for path, mine in zip(paths, ours(bin_dir, paths)):
         peer = theirs(path)
@@ -74,8 +74,8 @@ def compare(bin_dir, paths):
     return read
 
 
-# What we refuse and hjson-py takes: bytes and halves of characters that no text holds, and
-# nesting without end.
+# Refused by Lockstep and accepted by hjson-py: invalid bytes, halves of surrogate pairs, and
+# unlimited nesting.
 STRICTER = {"hostile_nul", "hostile_half", "hostile_deep"}
 
 
@@ -92,7 +92,7 @@ NUMBERS = ["0", "-0", "1", "-17", "1.5", "1.0", "1e5", "1E+5", "2.5e-3", "1e10",
 
 
 class Writer:
-    """Writes documents as people do: with all that HJSON lets them leave out or add."""
+    """Writes random documents that use everything that HJSON allows to omit or add."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -139,7 +139,7 @@ class Writer:
 
     def document(self):
         members = self.members(1, self.random.randrange(1, 5))
-        # A text of three quotes on the first line makes hjson-py count its column from the end.
+        # For a string in three quotes on the first line, hjson-py counts the column from the end.
         return self.pick("\n", "# note\n") + (members if self.random.random() < 0.3 else "{" + members + "}\n")
 
 

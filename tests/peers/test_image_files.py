@@ -1,4 +1,4 @@
-"""Image sets as others write and read them: h5py, NumPy, safetensors, Pillow, torchvision.
+"""Image sets compared with other libraries: h5py, NumPy, safetensors, Pillow, torchvision.
 
 build/bin/test/list_images prints what our readers see.
 """
@@ -29,7 +29,7 @@ def list_images(bin_dir):
 
 
 def line(label, pixels):
-    """What is printed of an image [height, width, channels]."""
+    """The line that is printed for an image [height, width, channels]."""
     height, width, channels = pixels.shape
     return f"{label} {channels} {height} {width} {zlib.crc32(np.ascontiguousarray(pixels).tobytes()):08x}"
 
@@ -56,7 +56,7 @@ def test_h5py(tmp_path, list_images, images, labels, kind, dtype):
     with h5py.File(tmp_path / "set.h5", "w") as file:
         file.create_dataset("images", data=images, **kind)
         file["labels"] = labels.astype(dtype)
-        file["class_names"] = ["a", "b", "c", "d"]  # of no concern to us
+        file["class_names"] = ["a", "b", "c", "d"]  # ignored by the reader
         file.attrs["about"] = "a test"
     assert list_images(tmp_path / "set.h5") == expected(images, labels)
 
@@ -102,7 +102,7 @@ def test_idx(tmp_path, list_images, images, labels):
 
 
 def smooth(seed, width=61, height=47):
-    """A picture with something in it: noise is not what JPEG is made for."""
+    """A smooth image, because JPEG is not suitable for noise."""
     noise = torch.rand(1, 3, 6, 8, generator=torch.Generator().manual_seed(seed))
     large = torch.nn.functional.interpolate(noise, (height, width), mode="bilinear")
     return Image.fromarray((large[0] * 255).byte().permute(1, 2, 0).numpy())

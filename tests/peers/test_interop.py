@@ -1,4 +1,4 @@
-"""Weights between Python and us, live and both ways: the same values, the same predictions."""
+"""Weights from Python to Lockstep and back: the same values, the same predictions."""
 
 import collections
 import os
@@ -26,7 +26,7 @@ MODELS = {"mlp": (mlp, (8, 4)), "cnn": (cnn, (8, 1, 8, 8))}
 
 
 def trained(name, dtype=torch.float32):
-    """A model whose statistics are not those of the start, and a batch for it."""
+    """A model whose statistics are no longer the initial ones, and a batch for it."""
     make, shape = MODELS[name]
     torch.manual_seed(1)
     model = make()
@@ -60,7 +60,7 @@ def parameters(state):
 
 
 def slices(state):
-    """Every floating-point tensor a view of one storage, as a flat buffer gives them."""
+    """Makes every floating-point tensor a view of one storage, as a flat buffer does."""
     floats = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
     flat = torch.cat([tensor.reshape(-1) for tensor in floats.values()])
     parts = flat.split([tensor.numel() for tensor in floats.values()])
@@ -202,7 +202,7 @@ def test_a_whole_module_is_refused_with_advice(ours, tmp_path):
 
 
 class Script(torch.nn.Module):
-    """What a script can hold: branches, a shared layer, a buffer that is replaced."""
+    """A module with branches, a shared layer, and a buffer that is replaced."""
 
     def __init__(self):
         super().__init__()

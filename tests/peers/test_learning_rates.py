@@ -1,4 +1,4 @@
-"""Every learning-rate schedule against torch.optim.lr_scheduler, over 200 steps.
+"""Every learning-rate schedule compared with torch.optim.lr_scheduler over 200 steps.
 
 Ours are closed forms. Where PyTorch evaluates a closed form too, the numbers are equal
 to the bit. Most of its schedulers multiply the rate of the step before instead and
@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler
 STEPS = 200
 BASE_LRS = [0.1, 0.037]
 
-# name: (ours, PyTorch's, whether step by step PyTorch's is a closed form)
+# name: (Lockstep's, PyTorch's, whether PyTorch steps with its closed form)
 CASES = {
     "constant": ({"kind": "constant"}, lambda o: lr_scheduler.LambdaLR(o, lambda step: 1.0), True),
     "step": ({"kind": "step", "every": 7, "gamma": 0.5},
@@ -92,7 +92,7 @@ def trace(make_scheduler):
         if closed is not None:
             closed.append(scheduler._get_closed_form_lr())
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the optimizer itself does not step here
+            warnings.simplefilter("ignore")  # the optimizer does not step here
             scheduler.step()
     return rows, closed
 
@@ -114,8 +114,8 @@ def test_schedule(optim_trace, name):
 
 
 def metrics(mode):
-    """Falls in steps, with noise and stretches that stand still; turned round for "max". Above 0: below,
-    PyTorch's relative threshold works against itself, and ours does not."""
+    """A metric that falls in steps, with noise and constant parts; inverted for "max". It is above 0, because
+    PyTorch's relative threshold is wrong for negative values, and Lockstep's is not."""
     generator = torch.Generator().manual_seed(3)
     noise = torch.rand(STEPS, generator=generator, dtype=torch.float64).tolist()
     values = [2.0 / (1 + step // 30) + 0.05 * noise[step] for step in range(STEPS)]

@@ -26,7 +26,7 @@ def test_one_cpp_and_one_python_rank(monkeypatch):
         store = dist.TCPStore(
             "127.0.0.1", port, 2, True, timeout=timedelta(seconds=60), master_listen_fd=listener.detach()
         )
-        # What init_process_group does itself when it is given an init_method.
+        # What init_process_group does if it gets an init_method.
         dist.init_process_group(
             "gloo",
             store=dist.PrefixStore("default_pg", store),
@@ -57,9 +57,9 @@ def test_one_cpp_and_one_python_rank(monkeypatch):
 
 
 def test_environment_rendezvous_with_a_cpp_rank(monkeypatch):
-    """The same with init_method env://, where PyTorch makes the store and its prefix."""
+    """The same with init_method env://, with which PyTorch creates the store and its prefix."""
     program = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "test", "mixed_rank")
-    # env:// takes a number only: the port is free again when PyTorch binds it.
+    # env:// takes only a number, so the port is released before PyTorch binds it.
     listener = listening_socket()
     port = listener.getsockname()[1]
     listener.close()

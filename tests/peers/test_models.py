@@ -1,5 +1,5 @@
-"""The models against their Python originals, bit for bit on the CPU: first weights, loss
-curves of 30 steps with the recipe's optimizer on one rank and on two, predictions."""
+"""The models compared with their Python originals, bit for bit on the CPU: initial weights, losses of
+30 steps with the recipe's optimizer on one rank and on two, predictions."""
 
 import json
 import os
@@ -25,7 +25,7 @@ CURVES = {
     "wide_resnet_channels_last": {**RESNET, "options": {"widen_factor": 2}, "batch": [4, 3, 32, 32],
                                   "channels_last": True},
     "vision_transformer": VIT,
-    # An even number of heads: evaluation takes another kernel then.
+    # With an even number of heads, evaluation uses another kernel.
     "vision_transformer_dropout": {**VIT, "options": {**VIT["options"], "layers": 2, "heads": 4, "dropout": 0.1,
                                                       "attention_dropout": 0.2}},
     "mlp": {"model": "mlp", "options": {"sizes": [4, 16, 3]}, "optimizer": "sgd", "batch": [16, 4], "classes": 3},
@@ -42,7 +42,7 @@ def write_cases(folder, cases, **common):
 
 
 def run_ours(folder, cases, **common):
-    """The folder of what Lockstep made of the cases."""
+    """Runs the cases with Lockstep, and returns the folder of the results."""
     (folder / "ours").mkdir()
     subprocess.run([pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]) / "test" / "model_training",
                     *write_cases(folder / "ours", cases, **common)],
@@ -51,7 +51,7 @@ def run_ours(folder, cases, **common):
 
 
 def run_pytorch(folder, cases, *, ranks, **common):
-    """The folder of what PyTorch made of them."""
+    """Runs the cases with PyTorch, and returns the folder of the results."""
     (folder / "pytorch").mkdir()
     files = write_cases(folder / "pytorch", cases, ranks=ranks, **common)
     environment = dict(os.environ, OMP_NUM_THREADS="1", WORLD_SIZE=str(ranks), STORE_FILE=str(folder / "store"))
@@ -95,7 +95,7 @@ def test_thirty_steps_have_the_same_losses_and_end_with_the_same_bits(curves, na
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The models as large as they are: their first weights, and what they predict."""
+    """The models at full size: their initial weights and predictions."""
     cases = {"princeton_cnn": PRINCETON,
              "wide_resnet": RESNET,
              "vit_b_16": {"model": "vision_transformer", "options": {}, "optimizer": "adam", "batch": [1, 3, 224, 224],
@@ -115,17 +115,17 @@ def test_a_seed_gives_the_weights_that_it_gives_in_python(whole, name, parameter
 
 
 def published_names(weights):
-    """The names in the files that torchvision publishes, which are older than its class."""
+    """Converts names to the older ones in the files that torchvision publishes."""
     return {name.replace(".mlp.0.", ".mlp.linear_1.").replace(".mlp.3.", ".mlp.linear_2."): tensor
             for name, tensor in weights.items()}
 
 
 @pytest.mark.parametrize("kind", ["state_dict", "safetensors", "parallel", "published"])
 def test_a_torchvision_file_loads_and_predicts_the_same_bits(tmp_path, kind):
-    options = {"image_size": 64, "layers": 2, "classes": 1000}  # vit_b_16, less deep
+    options = {"image_size": 64, "layers": 2, "classes": 1000}  # vit_b_16 with fewer layers
     torch.manual_seed(SEED)
     model = VisionTransformer(image_size=64, patch_size=16, num_layers=2, num_heads=12, hidden_dim=768, mlp_dim=3072)
-    torch.nn.init.normal_(model.heads.head.weight, std=0.02)  # it starts as zeros
+    torch.nn.init.normal_(model.heads.head.weight, std=0.02)  # its initial weights are zeros
     weights = model.state_dict()
     file = tmp_path / ("weights.safetensors" if kind == "safetensors" else "weights.pth")
     if kind == "safetensors":

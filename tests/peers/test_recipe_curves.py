@@ -1,4 +1,4 @@
-"""`lockstep train NAME` as a user runs it against the same training in PyTorch: files of data,
+"""`lockstep train NAME`, as users run it, compared with the same training in PyTorch: files of data,
 order, augmentation, dropout, schedule and optimizer. The losses of 30 steps and the weights
 after them have the same bits on the CPU, on one rank and on two."""
 
@@ -26,7 +26,7 @@ def pictures(count, height, width, channels, classes):
 
 
 def write_idx(folder):
-    """MNIST's files; the images and labels to train on."""
+    """Writes MNIST's files, and returns the training images and labels."""
     folder.mkdir()
     for name, count in (("t10k", 4), ("train", 64)):
         images, labels = pictures(count, 28, 28, 1, 10)
@@ -53,7 +53,7 @@ def write_npy(folder):
     return images, labels
 
 
-# How the data are written, the batch of each rank, and further flags.
+# For each recipe: how its data are written, the batch size of each rank, and further flags.
 RECIPES = {
     "sine": (None, 16, []),
     "mnist": (write_idx, 8, ["--gamma", str(GAMMA)]),
@@ -64,7 +64,7 @@ RECIPES = {
 
 
 def train(bin_dir, folder, name, ranks):
-    """The folder of a run through the command."""
+    """Runs `lockstep train`, and returns the folder of the run."""
     write, batch_size, flags = RECIPES[name]
     run = folder / "run"
     data = ["--data", folder / "data"] if write else []
@@ -79,7 +79,7 @@ def train(bin_dir, folder, name, ranks):
 
 
 def train_in_pytorch(folder, name, ranks, images, labels):
-    """The losses of each rank."""
+    """Trains with PyTorch, and returns the losses of each rank."""
     peer = folder / "peer"
     peer.mkdir()
     case = {"recipe": name, "seed": SEED, "steps": STEPS, "batch_size": RECIPES[name][1]}
@@ -108,7 +108,7 @@ def test_thirty_steps_of_a_recipe_have_the_same_losses_and_weights(bin_dir, tmp_
     images, labels = write(tmp_path / "data") if write else (None, None)
     run = train(bin_dir, tmp_path, name, ranks)
     losses = train_in_pytorch(tmp_path, name, ranks, images, labels)
-    # The command's loss is over all ranks, in double precision.
+    # The command prints the mean loss of all ranks, in double precision.
     expected = [sum(loss * batch_size for loss in step) / (batch_size * ranks) for step in zip(*losses)]
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert len(set(expected)) == STEPS

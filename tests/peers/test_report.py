@@ -1,7 +1,7 @@
-"""The page of a report, opened by a real browser: Debian's chromium, without a window.
+"""Reports in a real browser: Debian's chromium, without a window.
 
-The page's script marks every canvas that Chart.js has drawn (data-drawn) and counts them
-(data-charts); a picture of the page shows that something is on them.
+The script of the page marks every canvas that Chart.js has drawn (data-drawn) and counts them
+(data-charts). A screenshot shows that they are not empty.
 """
 
 import html.parser
@@ -37,7 +37,7 @@ def write_run(folder, epochs=40, start=1.0):
 
 
 class Browser:
-    """Each call is a browser of its own, with a profile that goes with the test."""
+    """Each call starts a new browser, with a profile in the folder of the test."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -45,7 +45,7 @@ class Browser:
         assert self.program, "chromium is missing: script/setup --peers installs it"
 
     def call(self, url, *flags):
-        """What it printed, what the page said on its console, and what the page asked of the web."""
+        """Returns the output of the browser, the console of the page, and the requests of the page."""
         log = self.folder / "net.json"
         result = subprocess.run(
             [self.program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
@@ -60,11 +60,11 @@ class Browser:
 
     @staticmethod
     def requested(log):
-        """Addresses of the web that the page asked for. What the browser asks for itself has no origin."""
+        """The addresses that the page requested. Requests of the browser itself have no origin."""
         text = log.read_text(errors="replace")
         try:
             events = json.loads(text)["events"]
-        except json.JSONDecodeError:  # the browser did not live to end the list
+        except json.JSONDecodeError:  # the browser ended before it completed the list
             events = json.loads(text.rstrip().rstrip(",") + "]}")["events"]
         starts = [event["params"] for event in events if "initiator" in event.get("params", {})]
         return {start["url"] for start in starts
@@ -108,7 +108,7 @@ def report(bin_dir, tmp_path):
 
 
 def check_page(browser, url, charts):
-    """Every chart is drawn, nothing went wrong, and nothing was asked of the network."""
+    """Checks that every chart is drawn, without errors and without network requests."""
     document, console, requested = browser.dump(url)
     assert console == []
     assert requested == set()
@@ -129,7 +129,7 @@ def test_the_checks_see_a_page_that_is_wrong(browser, tmp_path):
 
 def test_every_chart_of_a_run_is_drawn(browser, report, tmp_path):
     url = report(write_run(tmp_path / "run"))
-    # Loss, accuracy, rate, speed, parts of a step, two of the GPUs, the norm.
+    # Loss, accuracy, learning rate, speed, parts of a step, two charts of GPUs, the norm.
     document = check_page(browser, url, charts=8)
     assert "node1" in document
 
@@ -167,7 +167,7 @@ def test_hostile_names_run_no_script(browser, report, tmp_path):
 
 
 def spread(image):
-    """How much the colours of a picture differ: 0 for an empty one."""
+    """How much the colours of an image differ; 0 for an empty one."""
     return max(ImageStat.Stat(image).stddev)
 
 
@@ -178,13 +178,13 @@ def test_pictures_show_charts_in_both_themes_and_on_a_phone(browser, report, tmp
     image = browser.picture(f"{url}?theme={theme}", tmp_path / "page.png", width)
     corner = sum(image.getpixel((2, 2))) / 3
     assert (corner < 60) == dark
-    # The page has cards down to its middle: each stretch of it shows something.
+    # The upper half of the page has cards, so no stripe of it is empty.
     for top in range(0, 1500, 300):
         assert spread(image.crop((0, top, width, top + 300))) > 5, top
 
 
 def test_a_chart_is_more_than_its_frame(browser, report, tmp_path):
-    """The line of the loss is there in its colour, on many pixels."""
+    """The line of the loss covers many pixels in its colour."""
     image = browser.picture(report(write_run(tmp_path / "run")) + "?theme=light", tmp_path / "page.png")
     line = (0x2F, 0x5F, 0xE3)
     near = sum(count for count, colour in image.getcolors(maxcolors=1 << 24)
@@ -196,5 +196,5 @@ def test_a_study_is_drawn(browser, bin_dir, tmp_path):
     study = tmp_path / "study"
     subprocess.run([bin_dir / "lockstep", "bench", "scaling", "--ranks", "1,2", "--oversubscribe", "--output", study,
                     "--", bin_dir / "sine", "--max_iter", "10", "--compute_setup", "cpu"], check=True, timeout=120)
-    # Speed and speed-up before the four of the runs.
+    # Speed and speed-up, before the four charts of the runs.
     check_page(browser, (study / "report.html").as_uri(), charts=6)

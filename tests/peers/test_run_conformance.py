@@ -1,5 +1,5 @@
-"""`lockstep run` against real torchrun: the same worker script under the same command lines.
-run_cases.py is the table, run_differences.py says where the two are meant to differ."""
+"""`lockstep run` compared with real torchrun: the same worker script with the same command lines.
+run_cases.py has the cases, and run_differences.py the intended differences."""
 
 import concurrent.futures
 import os
@@ -13,12 +13,12 @@ from run_cases import CASES
 from run_differences import ALL, BY_ID
 
 DOC = pathlib.Path(__file__).parents[2] / "docs" / "torchrun.md"
-# What the forked torchrun must have in common with the executable.
+# Cases in which the forked torchrun must equal the executable.
 EXECUTABLE = [case for case in CASES if case.id in ("nnodes-text", "tee-role", "restarts-used-up", "signal-TERM")]
 
 
 class Results:
-    """All cases that this session asks for, run a few at a time from the first question on."""
+    """Runs all cases of this session, a few at a time, from the first request on."""
 
     def __init__(self, launchers, folder, wanted):
         self._pool = concurrent.futures.ThreadPoolExecutor(3 * (os.cpu_count() or 1))
@@ -56,7 +56,7 @@ def results(torchrun, tmp_path_factory, request):
 
 
 def needs(*names):
-    """Which launchers a test looks at."""
+    """Marks which launchers a test compares."""
     def mark(function):
         function.runs = lambda case: [(case, name) for name in names]
         return function
@@ -69,14 +69,14 @@ def shown(names, theirs, ours):
 
 
 def is_everywhere(value, fact):
-    """The fact, or that of each worker or each launcher."""
+    """Whether the fact has this value, for every worker and launcher."""
     if isinstance(fact, PerWorker):
         return set(fact.values()) == {value}
     return fact == value or (isinstance(fact, list) and fact != [] and all(one == value for one in fact))
 
 
 def differences_of(case, version):
-    """The ids of what is to be seen with this version of torchrun."""
+    """The ids of the differences that are expected with this version of torchrun."""
     for newer, differences in case.before:
         if version < version_of(newer):
             return differences
@@ -138,7 +138,7 @@ def test_table_is_sound():
 def test_omp_threads_are_the_cores_of_the_mask(case, results):
     threads = {int(value) for value in results.facts(case, "lockstep run")["OMP_NUM_THREADS"].values()}
     most = max(1, len(os.sched_getaffinity(0)) // 2)
-    assert len(threads) == 1 and 1 <= threads.pop() <= most  # fewer where a cgroup allows less
+    assert len(threads) == 1 and 1 <= threads.pop() <= most  # fewer if a cgroup limits the CPUs
 
 
 def section(title):

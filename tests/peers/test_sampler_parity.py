@@ -1,4 +1,4 @@
-"""Lockstep's DistributedSampler against PyTorch's, live: the same indices on every rank."""
+"""Lockstep's DistributedSampler compared with PyTorch's: the same indices on every rank."""
 
 import os
 import random
@@ -9,7 +9,7 @@ import torch
 from torch.utils.data.distributed import DistributedSampler
 
 FULL_LIST_LIMIT = 1000
-# The first size for which randperm draws 64 bits a step.
+# The first size for which randperm draws 64 bits per step.
 WIDE_DRAW_SIZE = (2**32 - 1) // 20
 
 
@@ -60,8 +60,8 @@ def test_a_large_dataset():
     assert print_sampler([case]) == list(expected_lines(*case))
 
 
-# 20 s and 3.5 GB in PyTorch: the one size that shows both sides of the switch would
-# cost twice that, and the smaller side is covered above.
+# This takes 20 s and 3.5 GB in PyTorch. A size for both sides of the switch would take twice as much, and the
+# smaller side is tested above.
 def test_the_size_from_which_draws_are_wide():
     generator = torch.Generator()
     generator.manual_seed(3)

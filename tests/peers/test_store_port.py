@@ -1,4 +1,4 @@
-"""The port that `lockstep run` keeps for rank 0's store serves torch.distributed as it is."""
+"""torch.distributed can use the port that `lockstep run` reserves for the store of rank 0."""
 
 import json
 import os
@@ -11,7 +11,7 @@ PROGRAM = str(PROGRAMS / "all_reduce.py")
 
 
 def run(bin_dir, folder, *arguments, flags=(), **environment):
-    """What each rank of each attempt wrote, by RANK.ATTEMPT, and what the launcher said."""
+    """Returns the output of each rank and attempt, by RANK.ATTEMPT, and the output of the launcher."""
     folder.mkdir()
     done = subprocess.run(
         [str(bin_dir / "lockstep"), "run", "-n", "2", *flags, PROGRAM, *arguments], text=True, capture_output=True,

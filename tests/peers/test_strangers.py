@@ -1,5 +1,5 @@
-"""A client without the job's secret, with stock PyTorch, beside jobs that run: it gets nothing, changes
-nothing, and the weights at the end are those of a job that nobody disturbed."""
+"""A client without the job's secret, with stock PyTorch, attacks running jobs: it gets nothing and changes
+nothing, and the final weights are those of an undisturbed job."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ def listening_ports():
 
 @contextlib.contextmanager
 def stranger(only=None):
-    """Attacks all ports that come to listen while it is there, or one; gives what it tells at its end."""
+    """Attacks all ports that listen during the scope, or only one; yields the report of the attack."""
     choice = ["--only", str(only)] if only else [w for port in listening_ports() for w in ("--but", str(port))]
     process = subprocess.Popen([sys.executable, str(PROGRAMS / "stranger.py"), *choice, "127.0.0.1"],
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -37,17 +37,17 @@ def stranger(only=None):
 
 
 def weights_of(folder):
-    """The checksums of what a run of sine has saved."""
+    """The checksums of the weights that a run of sine saved."""
     return sorted((path.name, path.read_bytes()) for path in folder.rglob("*.safetensors"))
 
 
 COMMANDS = {
     "run": lambda bin_dir: [bin_dir / "lockstep", "run", "-n", "2", bin_dir / "sine"],
-    # As Python's subprocess, which closes what it inherits.
+    # A wrapper that closes inherited descriptors, as Python's subprocess does.
     "wrapped": lambda bin_dir: [bin_dir / "lockstep", "run", "-n", "2", "--no-python", "sh", "-c",
                                 'eval "exec $LOCKSTEP_KEY_FD<&-"; exec "$0" "$@"', bin_dir / "sine"],
     "spawn": lambda bin_dir: [bin_dir / "sine", "--nprocs", "2"],
-    # mpirun's own ports are MPI's to protect: only the store's is attacked, which all ranks are told.
+    # MPI must protect mpirun's own ports, so only the port of the store is attacked; all ranks know it.
     "mpirun": lambda bin_dir: ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", bin_dir / "sine"],
 }
 

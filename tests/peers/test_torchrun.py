@@ -32,7 +32,7 @@ def test_ranks_joins_torchrun(bin_dir):
 
 
 def test_torchrun_shows_why_a_rank_failed(bin_dir):
-    """The error file is in torchrun's own format: its report holds our sentence."""
+    """The error file has torchrun's format, so torchrun's report contains Lockstep's message."""
     done = torchrun([str(bin_dir / "sine"), "--root_folder", "/dev/null/runs", "--compute_setup", "cpu"])
     assert done.returncode != 0
     assert "cannot make a run folder under root_folder '/dev/null/runs'" in done.stderr

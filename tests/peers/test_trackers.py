@@ -1,4 +1,4 @@
-"""What the trackers write, read by TensorBoard, by MLflow's own client and by Python.
+"""The output of the trackers, read by TensorBoard, by MLflow's client and by Python.
 
 build/bin/test/track_demo drives the trackers by commands and answers each one.
 """
@@ -29,7 +29,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 
 class Server:
-    """A server of a peer, ready once it says its address: on a port that it takes itself."""
+    """A server of TensorBoard or MLflow. It chooses its port, and is ready when it prints its address."""
 
     def __init__(self, command, folder, says):
         self.command, self.folder, self.says = command, folder, says
@@ -47,7 +47,7 @@ class Server:
         else:
             raise AssertionError("the server did not start:\n" + "".join(said))
         self.url = found[1].rstrip("/")
-        # Nobody reads on: a full pipe must not stop the server.
+        # Keep reading, because a full pipe would block the server.
         self.reader = threading.Thread(target=self.process.stdout.read)
         self.reader.start()
 
@@ -59,7 +59,7 @@ class Server:
             self.process.stdout.close()
 
     def start_again(self):
-        """On the same port."""
+        """Starts the server again on the same port."""
         self.start(self.url.rpartition(":")[2])
 
     def __enter__(self):
@@ -86,7 +86,7 @@ class Demo:
             env=environment | variables)
 
     def do(self, op, **arguments):
-        """Returns when the tracker's call has returned."""
+        """Runs a call of the tracker, and returns when the call has returned."""
         self.process.stdin.write(json.dumps({"op": op} | arguments) + "\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "ok\n", self.process.stderr.read()
@@ -95,7 +95,7 @@ class Demo:
         self.do("scalars", step=step, values=values)
 
     def end(self, status="finished"):
-        """Closes the trackers; what was said on the way. status None: closes none."""
+        """Closes the trackers and returns the messages. With status None it closes none."""
         if status:
             self.do("close", status=status)
         self.process.stdin.close()
@@ -146,7 +146,7 @@ def test_tensorboard_forgets_what_a_resumed_run_writes_again(bin_dir, tmp_path):
     first = Demo(bin_dir, tmp_path, "tensorboard")
     for step in range(1, 11):
         first.scalars(step, loss=step)
-    first.process.kill()  # as a job dies
+    first.process.kill()  # as if the job died
     first.process.communicate()
     second = Demo(bin_dir, tmp_path, "tensorboard", resume_step=6)
     for step in range(6, 9):
@@ -255,13 +255,13 @@ def test_tensorboard_reads_hyperparameters(bin_dir, tmp_path):
 
 
 def test_the_tab_hparams_shows_the_runs(bin_dir, tmp_path):
-    """TensorBoard's own server, asked as its page asks it."""
+    """Sends the requests of TensorBoard's page to its server."""
     for run, lr in (("a", 0.1), ("b", 0.2)):
         demo = Demo(bin_dir, tmp_path / run, "tensorboard")
         demo.scalars(1, loss=lr)
         demo.do("hyperparameters", parameters={"lr": lr, "kind": run}, metrics={"loss": lr * 2})
         demo.end()
-    # It reads the folder before it listens, and never again.
+    # The server reads the folder only once, before it listens.
     with Server([sys.executable, "-m", "tensorboard.main", "--logdir", str(tmp_path), "--host", "127.0.0.1",
                  "--load_fast", "false", "--reload_interval", "0",
                  "--reload_task", "blocking"], tmp_path,
@@ -282,7 +282,7 @@ def test_the_tab_hparams_shows_the_runs(bin_dir, tmp_path):
 
 @pytest.fixture(scope="module")
 def mlflow_server(tmp_path_factory):
-    """Takes long to start: all tests share it, each with an experiment of its own."""
+    """A server that all tests share, because it starts slowly; each test has its own experiment."""
     folder = tmp_path_factory.mktemp("mlflow")
     with Server([sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db",
                  "--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--workers", "1"],
@@ -291,7 +291,7 @@ def mlflow_server(tmp_path_factory):
 
 
 class Run:
-    """The only run of an experiment, as MLflow's own client sees it."""
+    """The only run of an experiment, read by MLflow's client."""
 
     def __init__(self, url, experiment):
         self.client = mlflow.MlflowClient(tracking_uri=url)
@@ -328,7 +328,7 @@ def test_mlflow_holds_the_run(bin_dir, tmp_path, mlflow_server):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "a weight.bin").write_bytes(bytes(range(256)))
     (tmp_path / "notes.txt").write_text("hello")
-    for step in range(1, 2501):  # more than one request takes
+    for step in range(1, 2501):  # more than fits into one request
         demo.scalars(step, train_loss=1 / step)
     demo.do("artifact", path=str(tmp_path / "model"))
     demo.do("artifact", path=str(tmp_path / "notes.txt"))
@@ -359,7 +359,7 @@ def test_mlflow_is_told_values_that_are_no_numbers(bin_dir, tmp_path, mlflow_ser
     assert demo.end() == ""
     run = Run(mlflow_server.url, "nan")
     assert math.isnan(run.history("a")[0][1])
-    # MLflow's own database keeps the largest double instead.
+    # MLflow's database stores the largest double instead.
     assert run.history("b") == [(1, sys.float_info.max)]
     assert run.history("c") == [(1, -sys.float_info.max)]
 
@@ -419,14 +419,14 @@ def test_mlflow_server_that_dies_and_comes_back(bin_dir, tmp_path, mlflow_server
     assert "cannot reach its server" in demo.process.stderr.readline()
     mlflow_server.start_again()
     demo.scalars(1001, loss=1001)
-    assert demo.end() == ""  # it was said above, once
+    assert demo.end() == ""  # the message was printed above, once
     assert Run(mlflow_server.url, "back").history("loss") == [(step, step) for step in range(1, 1002)]
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 1002
 
 
 def test_mlflow_server_that_stays_dead(bin_dir, tmp_path):
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # ours, and nobody listens
+        closed.bind(("127.0.0.1", 0))  # reserved, and no process listens on it
         demo = Demo(bin_dir, tmp_path, "mlflow,csv",
                     MLFLOW_TRACKING_URI=f"http://127.0.0.1:{closed.getsockname()[1]}")
         for step in range(1, 101):
@@ -437,7 +437,7 @@ def test_mlflow_server_that_stays_dead(bin_dir, tmp_path):
 
 
 def test_mlflow_server_that_never_answers(bin_dir, tmp_path):
-    """Each call returns though the answer never comes, and so does close."""
+    """Each call returns although the server never answers, and so does close."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         demo = Demo(bin_dir, tmp_path, "mlflow,csv", close_ms=300,
                     MLFLOW_TRACKING_URI=f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -483,7 +483,7 @@ def test_mlflow_server_that_wants_to_know_who_asks(bin_dir, tmp_path, variables,
 
 
 def test_a_training_tells_tensorboard_and_mlflow_the_same(bin_dir, tmp_path, mlflow_server):
-    """A real Trainer on two ranks with both at once, read back from real ones."""
+    """A Trainer on two ranks writes to both, and both are read back."""
     folder = tmp_path / "run"
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "LOCKSTEP_"))}
     training = subprocess.run(
@@ -510,7 +510,7 @@ def test_a_training_tells_tensorboard_and_mlflow_the_same(bin_dir, tmp_path, mlf
             (step, float(np.float32(value))) for step, value in values], name
     assert names == {tag for tag in events.Tags()["scalars"] if not tag.startswith("final/")}
 
-    # The loss that the program printed, by which TensorBoard and MLflow judge the run.
+    # The final loss that the program printed is the final metric in TensorBoard and MLflow.
     printed = float(re.search(r"final loss ([\d.]+)", training.stdout)[1])
     ((_, judged),) = run.history("final/train_loss")
     assert judged == pytest.approx(printed, abs=1e-7)

@@ -1,4 +1,4 @@
-"""ImageTransform against torchvision on pictures of PIL, live: the same bits.
+"""ImageTransform compared with torchvision on PIL images: the same bits.
 
 What is random there is given to both sides; what is drawn from a seed is tested elsewhere.
 """
@@ -22,8 +22,8 @@ def picture(height, width, channels, seed):
 
 
 def resize(image, size):
-    """torchvision's Resize with the horizontal pass first: in one call new versions of Pillow
-    sometimes take the vertical pass first."""
+    """torchvision's Resize with the horizontal pass first; in a single call, new versions of Pillow
+    sometimes run the vertical pass first."""
     height, width = F._compute_resized_output_size((image.height, image.width), [size])
     narrowed = image.resize((width, image.height), Image.Resampling.BILINEAR)
     return narrowed.resize((width, height), Image.Resampling.BILINEAR)

@@ -1,4 +1,4 @@
-"""WeightAverage against torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn."""
+"""WeightAverage compared with torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn."""
 
 import pytest
 import torch
@@ -40,5 +40,5 @@ def test_trace(optim_trace, use_buffers, decay):
         if use_buffers:
             assert torch.equal(got[step, SIZE:-1], module.running.double()), f"step {step}"
             assert got[step, -1] == module.count
-        else:  # PyTorch leaves the buffers of the first model, ours are the last one's
+        else:  # PyTorch keeps the buffers of the first model, Lockstep those of the last one
             assert torch.equal(got[step, SIZE:-1], rows[step, SIZE:-1].double())

@@ -1,5 +1,5 @@
-"""The scripts of `lockstep run --print-completion`, in the shells that they are for: keys are typed into an
-interactive shell, and a program `lockstep` in its PATH prints the arguments that the completed line gave it."""
+"""The scripts of `lockstep run --print-completion` in their shells: the test types keys into an interactive shell,
+and a program `lockstep` in its PATH prints the arguments of the completed line."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ import unittest
 LOCKSTEP = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]) / "lockstep"
 DEADLINE_S = 60
 SHELLS = {"bash": ["bash", "--norc", "--noprofile", "-i"], "zsh": ["zsh", "-f", "-i"], "tcsh": ["tcsh", "-f"]}
-# How the script, a file `_lockstep` in the folder, is read.
+# How each shell loads the script, a file `_lockstep` in the folder.
 READ = {"bash": "set +o history; source ./_lockstep",
         "zsh": "autoload -Uz compinit; compinit -u -D; source ./_lockstep",
         "tcsh": "set edit; source ./_lockstep"}
@@ -26,7 +26,7 @@ def script_of(shell):
 
 
 class Terminal:
-    """An interactive shell at a terminal of its own."""
+    """An interactive shell on its own terminal."""
 
     def __init__(self, shell, folder, read):
         (folder / "_lockstep").write_text(script_of(shell))
@@ -49,7 +49,7 @@ class Terminal:
         return self._read("ENDED")
 
     def complete(self, keys):
-        """The arguments of `lockstep` after these keys and the Tab key."""
+        """Returns the arguments of `lockstep` after these keys and the Tab key."""
         text = self.run(f"lockstep {keys}\t")
         begin = text.rindex("ARGUMENTS") + len("ARGUMENTS")
         return text[begin + 1:text.index("]END", begin)].split("][")
@@ -78,7 +78,7 @@ class CompletionTest(unittest.TestCase):
                 with self.subTest(shell=shell, keys=keys):
                     self.assertEqual(terminal.complete(keys), arguments)
 
-    # What every shell completes: flags, values with choices, files.
+    # Every shell completes flags, values with choices, and files.
     COMMON = {
         "run --standa": ["run", "--standalone"],
         "run --rdzv-b": ["run", "--rdzv-backend"],
@@ -92,7 +92,7 @@ class CompletionTest(unittest.TestCase):
         "run --nnodes 1:2 --nproc_per_node=2 --standa": ["run", "--nnodes", "1:2", "--nproc_per_node=2",
                                                          "--standalone"],
     }
-    # Flags after the program are the program's, and other commands have other flags.
+    # Flags after the program belong to the program, and other commands have other flags.
     OTHERS = {
         "run -n 2 ls --standa": ["run", "-n", "2", "ls", "--standa"],
         "run --standalone ls --standa": ["run", "--standalone", "ls", "--standa"],

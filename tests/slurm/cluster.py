@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""A real Slurm cluster of two nodes on this machine, for as long as a command runs.
+"""Runs a command on a real Slurm cluster of two nodes on this machine.
 
     tests/slurm/cluster.py COMMAND ARGUMENT...
 
-starts munged, slurmctld and two slurmd in a scratch folder, runs COMMAND with
-SLURM_CONF set, ends everything that was started and exits with COMMAND's status.
-`tests/slurm/cluster.py bash` is a shell on that cluster.
+starts munged, slurmctld and two slurmd in a temporary folder, runs COMMAND with SLURM_CONF set, ends everything that it
+started, and exits with the status of COMMAND. `tests/slurm/cluster.py bash` opens a shell on the cluster.
 
-Needs Debian's slurmctld, slurmd, slurm-client and munge; no root, no systemd, no
-free port number and no entry in /etc/hosts: the nodes are named by their addresses.
+Needs Debian's slurmctld, slurmd, slurm-client and munge. Needs no root, no systemd, no fixed port and no entry in
+/etc/hosts, because the names of the nodes are their addresses.
 """
 
 import ctypes
@@ -34,7 +33,7 @@ SlurmctldPort={ctld_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-# A requeued job starts again when its old credential has expired; Slurm's default is two minutes, 5 s the least.
+# A requeued job starts again when its old credential has expired: after two minutes by default, after 5 s at least.
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
@@ -72,7 +71,7 @@ def _die_with_parent():
 
 
 def _free_ports(addresses):
-    """One free port for each address; all are held until the last one is found."""
+    """Returns one free port for each address; all are reserved until the last one is found."""
     sockets = [socket.create_server((address, 0)) for address in addresses]
     ports = [s.getsockname()[1] for s in sockets]
     for s in sockets:
@@ -86,7 +85,7 @@ def descendants(pid):
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                # The name is in brackets and may hold anything; the parent is the second field after it.
+                # The name is in brackets and may contain anything; the parent is the second field after it.
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except (OSError, IndexError):
                 continue  # it has just ended
@@ -100,7 +99,7 @@ def descendants(pid):
 
 
 class Cluster:
-    """Starts the daemons; close() ends them and all that they have started."""
+    """Starts the daemons; close() ends them and all processes that they started."""
 
     def __init__(self):
         # Orphans of the daemons (slurmstepd and the tasks below it) become our own
@@ -173,14 +172,14 @@ class Cluster:
             time.sleep(0.05)
 
     def logs(self):
-        # Daemons in the foreground write all of their log to standard error too.
+        # Daemons in the foreground also write their log to standard error.
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-4000:]}"
                          for path in sorted(self.folder.glob("*.out")))
 
     def close(self):
         """Ends all descendants of this process and removes the folder."""
         deadline = time.monotonic() + STOP_TIMEOUT
-        # Daemons before their jobs: a slurmctld that lives would requeue what ends.
+        # Daemons end before their jobs, because a running slurmctld would requeue the jobs.
         for daemon in reversed(self.daemons):
             daemon.kill()
             daemon.wait()

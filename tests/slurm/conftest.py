@@ -1,4 +1,4 @@
-"""Tests on a live Slurm: tests/slurm/cluster.py runs pytest on its two nodes."""
+"""Tests on a real Slurm: tests/slurm/cluster.py runs pytest on its two nodes."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ FINAL_STATES = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
 def wait_until(condition, what, timeout=TIMEOUT):
-    """Polls until the condition gives something true, and returns that."""
+    """Polls until the condition returns a true value, and returns this value."""
     deadline = time.monotonic() + timeout
     while not (result := condition()):
         assert time.monotonic() < deadline, f"waited in vain until {what() if callable(what) else what}"
@@ -50,7 +50,7 @@ class Slurm:
         return self.run("sbatch", "--parsable", "--output=log-%j.out", *flags, script).stdout.strip()
 
     def field(self, job, name):
-        """A field of the job's record; none of those asked for holds a space."""
+        """A field of the job's record; only for fields without spaces."""
         for word in self.run("scontrol", "show", "job", "-o", job).stdout.split():
             if word.startswith(name + "="):
                 return word[len(name) + 1:]
@@ -79,7 +79,7 @@ class Slurm:
                           lambda: f"there are {count} files {pattern}: {sorted(os.listdir(self.folder))}")
 
     def processes_of(self, job):
-        """The pids of everything that runs inside a job, on both nodes."""
+        """The pids of all processes of a job, on both nodes."""
         marks = (f"SLURM_JOB_ID={job}".encode(), b"SLURM_CONF=" + os.environb[b"SLURM_CONF"])
         found = []
         for entry in pathlib.Path("/proc").iterdir():
@@ -93,7 +93,7 @@ class Slurm:
 
 @pytest.fixture
 def slurm(tmp_path):
-    """A cluster without jobs, which it is again afterwards."""
+    """A cluster without jobs; jobs that a test leaves are cancelled."""
     yield Slurm(tmp_path, pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]))
     tool = Slurm(tmp_path, None)
     tool.run("scancel", "--user", str(os.getuid()))
@@ -111,6 +111,6 @@ def _not_run(config):
 
 
 def pytest_sessionfinish(session, exitstatus):
-    """A test that does not run is a test that failed."""
+    """A test that does not run counts as failed."""
     if exitstatus == 0 and _not_run(session.config):
         session.exitstatus = 1

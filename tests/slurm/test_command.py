@@ -1,4 +1,4 @@
-"""`lockstep slurm`: what it prints is accepted by sbatch, and runs."""
+"""sbatch accepts the scripts of `lockstep slurm`, and they run."""
 
 import base64
 import contextlib
@@ -12,8 +12,8 @@ import pytest
 from conftest import NODES
 from test_placement import rank_lines, ranks, together
 
-# Style: the launcher that its ranks report, and how many processes it starts of a
-# program that knows nothing of Lockstep, on two nodes with two ranks each.
+# For each style: the launcher that its ranks report, and how many processes it starts of a
+# program that does not use Lockstep, on two nodes with two ranks each.
 STYLES = {"srun": ("slurm", 4), "spawn": ("lockstep", 2), "torchrun": ("lockstep", 4)}
 
 
@@ -23,7 +23,7 @@ def style(request):
 
 
 def lines(done):
-    """The log, without what `lockstep run` says itself and the ranks that it writes before each line."""
+    """The log, without the lines and the prefixes of `lockstep run`."""
     return [re.sub(r"^\[default\d+\]:", "", line) for line in done.stdout.splitlines()
             if not line.startswith("[run] ")]
 
@@ -44,7 +44,7 @@ def test_script_runs(slurm, style):
 
 
 def test_two_jobs_on_one_node_at_once(slurm, style):
-    """Neither meets at the other's port."""
+    """Both jobs use different ports."""
     body = f"{together(slurm, 2)}\nexec {' '.join(map(str, ranks(slurm)))}"
     command = ["slurm", "--style", style, "--ntasks-per-node", "2", "--time", "5", "--output",
                slurm.folder / "log-%j.out", "--submit", "--", "bash", "-c", body]
@@ -75,7 +75,7 @@ def test_all_ranks_see_all_gpus(slurm, style):
 
 
 def test_inherited_gpu_binding_is_turned_off(slurm):
-    """One GPU a task is what breaks copies between GPUs; a user's SBATCH_ variables may ask for it."""
+    """With one GPU per task, copies between GPUs fail; SBATCH_ variables of a user may request this."""
     show = 'echo "visible=${CUDA_VISIBLE_DEVICES:-all}"'
     done = slurm.lockstep(*flags("srun"), "--gpus-per-node", "2", "--submit", "--wait", "--", "bash", "-c", show,
                           env={**os.environ, "SBATCH_GPU_BIND": "single:1"})
@@ -83,7 +83,7 @@ def test_inherited_gpu_binding_is_turned_off(slurm):
 
 
 def test_jobs_of_one_node_get_different_gpus(slurm):
-    """--gpu-bind=none would hide from each which GPU is its own."""
+    """With --gpu-bind=none a job would not know which GPU it owns."""
     body = f'{together(slurm, 2)}\necho "visible=$CUDA_VISIBLE_DEVICES"'
     command = ["slurm", "--style", "srun", "--gpus-per-node", "1", "--time", "5", "--output",
                slurm.folder / "log-%j.out", "--submit", "--", "bash", "-c", body]
@@ -94,7 +94,7 @@ def test_jobs_of_one_node_get_different_gpus(slurm):
 
 
 def test_ranks_get_the_cpus_that_were_asked_for(slurm, style):
-    """A step of Slurm 22.05 to 23.02 does not know the batch script's --cpus-per-task by itself."""
+    """A step of Slurm 22.05 to 23.02 does not inherit --cpus-per-task of the batch script."""
     show = 'if [ "$SLURM_PROCID" = 0 ]; then scontrol show step "$SLURM_JOB_ID.$SLURM_STEP_ID"; fi'
     done = slurm.lockstep(*flags(style), "--submit", "--wait", "--", "bash", "-c", show)
     assert " CPUs=8 " in done.stdout
@@ -144,7 +144,7 @@ def token_of(pid):
 
 
 def test_strangers_cannot_join(slurm):
-    """The script makes a secret of its own, the same for both nodes, and shows it to nobody."""
+    """The script creates a secret for both nodes and does not print it."""
     job = slurm.lockstep(*flags("torchrun"), "--output", slurm.folder / "log-%j.out", "--submit", "--", "sh", "-c",
                          f'echo "token=$LOCKSTEP_JOB_TOKEN. id=$TORCHELASTIC_RUN_ID"; exec {slurm.worker} {slurm.folder}')
     job = job.stdout.strip()
@@ -170,7 +170,7 @@ def test_strangers_cannot_join(slurm):
 
 
 def test_submitting_from_inside_a_job(slurm):
-    """The outer job's GPUs and CPUs are not taken for the inner one's."""
+    """The inner job does not use the GPUs and CPUs of the outer one."""
     inner = f"{slurm.bin}/lockstep slurm --style srun --submit --wait -- bash -c 'echo inner'"
     job = slurm.batch(f"cd {slurm.folder}; srun --overlap --ntasks=1 {inner}", f"--nodelist={NODES[0]}", "--ntasks=1",
                       "--cpus-per-task=4", "--gpus-per-node=1", "--gpu-bind=single:1", "--time=5")

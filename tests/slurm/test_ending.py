@@ -1,4 +1,4 @@
-"""How jobs end: cancelled, drained, signalled, preempted; nothing is left behind."""
+"""Jobs that are cancelled, drained, signalled or preempted end completely."""
 
 import re
 
@@ -7,9 +7,9 @@ import pytest
 from conftest import NODES, wait_until
 
 
-# Who can ask a program to stop that knows nothing of lockstep::launch.
+# The styles that pass a signal to a program that does not call lockstep::launch.
 STYLES = ["srun", "torchrun"]
-# Of sine: 100 samples over two ranks, 16 a batch.
+# The recipe sine: 100 samples on two ranks, with batches of 16.
 STEPS_AN_EPOCH = 4
 
 
@@ -27,7 +27,7 @@ def test_scancel_leaves_no_process(slurm, style):
 
 
 def test_a_failing_rank_ends_the_job(slurm):
-    """srun ends the rank that is left, and the job has the status of the one that failed."""
+    """srun ends the other rank, and the job has the status of the rank that failed."""
     body = ("srun --kill-on-bad-exit=1 bash -c 'if [ $SLURM_PROCID = 1 ]; then exit 7; fi; exec sleep 1000'\n"
             "status=$?; echo status=$status; exit 7")
     job = slurm.batch(body, "--nodes=2", "--ntasks-per-node=1", "--time=5")
@@ -37,7 +37,7 @@ def test_a_failing_rank_ends_the_job(slurm):
 
 
 def test_node_drained_during_a_run(slurm):
-    """Draining keeps new jobs away and lets this one end."""
+    """A drained node accepts no new jobs, but this job runs to its end."""
     job = slurm.batch(f"srun {slurm.worker} {slurm.folder}", "--nodes=2", "--ntasks-per-node=2", "--time=5")
     slurm.wait_for_files("started.*.0", 4)
     slurm.run("scontrol", "update", f"NodeName={NODES[1]}", "State=DRAIN", "Reason=test")
@@ -57,7 +57,7 @@ def submit_worker(slurm, *flags, style="srun", time="5", arguments=()):
 
 
 def test_signal_before_the_time_is_up(slurm):
-    """USR1 reaches every rank; they save, leave with 75, and the script queues the job again."""
+    """USR1 reaches every rank; the ranks save and exit with 75, and the script requeues the job."""
     job = submit_worker(slurm, "--nodes", "2", "--ntasks-per-node", "2", "--signal", "USR1@60", time="1")
     slurm.wait_for_files("saved.*", 4)
     (slurm.folder / "finish").touch()
@@ -72,7 +72,7 @@ def test_signal_before_the_time_is_up(slurm):
 
 @pytest.mark.parametrize("style", STYLES)
 def test_signal_from_a_person(slurm, style):
-    """The same with a signal from outside, through a launcher too."""
+    """The same with a signal of a user, also through a launcher."""
     job = submit_worker(slurm, "--nodes", "2", "--ntasks-per-node", "2", style=style)
     slurm.wait_for_files("started.*.0", 4)
     slurm.run("scancel", "--signal=USR1", job)
@@ -85,7 +85,7 @@ def test_signal_from_a_person(slurm, style):
 
 @pytest.mark.parametrize("style", STYLES)
 def test_one_rank_that_saves_takes_the_others_along(slurm, style):
-    """The first one to leave makes srun or the launcher send TERM, at which the others save too."""
+    """When the first rank exits, srun or the launcher sends TERM to the others, and they save too."""
     job = submit_worker(slurm, "--nodes", "2", "--ntasks-per-node", "2", style=style,
                         arguments=["--preempt-rank-0", "4"])
     slurm.wait_for_files("started.*.1", 4)
@@ -105,7 +105,7 @@ def test_array_task_is_queued_again_by_its_own_name(slurm):
 
 @pytest.mark.parametrize("style", STYLES)
 def test_preemption_by_a_higher_priority(slurm, style):
-    """TERM and a grace time: the job saves, makes room, and goes on afterwards."""
+    """After TERM the job saves and ends within the grace time, and resumes later."""
     low = submit_worker(slurm, "--partition", "low", "--nodes", "2", "--ntasks-per-node", "4", style=style)
     slurm.wait_for_files("started.*.0", 8)
     high = slurm.batch(f"srun {slurm.bin}/ranks --compute_setup cpu", "--partition=high", "--nodes=2",
@@ -121,7 +121,7 @@ def test_preemption_by_a_higher_priority(slurm, style):
 
 @pytest.mark.parametrize("style", [*STYLES, "spawn"])
 def test_a_training_goes_on_where_it_was_when_it_is_queued_again(slurm, style):
-    """The trainer saves at the signal, and the job's next life finds its folder and its checkpoint."""
+    """The trainer saves at the signal, and the requeued job finds its folder and its checkpoint."""
     job = slurm.lockstep("slurm", "--style", style, "--nodes", "2", "--ntasks-per-node", "1", "--time", "5", "--requeue",
                          "--output", slurm.folder / "log-%j.out", "--submit", "--", slurm.bin / "sine",
                          "--compute_setup", "cpu", "--root_folder", slurm.folder, "--max_iter", "1000000000",
@@ -137,13 +137,13 @@ def test_a_training_goes_on_where_it_was_when_it_is_queued_again(slurm, style):
     saved, epochs, steps = map(int, found.groups())
     assert steps == saved, "it goes on from the very step of the checkpoint"
     assert steps // STEPS_AN_EPOCH == epochs >= 10
-    # The first life saved only when the signal asked for it; the second one may have at its end.
+    # The first attempt saved only because of the signal; the second one may have saved at its end.
     assert min(path.name for path in (slurm.folder / f"sine_job{job}" / "checkpoints").glob("step-*")) == f"step-{saved:010}"
 
 
 @pytest.mark.parametrize("launcher", ["", "lockstep run -n 2 --max-restarts 1 "])
 def test_each_training_of_a_batch_script_trains(slurm, launcher):
-    """A loop over learning rates: what trains second does not take the first one's checkpoints for its own."""
+    """In a loop over learning rates, the second training does not resume from the checkpoints of the first."""
     program = f"{slurm.bin}/{launcher}{slurm.bin}/sine" if launcher else f"{slurm.bin}/sine"
     job = slurm.batch(f"for lr in 0.1 0.2; do\n  {program} --compute_setup cpu --root_folder {slurm.folder} --max_iter 2 "
                       f"--checkpoint_every 1 --hyperparams lr=$lr || exit\ndone", "--time=5")

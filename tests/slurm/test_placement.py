@@ -1,4 +1,4 @@
-"""Programs find their ranks in real Slurm steps, however these were started."""
+"""Programs determine their ranks in real Slurm steps, for all ways to start a step."""
 
 import os
 import re
@@ -26,7 +26,7 @@ def test_one_task_per_rank(slurm):
 
 
 def test_one_task_per_node_starts_the_rest(slurm):
-    """perceptrain's way: through lockstep::launch."""
+    """The program starts the other ranks with lockstep::launch, as perceptrain does."""
     done = slurm.run("srun", "--nodes=2", "--ntasks-per-node=1", *ranks(slurm), "--nprocs", "4")
     assert [line[:3] for line in rank_lines(done.stdout)] == [(0, 4, 0), (1, 4, 1), (2, 4, 0), (3, 4, 1)]
 
@@ -34,7 +34,7 @@ def test_one_task_per_node_starts_the_rest(slurm):
 @pytest.mark.parametrize("tasks, launcher, name", [(2, [], "slurm"), (1, ["lockstep", "run", "-n", "2"], "lockstep")],
                          ids=["task-per-rank", "launcher-per-node"])
 def test_no_command_of_slurm_is_needed_inside_a_step(slurm, tasks, launcher, name):
-    """Containers have no scontrol."""
+    """Containers often have no scontrol."""
     command = [slurm.bin / launcher[0], *launcher[1:]] if launcher else []
     done = slurm.run(shutil.which("srun"), "--nodes=2", f"--ntasks-per-node={tasks}", *command, *ranks(slurm),
                      env={**os.environ, "PATH": str(slurm.folder)})
@@ -56,7 +56,7 @@ def test_unequal_tasks_per_node(slurm):
 
 
 def test_a_step_smaller_than_its_job(slurm):
-    """The job's own counts, which the step inherits too, are not the step's."""
+    """The step inherits the counts of the job, but they are not its own counts."""
     job = slurm.batch(f"srun --nodes=1 --ntasks=1 {' '.join(map(str, ranks(slurm)))}", "--nodes=2",
                       "--ntasks-per-node=2")
     slurm.wait_for(job, "COMPLETED")
@@ -64,7 +64,7 @@ def test_a_step_smaller_than_its_job(slurm):
 
 
 def together(slurm, count):
-    """Shell text that passes when `count` jobs have come to it."""
+    """A shell command that waits until `count` jobs have reached it."""
     return (f"touch {slurm.folder}/here.$SLURM_JOB_ID\n"
             f"until [ $(ls {slurm.folder}/here.* | wc -l) -ge {count} ]; do sleep 0.05; done")
 
@@ -94,7 +94,7 @@ def test_array(slurm):
 
 
 def test_overlapping_step(slurm):
-    """A look into a running job has ranks of its own and does not disturb."""
+    """A step that looks into a running job has its own ranks and does not disturb the job."""
     job = slurm.batch(f"srun {slurm.worker} {slurm.folder}", "--nodes=2", "--ntasks-per-node=4", "--time=5")
     slurm.wait_for_files("started.*.0", 8)
     done = slurm.run("srun", f"--jobid={job}", "--overlap", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1",
@@ -112,7 +112,7 @@ def test_gpus_of_the_node_are_visible_to_every_rank(slurm):
 
 
 def test_squeue_tells_when_a_job_ends(slurm):
-    """What cluster/job_deadline reads, in seconds since the epoch."""
+    """The end time that src/cluster/job_deadline.cpp reads, in seconds since the epoch."""
     job = slurm.batch(f"srun {slurm.worker} {slurm.folder}", "--time=5")
     slurm.wait_for_files("started.*.0", 1)
     ask = ["squeue", "--noheader", f"--jobs={job}", "--format=%e"]
@@ -125,7 +125,7 @@ def test_squeue_tells_when_a_job_ends(slurm):
 
 
 def test_ranks_that_do_not_fit_the_allocation_are_explained(slurm):
-    """Once for the step, not on every node; the job runs all the same."""
+    """The warning is printed once for the step, not on every node, and the job runs."""
     done = slurm.run("srun", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1", slurm.bin / "lockstep", "run",
                      "-n", "2", "printenv", "RANK")
     assert sorted(line[-1] for line in done.stdout.splitlines()) == ["0", "1", "2", "3"]

@@ -104,21 +104,22 @@ config::OptionTable run_flag_table(RunFlags& flags) {
   table.add("nnodes", flags.nnodes, "nodes, or MIN:MAX for a job that may grow and shrink")
       .add("nproc_per_node", flags.nproc_per_node, "ranks on this node: a number, gpu, cpu or auto",
            {.short_flag = "n"})
-      .add("node_rank", flags.node_rank, "which of the nodes this one is", {.minimum = 0})
+      .add("node_rank", flags.node_rank, "rank of this node", {.minimum = 0})
       .add("rdzv_backend", flags.rdzv_backend, "static: node ranks are given; c10d: assigned as nodes join",
            {.choices = {"static", "c10d"}})
       .add("rdzv_endpoint", flags.rdzv_endpoint, "HOST[:PORT] of node 0, the launchers' rendezvous")
-      .add("rdzv_id", flags.rdzv_id, "the job's name; launchers with another one are refused")
+      .add("rdzv_id", flags.rdzv_id, "id of the job; launchers with different ids refuse each other")
       .add("rdzv_conf", flags.rdzv_conf,
            "KEY=VALUE,...: join_timeout, last_call_timeout, timeout, heartbeat_timeout, is_host")
-      .add("standalone", flags.standalone, "this node alone", {.negatable = false})
+      .add("standalone", flags.standalone, "run on this node only", {.negatable = false})
       .add("master_addr", flags.master_addr, "address of node 0, with --rdzv-backend static")
-      .add("master_port", flags.master_port, "port on node 0; unset: a free one on one node, else 29500",
-           {.minimum = 0})
+      .add("master_port", flags.master_port,
+           "port on node 0; unset: a free port for a single node, otherwise 29500", {.minimum = 0})
       .add("local_addr", flags.local_addr, "the address of this node that the others use")
       .add("token_file", flags.token_file, "file with the job's secret, readable by its owner only")
       .add("module", flags.module, "run python -m PROGRAM", {.short_flag = "m", .negatable = false})
-      .add("no_python", flags.no_python, "execute the program itself, even a .py", {.negatable = false})
+      .add("no_python", flags.no_python, "execute the program itself, even if it is a .py file",
+           {.negatable = false})
       .add("run_path", flags.run_path, "run the program under Python, whatever its name",
            {.negatable = false})
       .add("role", flags.role, "name of the workers in prefixes and ROLE_NAME")
@@ -126,7 +127,7 @@ config::OptionTable run_flag_table(RunFlags& flags) {
            {.choices = {"", "node", "socket", "exclusive", "core-complex"}, .has_variable = false})
       .add("virtual_local_rank", flags.virtual_local_rank, "LOCAL_RANK=0 and one visible GPU for every rank",
            {.negatable = false})
-      .add("max_restarts", flags.max_restarts, "failures that the whole job survives", {.minimum = 0})
+      .add("max_restarts", flags.max_restarts, "maximum number of restarts of the whole job", {.minimum = 0})
       .add("monitor_interval", flags.monitor_interval,
            "seconds; accepted as torchrun's flag without effect: exits are noticed at once", {.minimum = 0})
       .add("shutdown_timeout", flags.shutdown_timeout,
@@ -136,19 +137,20 @@ config::OptionTable run_flag_table(RunFlags& flags) {
       .add("stall_timeout", flags.stall_timeout,
            "seconds without progress until a job that hangs in a collective is reported; 0: never")
       .add("on_stall", flags.on_stall,
-           "then: only report it, kill the ranks that others wait for, or end the job",
+           "what to do then: only report it, kill the ranks that others wait for, or end the job",
            {.choices = {"report", "restart", "abort"}})
       .add("signals_to_handle", flags.signals_to_handle, "signals that end the job")
-      .add("notify_signals", flags.notify_signals, "signals that are passed to the ranks and end nothing")
+      .add("notify_signals", flags.notify_signals,
+           "signals that are passed to the ranks and do not end the job")
       .add("log_dir", flags.log_dir, "folder of the log files; unset: a temporary one")
       .add("redirects", flags.redirects,
            "write to files instead: 0, 1 stdout, 2 stderr, 3 both, or RANK:N,...", {.short_flag = "r"})
       .add("tee", flags.tee, "write to files as well, the same way", {.short_flag = "t"})
       .add("log_line_prefix_template", flags.log_line_prefix_template,
-           "before each line of a rank; ${role_name}, ${rank}, ${local_rank} and ${hostname} are replaced")
+           "prefix of each line of a rank; ${role_name}, ${rank}, ${local_rank} and ${hostname} are replaced")
       .add("local_ranks_filter", flags.local_ranks_filter, "show only these local ranks: 0,2")
       .add("duplicate_stdout_filters", flags.duplicate_stdout_filters,
-           "copy lines that hold one of TEXT,TEXT to filtered_stdout.log")
+           "copy lines that contain one of TEXT,TEXT to filtered_stdout.log")
       .add("duplicate_stderr_filters", flags.duplicate_stderr_filters, "the same for stderr")
       .add("prefix", flags.prefix, "print the rank before each line if there are several")
       .add("quiet", flags.quiet, "print failures only", {.negatable = false})

@@ -1,19 +1,19 @@
 """The fenced code blocks of README.md, CONTRIBUTING.md and docs/*.md, the examples of the public headers, and the C++
 source made of them.
 
-A block says by its language what is done with it:
+The language of a block determines how it is tested:
 
-    ```cpp      Compiled with clang++ and g++, and run. A program with main() stands alone. Every other
+    ```cpp      Compiled with clang++ and g++, and run. A program with main() needs nothing else. Every other
                 block is a fragment, and the line before it names its context: <!-- context: NAME -->.
                 The context is tests/consumer/docs/NAME.cpp: it declares what the fragment uses, and
                 includes the fragment where it says #include DOCS_BLOCK.
     ```python   Run by script/test --peers after its context, tests/peers/docs/NAME.py.
     ```cmake    README.md's project, which tests/consumer/run builds.
-    ```json     Each line, or else the whole block, is a JSON value.
-    ```text     What a program prints, or a listing of files. Nothing is done with it.
-    ```         Commands, one a line: commands.py checks them.
+    ```json     Each line, or the whole block, must be a JSON value.
+    ```text     The output of a program, or a listing of files. It is not tested.
+    ```         Commands, one per line: commands.py checks them.
 
-Any other block is a mistake, and so is a fragment without a context.
+Any other language is an error, and so is a fragment without a context.
 
 A public header starts like this, with nothing but #pragma once before it:
 

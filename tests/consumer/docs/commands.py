@@ -1,11 +1,11 @@
 """Checks the commands that the pages print: commands.py BIN PROGRAM
 
-BIN is the folder of a build's programs, PROGRAM one that calls lockstep::launch. Nothing that a page prints
-is run. A command of `lockstep` must exist, its --help must name every flag; so must PROGRAM's for what the
-pages call ./NAME. Scripts must be there, and their own text must name their flags.
+BIN is the folder with the programs of a build, PROGRAM is a program that calls lockstep::launch. The commands are not
+run. A command of `lockstep` must exist, and its --help must name every flag; the --help of PROGRAM must name every flag
+of ./NAME. A script must exist, and its text must name its flags.
 
-A line of a block is a command, and what explains it after two spaces or a #. A line that begins with a space
-goes on with the explanation of the one before. In the text around the blocks, `lockstep ...` is a command.
+A line of a block is a command, followed by its explanation after two spaces or a #. A line that begins with a space
+continues the explanation of the previous line. In the text outside of blocks, `lockstep ...` is a command.
 """
 
 import functools
@@ -17,13 +17,13 @@ import sys
 
 import blocks
 
-# Programs of others, and of the shell. What they start is checked.
+# Other programs, and commands of the shell. The programs that they start are checked.
 FOREIGN = ("torchrun", "mpirun", "srun", "cmake", "export")
 GROUPS = ("bench", "ckpt")  # lockstep GROUP COMMAND
 
 
 class Wrong(Exception):
-    """What is wrong with a command, as a sentence."""
+    """A sentence that says what is wrong with a command."""
 
 
 @functools.cache

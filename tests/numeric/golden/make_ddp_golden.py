@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains small models with PyTorch's own DistributedDataParallel and writes what they end with.
+"""Trains small models with PyTorch's DistributedDataParallel and writes their final weights.
 
     python3 make_ddp_golden.py [FOLDER [CASE...]]
 
@@ -129,8 +129,8 @@ def train(rank, folder, cases, rendezvous):
                     file.write(value.detach().contiguous().numpy().astype("<f4").tobytes())
     dist.barrier()
     dist.destroy_process_group()
-    # The last model may keep the group alive until the interpreter is taken down, where Gloo's
-    # threads can abort the process: PyTorch 2.15 did once in many runs. All is written by now.
+    # The last model may keep the group alive until the interpreter ends, and Gloo's threads can then
+    # abort the process, as PyTorch 2.15 did once in many runs. All results are written by now.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""A suite of script/bench: both sides of its rows are measured once."""
+"""Context of a suite of script/bench: measures both sides of its rows once."""
 
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""A model in Python, and files that C++ wrote: its weights, and a script after a step of training."""
+"""Context: a Python model, and files that C++ wrote: its weights, and a script after one training step."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""A model in Python, whose file goes to C++."""
+"""Context: a Python model whose file C++ reads."""
 
 import pathlib
 

@@ -1,9 +1,9 @@
-"""A rank of PyTorch's own kind: joins through the variables it was given, reduces, and writes the
-sum and the port down. STORE_FAILS=RANK: that rank fails after its first attempt's work.
+"""A PyTorch rank: joins a group through its environment variables, reduces, and writes the sum and
+the port to a file. STORE_FAILS=RANK: that rank fails after the work of its first attempt.
 
   all_reduce.py            one rank
-  all_reduce.py --serve S  torch imported once: each connection to socket S forks a rank
-  all_reduce.py --by S     a rank that runs there, so that it starts in milliseconds
+  all_reduce.py --serve S  imports torch once; each connection to socket S forks a rank
+  all_reduce.py --by S     a rank that runs in that server, so that it starts in milliseconds
 """
 
 import json
@@ -39,7 +39,7 @@ def run_there(path):
 
 
 def run_here(connection):
-    """In a fork of the server."""
+    """Runs a rank in a fork of the server."""
     status = 1
     try:
         os.environ.clear()
@@ -55,11 +55,11 @@ def serve(path):
 
     import torch.distributed
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel takes ended ranks away
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel removes ended ranks
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path + ".new")
         listener.listen(16)
-        os.rename(path + ".new", path)  # whoever sees it can connect
+        os.rename(path + ".new", path)  # when the file exists, clients can connect
         while True:
             connection, _ = listener.accept()
             if os.fork() == 0:

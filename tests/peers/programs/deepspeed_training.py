@@ -1,13 +1,13 @@
-"""Trains and saves with DeepSpeed, or with DistributedDataParallel beside it: see
+"""Trains and saves with DeepSpeed, or with DistributedDataParallel for comparison: see
 test_deepspeed_training.py and test_deepspeed_import.py.
 
     deepspeed_training.py CASE.json...
 
-Under RANK and WORLD_SIZE it is one of the ranks; they meet at STORE_FILE. DeepSpeed costs
-seconds to import, so one process runs many cases. For each, rank R writes losses.R.json,
-and rank 0 weights.safetensors (float32); with "save_at" also a checkpoint of DeepSpeed's in
-`saved`, and what DeepSpeed's own functions say is in it: state.safetensors of the living
-engine, and from stage 1 on fp32.safetensors of the files.
+RANK and WORLD_SIZE set the rank; the ranks connect through STORE_FILE. One process runs many cases,
+because importing DeepSpeed takes seconds. For each case, rank R writes losses.R.json, and rank 0
+writes weights.safetensors (float32). With "save_at" it also writes a DeepSpeed checkpoint to `saved`,
+and its contents according to DeepSpeed's own functions: state.safetensors from the engine, and from
+stage 1 on fp32.safetensors from the files.
 """
 
 import json
@@ -33,7 +33,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 class Odd(nn.Module):
-    """Tied weights, frozen ones, buffers, sizes that no number of ranks divides."""
+    """A model with tied and frozen weights, buffers, and sizes that are not divisible by the ranks."""
 
     def __init__(self):
         super().__init__()
@@ -53,7 +53,7 @@ class Odd(nn.Module):
 
 
 def parameter_groups(model, decay):
-    """Matrices decay, vectors do not."""
+    """Two groups: weight decay applies to matrices, but not to vectors."""
     trained = [p for p in model.parameters() if p.requires_grad]
     return [{"params": [p for p in trained if p.dim() > 1], "weight_decay": decay},
             {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0}]
@@ -75,7 +75,7 @@ def configuration(spec):
 
 
 def whole_master(optimizer, parameter):
-    """At stage 0: the float32 one behind a parameter, and the optimizer that trains it."""
+    """At stage 0: the float32 master of a parameter, and the optimizer that updates it."""
     for own, masters in zip(getattr(optimizer, "fp16_groups", []), getattr(optimizer, "fp32_groups", [])):
         for candidate, master in zip(own, masters):
             if candidate is parameter:
@@ -84,10 +84,10 @@ def whole_master(optimizer, parameter):
 
 
 def state_of(engine, model, spec):
-    """Masters and moments by name, as DeepSpeed gives them to its users. Collective."""
+    """Masters and moments by name, from DeepSpeed's public functions. Collective."""
     state = {}
     if spec["zero"]["stage"] in (1, 2):
-        # It looks once for the moments, when the first of several groups has been updated.
+        # DeepSpeed looks for the moments once, after the first of several groups was updated.
         engine.optimizer._hp_optimizer_states_linked = False
         engine.optimizer._lazy_init_hp_params_optimizer_state()
     for name, parameter in model.named_parameters():
@@ -109,7 +109,7 @@ def weights_of(model, stage):
     """All weights in float32. Collective."""
     weights = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
-        # One parameter at a time: of several, DeepSpeed waits for the last gather only. NCCL ends them in
+        # Gather one parameter at a time: of several, DeepSpeed waits for the last gather only. NCCL ends them in
         # order, Gloo does not, and a weight is read before it is there, in about one of fifty gathers.
         with deepspeed.zero.GatheredParameters([tensor], enabled=stage == 3 and isinstance(tensor, nn.Parameter)):
             weights[name] = tensor.detach().clone().float().contiguous()
@@ -121,7 +121,7 @@ def loss_of(output, classes):
 
 
 def train_deepspeed(spec, model, folder, rank, size):
-    """Of each step the loss, and the loss scale and count of skipped steps after it."""
+    """Returns the loss of each step, and the loss scale and the number of skipped steps after it."""
     zero = spec["zero"]
     groups = parameter_groups(model, zero["weight_decay"]) if zero.get("groups") else model.parameters()
     engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=configuration(spec))
@@ -187,7 +187,7 @@ def run_case(file, rank, size):
 def main():
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
-    # DeepSpeed believes that no CPU computes in float16; PyTorch does on all of them.
+    # DeepSpeed assumes that CPUs do not support float16; PyTorch supports it on all CPUs.
     type(get_accelerator()).is_fp16_supported = lambda self: True
     dist.init_process_group("gloo", f"file://{os.environ['STORE_FILE']}", rank=rank, world_size=size)
     deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)

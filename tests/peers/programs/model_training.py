@@ -2,8 +2,7 @@
 
     model_training.py CASE.json...
 
-Under RANK and WORLD_SIZE it is one of DistributedDataParallel's ranks; they meet at
-STORE_FILE.
+RANK and WORLD_SIZE set the rank of DistributedDataParallel; the ranks connect through STORE_FILE.
 """
 
 import json
@@ -124,7 +123,7 @@ def make_batch(spec, number):
 
 
 def train(spec, model, rank, size):
-    """The loss of each step."""
+    """Trains, and returns the loss of each step."""
     parallel = nn.parallel.DistributedDataParallel(model) if size > 1 else model
     optimizer = make_optimizer(spec["optimizer"], model.parameters())
     scheduler = StepLR(optimizer, step_size=1, gamma=0.7)

@@ -1,4 +1,4 @@
-"""What the training programs of the peer tests have in common: cases, run by one rank of several."""
+"""Common code of the training programs of the peer tests: runs cases as one rank of several."""
 
 import os
 import pathlib

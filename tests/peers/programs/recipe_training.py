@@ -2,8 +2,8 @@
 
     recipe_training.py CASE.json...
 
-Under RANK and WORLD_SIZE it is one of DistributedDataParallel's ranks; they meet at
-STORE_FILE. An epoch is one batch, so that a curve of epochs is one of steps.
+RANK and WORLD_SIZE set the rank of DistributedDataParallel; the ranks connect through STORE_FILE. An
+epoch is one batch, so the losses of epochs are the losses of steps.
 """
 
 import json
@@ -33,7 +33,7 @@ def split_mix(state):
 
 
 def random_numbers(seed, epoch, index):
-    """What docs/data.md says of a sample's random numbers."""
+    """The random numbers of a sample, as docs/data.md defines them."""
     sample = split_mix(split_mix(split_mix(seed) ^ epoch) ^ index)
     return [split_mix((sample + k * STEP) % WORD) for k in range(3)]
 
@@ -136,7 +136,7 @@ def run_case(file, rank, size):
     optimizer = recipe.optimizer(model.parameters())
     schedule = StepLR(optimizer, step_size=1, gamma=case.get("gamma", 1.0))
     sampler = DistributedSampler(data.indices, size, rank, seed=case["seed"], drop_last=recipe.drop_last)
-    torch.manual_seed(case["seed"] + rank)  # dropout differs from rank to rank
+    torch.manual_seed(case["seed"] + rank)  # each rank has its own dropout masks
     losses = []
     for epoch in range(case["steps"]):
         sampler.set_epoch(epoch)

@@ -1,15 +1,15 @@
-"""A worker that writes down how it was started, says one line on each stream, and then does
-what CONFORMANCE_DO asks: words separated by spaces, each for all ranks or RANK=word.
+"""A worker that records how it was started, prints one line on each stream, and then follows
+CONFORMANCE_DO: words separated by spaces, each for all ranks, or RANK=word for one rank.
 
   exit:N      ends with status N                  kill:NAME   ends by a signal
   once:N      ends with status N, in the first attempt only
-  meet        until every rank of this attempt has come so far
-  met:N       until N ranks of this attempt wait
-  error:text  leaves an error file, its message a string   error:nested  as Python's @record does
-  error:broken  one that is no JSON               lines:N     N more lines on each stream
-  bytes       bytes that are no text and no line  leave       starts a process that outlives it
-  wait        until a signal or the file `stop` in CONFORMANCE_OUT, or half a minute at most
-  stay        as wait, but neither signals nor the file end it, and it stays for two minutes
+  meet        waits until every rank of this attempt has reached this word
+  met:N       waits until N ranks of this attempt wait
+  error:text  writes an error file whose message is a string   error:nested  as Python's @record does
+  error:broken  writes one that is not JSON       lines:N     prints N more lines on each stream
+  bytes       prints bytes without text or lines  leave       starts a process that outlives it
+  wait        until a signal or the file `stop` in CONFORMANCE_OUT, at most half a minute
+  stay        as wait, but ignores signals and the file, for two minutes
 """
 
 import json
@@ -26,7 +26,7 @@ ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 
 def publish(name, value):
-    """Whoever sees the file sees all of it."""
+    """Writes a file that appears with its full contents."""
     path = os.path.join(OUT, name)
     with open(path + ".part", "w", encoding="utf-8") as file:
         json.dump(value, file)
@@ -34,7 +34,7 @@ def publish(name, value):
 
 
 def inherited():
-    """What a process gets from the one that starts it, besides arguments and environment."""
+    """What a process inherits from its parent, except arguments and environment."""
     with open("/proc/self/status", encoding="ascii") as file:
         status = dict(line.rstrip("\n").split(":\t") for line in file if line.startswith(("SigBlk", "SigIgn", "Umask")))
     opened = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
@@ -45,7 +45,7 @@ def inherited():
 
 
 def say():
-    # One write for one line: ranks share the console under torchrun.
+    # One write per line, because under torchrun the ranks share the console.
     for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
         if stream is not None:  # it may be closed
             stream.write(f"{name} of rank {RANK}, attempt {ATTEMPT}\n")

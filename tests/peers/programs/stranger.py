@@ -1,11 +1,11 @@
-"""Somebody who does not know the job's secret, with stock PyTorch.
+"""A client without the job's secret, with stock PyTorch.
 
     stranger.py [--but PORT]... [--also PORT]... [--only PORT] ADDRESS...
 
-Attacks every port that listens in this network namespace, and those named, or one alone, at each address, again and again until
-standard input ends: as a client of c10d's store that reads, writes and deletes; with bytes that are
-nothing; with the first bytes of Gloo's protocol; with connections that say nothing, and with ones
-that read one byte at a time. Then prints as JSON what it attacked, how often, and what it got in to.
+Attacks every listening port of this network namespace, and the ports of --also, or only that of --only, at each address,
+repeatedly until standard input ends: as a client of c10d's store that reads, writes and deletes; with random bytes; with
+the first bytes of Gloo's protocol; with connections that send nothing; and with connections that read one byte at a time.
+Then prints as JSON what it attacked, how often, and where it succeeded.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def connect(address, port):
 
 
 def as_client_of_a_store(address, port):
-    """What a client can do that c10d's store lets in."""
+    """Does what a client of an unprotected c10d store can do."""
     store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False,
                           timeout=datetime.timedelta(milliseconds=300))
     done = [f"count {store.num_keys()}"]
@@ -58,7 +58,7 @@ def with_garbage(address, port):
 
 
 def as_peer_of_gloo(address, port):
-    """Gloo takes the first connection that says a pair's number for that pair's."""
+    """Gloo accepts the first connection that sends the number of a pair as the connection of that pair."""
     with connect(address, port) as s:
         s.sendall(struct.pack("=Q", CHOICE.randrange(4)) + os.urandom(100))
 
@@ -97,7 +97,7 @@ def main():
                         attacks += 1
                 try:
                     entered.append([port, as_client_of_a_store(address, port)])
-                except Exception:  # whatever c10d says, it is not in
+                except Exception:  # any error: the attack failed
                     attacks += 1
                 for s in kept[::2]:
                     with contextlib.suppress(OSError):

@@ -33,7 +33,7 @@ def answer(**message):
 
 
 def become(request, imported_environment):
-    """In the fork: everything a process is started with."""
+    """Sets up everything that a new process inherits. Called in the fork."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -81,7 +81,7 @@ def reap():
 
 
 def serve(imported_environment):
-    """Returns in every fork, ready to be torchrun; in the server, when its input ends."""
+    """Returns in every fork, which then runs torchrun, and in the server when its input ends."""
     woken, wake = os.pipe()
     for fd in (woken, wake):
         os.set_blocking(fd, False)
@@ -110,7 +110,7 @@ def serve(imported_environment):
 
 
 def finish(run):
-    """Ends this process as Python would after its last line, but leaves taking torch apart to the kernel."""
+    """Ends this process as Python does after its last line, but without unloading torch."""
     status = 0
     try:
         run()
@@ -131,6 +131,6 @@ if __name__ == "__main__":
     import torch.distributed.run
     added = {name: value for name, value in os.environ.items() if name not in before}
     answer(flags=describe(torch.distributed.run.get_args_parser()), version=torch.__version__)
-    gc.freeze()  # a fork that collects garbage would copy every page of torch
+    gc.freeze()  # garbage collection in a fork would copy every page of torch
     if serve(added):
         finish(torch.distributed.run.main)

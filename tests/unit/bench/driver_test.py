@@ -1,4 +1,4 @@
-"""bench/run.py: ratios, floors, interleaving, failures that say why."""
+"""bench/run.py: ratios, floors, alternating runs, error messages."""
 
 import contextlib
 import io

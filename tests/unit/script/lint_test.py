@@ -1,4 +1,4 @@
-"""script/lint-layers.py, lint-text.py and lint-docs.py find what they are there to find."""
+"""script/lint-layers.py, lint-text.py and lint-docs.py find the mistakes that they check for."""
 
 import importlib.util
 import pathlib
@@ -123,6 +123,7 @@ class DocsTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name).resolve()
+        (self.root / "src").mkdir()
         self.write("docs/page.md", "")
 
     def write(self, name, content):
@@ -133,10 +134,27 @@ class DocsTest(unittest.TestCase):
     def problems(self):
         return list(docs.problems(self.root))
 
-    def test_names_what_is_not_there(self):
-        self.write("src/here.cpp", "")
-        self.write("docs/page.md", "`src/here.cpp`, `src/NAME.cpp`\n\n`src/gone.cpp`\n")
-        self.assertEqual(self.problems(), ["docs/page.md:3: there is no src/gone.cpp"])
+    def problems_of(self, name, page):
+        self.write(f"docs/{name}", page)
+        return self.problems()
+
+    def test_paths(self):
+        (self.root / "src" / "here.cpp").write_text("")
+        self.assertEqual(self.problems_of("page.md", "`src/here.cpp`, `src/NAME.cpp`\n\n`src/gone.cpp`\n"),
+                         ["docs/page.md:3: there is no src/gone.cpp"])
+
+    def test_links(self):
+        page = "[a](page.md), [b](page.md#part), [c](https://example.org/x), [d](#part)\n[e](gone.md#part)\n"
+        self.assertEqual(self.problems_of("page.md", page), ["docs/page.md:2: the link leads nowhere: gone.md"])
+
+    def test_folders_of_the_architecture(self):
+        for folder in ["base", "comm"]:
+            (self.root / "src" / folder).mkdir()
+        page = "```text\n| comm |\n| base |\n```\n| `src/base` | errors |\n| `src/comm` | collectives |\n"
+        self.assertEqual(self.problems_of("architecture.md", page), [])
+        self.assertEqual(self.problems_of("architecture.md", page.replace("| comm |", "").replace("`src/base`", "base")),
+                         ["docs/architecture.md: the table of folders lacks src/base",
+                          "docs/architecture.md: the picture lacks src/comm"])
 
     def test_a_header_starts_as_a_page(self):
         top = ("#pragma once\n\n// Adds numbers.\n//\n// Example:\n//\n//   add(1, 2);\n//\n"

@@ -1,7 +1,7 @@
-"""script/setup in a checkout of its own, with the real pip and a package index on this machine.
+"""script/setup in a separate checkout, with the real pip and a package index on this machine.
 
-The faults are real: a closed port, a killed download, a full file system. Debian's side is
-played by programs in PATH, since a test must not install packages.
+The faults are real: a closed port, a killed download, a full file system. Programs in PATH replace
+Debian's tools, because a test must not install packages.
 """
 
 import base64
@@ -41,7 +41,7 @@ def version_header(version):
 
 
 def shared_library():
-    """The bytes of a library that loads: the C library of this machine."""
+    """The bytes of a library that can be loaded: the C library of this machine."""
     path = re.search(r"(/\S*/libc[.-]\S*)$", pathlib.Path("/proc/self/maps").read_text(), re.MULTILINE).group(1)
     return pathlib.Path(path).read_bytes()
 
@@ -72,7 +72,7 @@ def all_wheels():
     required = ("Requires-Dist: sympy\nRequires-Dist: nvidia-nccl-cu13==2.1; platform_system == \"Linux\"\n"
                 "Requires-Dist: cuda-toolkit[cublas,cudart,cupti]==13.0.2; platform_system == \"Linux\"\n")
     torch = [wheel("torch", v, torch_files(v), required) for v in {DEFAULT, f"{OLDEST}.0", f"{NEWEST}.0"}]
-    # As torchvision does: one that belongs to one PyTorch, a later one that goes with all from then on.
+    # As for torchvision: one version for exactly one PyTorch, and a later one for all PyTorch versions from then on.
     vision = [wheel("torchvision", v, {}, f"Requires-Dist: torch{torch_version}\n")
               for v, torch_version in (("0.1", f"=={OLDEST}.0"), ("0.2", f">={NEWEST}.0"))]
     parts = {"cudart": "nvidia-cuda-runtime", "cupti": "nvidia-cuda-cupti", "cccl": "nvidia-cuda-cccl",
@@ -88,7 +88,7 @@ def all_wheels():
 
 
 class Index:
-    """A package index on a port of this machine. `stalled` is set while a wheel of torch hangs halfway."""
+    """A package index on a port of this machine. `stalled` is set while the download of a torch wheel hangs."""
 
     def __init__(self, stalls=False):
         self.stalled, self.go_on = threading.Event(), threading.Event()
@@ -324,7 +324,7 @@ class SetupTest(unittest.TestCase):
         self.assert_refused(self.run_setup("--torch", f"{NEWEST}.9"), rf"pip could not install torch=={NEWEST}.9 \(.+\)")
 
     def kill_in_the_middle(self):
-        """Kills script/setup and all its processes while the wheel is halfway, as a crash does."""
+        """Kills script/setup and all its processes during the download of a wheel, as a crash does."""
         index = self.serve(stalls=True)
         setup = subprocess.Popen(["script/setup"], cwd=self.root, env=self.environment, stdout=subprocess.DEVNULL)
         self.assertTrue(index.stalled.wait(30))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the files beside this script, and tests/fuzz/pickle, with PyTorch 2.11.
+"""Writes the files in the folder of this script, and tests/fuzz/pickle, with PyTorch 2.11.
 
 Values are 0, 1, 2, ... so that the test can say what they are without reading them
 from another file. The corpus holds the pickles of these files, and hostile ones.
@@ -29,7 +29,7 @@ def count(*sizes, dtype=torch.float32):
 
 
 def every_kind():
-    """Each dtype, and each way in which a tensor can lie in its storage."""
+    """Tensors of each dtype and with each layout in their storage."""
     tensors = collections.OrderedDict((str(dtype).removeprefix("torch."), count(2, 3, dtype=dtype)) for dtype in DTYPES)
     grid = count(4, 5)
     parameter = torch.nn.Parameter(count(2))
@@ -68,7 +68,7 @@ class Tied(torch.nn.Module):
 
     def forward(self, x):
         if self.training:
-            self.calls = self.calls + 1  # a new tensor in the buffer's place
+            self.calls = self.calls + 1  # replaces the tensor of the buffer
         return self.decoder(torch.relu(self.encoder(x)))
 
 
@@ -78,7 +78,7 @@ class TwoOutputs(torch.nn.Module):
 
 
 def training_state(model):
-    """What a training script keeps beside its weights."""
+    """What a training script saves in addition to its weights."""
     return {
         "epoch": 3, "lr": [0.1], "large": 2**70, "below": -(2**40), "none": None, "done": True,
         "set": {1, 2}, "bytes": b"xx", "device": torch.device("cpu"), "complex": 1j,

@@ -37,7 +37,7 @@ def cases():
             for drop_last in (False, True):
                 yield case(n, world_size, True, 0, 0, drop_last)
                 yield case(n, world_size, False, 0, 0, drop_last)
-    # Seeds and epochs: what counts is the low half of their sum, negative ones included.
+    # Seeds and epochs: the low half of their sum counts, also for negative seeds.
     for seed in (1, 42, 2**31, 2**32 - 1, 2**32, 2**32 + 7, 2**62, -1, -5, -(2**40)):
         for epoch in (0, 1, 5):
             if seed + epoch >= -(2**63):

@@ -1,4 +1,4 @@
-"""Writes resize.txt: digests of pictures that Pillow 13.0.0 has resized.
+"""Writes resize.txt: digests of images that Pillow 13.0.0 resized.
 
 A line is: height width channels resize, FNV-1a of the bytes [height, width, channels].
 Each direction is a call of its own: in one call new versions of Pillow sometimes take the
