@@ -21,6 +21,20 @@ foreach(target lockstep_program lockstep_tensor_program lockstep_mpi lockstep_cu
   endif()
 endforeach()
 
+# Installs what the program prints: shell completion and the manual page.
+function(lockstep_install_output folder file)
+  list(JOIN ARGN " " words)
+  install(CODE "
+    set(folder \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${folder}\")
+    message(STATUS \"Installing: \${folder}/${file}\")
+    file(MAKE_DIRECTORY \"\${folder}\")
+    execute_process(COMMAND \"$<TARGET_FILE:lockstep_program>\" ${words}
+                    OUTPUT_FILE \"\${folder}/${file}\" COMMAND_ERROR_IS_FATAL ANY)")
+endfunction()
+lockstep_install_output(${CMAKE_INSTALL_DATADIR}/bash-completion/completions lockstep completion bash)
+lockstep_install_output(${CMAKE_INSTALL_DATADIR}/zsh/site-functions _lockstep completion zsh)
+lockstep_install_output(${CMAKE_INSTALL_MANDIR}/man1 lockstep.1 man)
+
 configure_package_config_file(
   ${PROJECT_SOURCE_DIR}/cmake/LockstepConfig.cmake.in ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
   INSTALL_DESTINATION ${package_dir})

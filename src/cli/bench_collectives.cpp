@@ -1,5 +1,3 @@
-#include "cli/bench_collectives.h"
-
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <lockstep/launch.h>
@@ -7,11 +5,16 @@
 
 #include <lockstep/json.h>
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <optional>
 
+#include "base/check.h"
 #include "base/environment.h"
+#include "base/number.h"
+#include "cli/commands.h"
 #include "cluster/node_resources.h"
 #include "cluster/placement.h"
 #include "comm/communicator_internal.h"
@@ -26,7 +29,7 @@ struct CollectivesOptions {
   std::string backend = "auto";
   std::string compute_setup = "cpu";
   std::vector<std::string> operations = {"all_reduce"};
-  std::vector<uint64_t> sizes = {4 << 10, 64 << 10, 1 << 20, 16 << 20};
+  std::vector<uint64_t> sizes;  // bytes
   int repeats = 5;
   bool json = false;
 };
@@ -88,12 +91,29 @@ const std::vector<Operation>& operations() {
 }
 
 const Operation& find_operation(const std::string& name) {
-  for (const Operation& operation : operations()) {
-    if (name == operation.name) return operation;
+  const auto found = std::find_if(operations().begin(), operations().end(),
+                                  [&](const Operation& operation) { return name == operation.name; });
+  base::check(found != operations().end(), "the option table checks the names");
+  return *found;
+}
+
+// "4096", "4K", "4KB" and "4KiB" are the same: every unit is a power of 1024.
+uint64_t parse_size(const std::string& text) {
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  std::string unit = text.substr(digits);
+  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::toupper(c); });
+  if (unit.ends_with("IB") && unit.size() == 3) unit.erase(1);
+  if (unit.ends_with('B')) unit.pop_back();
+  const size_t power = std::string("KMGT").find(unit);
+  const auto number = base::parse_integer(text.substr(0, digits));
+  const bool has_unit = !unit.empty();
+  const int shift = has_unit ? 10 * (static_cast<int>(power) + 1) : 0;
+  const bool is_valid = number && unit.size() <= 1 && power != std::string::npos &&
+                        *number <= (std::numeric_limits<int64_t>::max() >> (has_unit ? shift : 0));
+  if (!is_valid) {
+    throw ConfigError("cli", fmt::format("--sizes must be numbers of bytes, as 4096, 4K or 1M: '{}'", text));
   }
-  throw ConfigError(
-      "cli",
-      fmt::format("--operations must be of all_reduce, broadcast, all_gather, reduce_scatter: '{}'", name));
+  return static_cast<uint64_t>(*number) << shift;
 }
 
 // Every rank runs equally many calls, so the count depends on the size alone.
@@ -164,7 +184,6 @@ std::optional<int> default_nprocs() {
 }
 
 int bench_collectives(const CollectivesOptions& options) {
-  for (const std::string& name : options.operations) find_operation(name);
   TrainConfig config;
   config.nprocs = options.nprocs ? options.nprocs : default_nprocs();
   config.backend = options.backend;
@@ -183,27 +202,26 @@ int bench_collectives(const CollectivesOptions& options) {
 
 }  // namespace
 
-void add_bench_collectives(CLI::App& bench, int* status) {
-  auto options = std::make_shared<CollectivesOptions>();
-  CLI::App* command = bench.add_subcommand("collectives", "time and bandwidth of collectives between ranks");
-  command->add_option("-n,--nprocs", options->nprocs,
-                      "processes to start; default: 2 where no launcher started some");
-  command->add_option("--backend", options->backend, "auto, shm, gloo, mpi, nccl")->capture_default_str();
-  command->add_option("--compute-setup,--compute_setup", options->compute_setup, "cpu, gpu, auto")
-      ->capture_default_str();
-  command
-      ->add_option("--operations", options->operations, "all_reduce, broadcast, all_gather, reduce_scatter")
-      ->delimiter(',')
-      ->capture_default_str();
-  command->add_option("--sizes", options->sizes, "bytes: 4K, 1M, ...")
-      ->delimiter(',')
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
-      ->capture_default_str();
-  command->add_option("--repeats", options->repeats, "measurements of each row")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_flag("--json", options->json, "print JSON");
-  command->callback([options, status] { *status = bench_collectives(*options); });
+// Time and bandwidth of each collective, size and backend between the ranks of a job, or between --nprocs
+// processes started here.
+int run_bench_collectives(int argc, const char* const* argv) {
+  CollectivesOptions options;
+  std::vector<std::string> sizes = {"4K", "64K", "1M", "16M"};
+  std::vector<std::string> names;
+  for (const Operation& operation : operations()) names.emplace_back(operation.name);
+  config::OptionTable("Measures time and bandwidth of collectives between ranks.", config::kNoVariables)
+      .add("nprocs", options.nprocs, "processes to start; left out: 2 where no launcher started some",
+           {.short_flag = "n"})
+      .add("backend", options.backend, "of the collectives",
+           {.choices = {"auto", "shm", "gloo", "mpi", "nccl", "fake"}})
+      .add("compute_setup", options.compute_setup, "device", {.choices = {"cpu", "gpu", "auto"}})
+      .add("operations", options.operations, "collectives to measure", {.choices = names, .several = true})
+      .add("sizes", sizes, "bytes: 4K, 1M, ...", {.several = true})
+      .add("repeats", options.repeats, "measurements of each row", {.minimum = 1, .maximum = 1000})
+      .add("json", options.json, "print JSON", {.negatable = false})
+      .parse(argc, argv);
+  for (const std::string& size : sizes) options.sizes.push_back(parse_size(size));
+  return bench_collectives(options);
 }
 
 }  // namespace lockstep::cli

@@ -1,5 +1,3 @@
-#include "cli/bench_data.h"
-
 #include <fmt/format.h>
 #include <lockstep/data.h>
 #include <lockstep/error.h>
@@ -13,6 +11,7 @@
 #include <optional>
 #include <random>
 
+#include "cli/commands.h"
 #include "cluster/node_resources.h"
 #include "train/device.h"
 
@@ -210,46 +209,44 @@ void bench_data(const BenchDataOptions& options) {
   options.json ? print_json(rows) : print_table(workloads, rows);
 }
 
+template <typename Value>
+std::vector<std::string> names_of(const std::map<std::string, Value>& values) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : values) names.push_back(name);
+  return names;
+}
+
 }  // namespace
 
-void add_bench_data(CLI::App& bench, int* status) {
+// Images per second that a loader delivers, by threads: with CIFAR's augmentation, with ImageNet's resize and
+// crop, or from the user's own files.
+int run_bench_data(int argc, const char* const* argv) {
   const std::map<std::string, Type> types = {{"float32", Type::kFloat32},
                                              {"float16", Type::kFloat16},
                                              {"bfloat16", Type::kBFloat16},
                                              {"uint8", Type::kUInt8}};
   const std::map<std::string, Layout> layouts = {{"channels_first", Layout::kChannelsFirst},
                                                  {"channels_last", Layout::kChannelsLast}};
-  auto options = std::make_shared<BenchDataOptions>();
-  CLI::App* command = bench.add_subcommand("data", "images a second from bytes to batches, by threads");
-  command->add_option("--images", options->shapes, "made-up ones: cifar, imagenet")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"cifar", "imagenet"}))
-      ->capture_default_str();
-  command->add_option("--data", options->data, "a folder or file of images instead");
-  command
-      ->add_option("--threads", options->threads,
-                   "default: 1, 2, 4, ... and one for each CPU that this process may use")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 4096));
-  command
-      ->add_option("--batch-size,--batch_size", options->batch_size,
-                   "images a batch; default: 256, of large pictures 32")
-      ->check(CLI::Range(1, 1 << 20));
-  command->add_option("--type", options->type, "float32, float16, bfloat16, uint8")
-      ->transform(CLI::CheckedTransformer(types));
-  command->add_option("--layout", options->layout, "channels_first, channels_last")
-      ->transform(CLI::CheckedTransformer(layouts));
-  command->add_option("--seconds", options->seconds, "of each measurement")
-      ->check(CLI::Range(0.01, 3600.0))
-      ->capture_default_str();
-  command->add_option("--repeats", options->repeats, "measurements of each row")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_flag("--json", options->json, "print JSON");
-  command->callback([options, status] {
-    bench_data(*options);
-    *status = 0;
-  });
+  BenchDataOptions options;
+  std::string type = "float32", layout = "channels_first";
+  config::OptionTable("Measures images per second, from bytes to batches, by threads.", config::kNoVariables)
+      .add("images", options.shapes, "synthetic ones", {.choices = {"cifar", "imagenet"}, .several = true})
+      .add("data", options.data, "a folder or file of images instead")
+      .add("threads", options.threads,
+           "left out: 1, 2, 4, ... and one for each CPU that this process may use",
+           {.several = true, .minimum = 1, .maximum = 4096})
+      .add("batch_size", options.batch_size, "images per batch; left out: 256, of large images 32",
+           {.minimum = 1, .maximum = 1 << 20})
+      .add("type", type, "of the values in a batch", {.choices = names_of(types)})
+      .add("layout", layout, "of a batch", {.choices = names_of(layouts)})
+      .add("seconds", options.seconds, "of each measurement", {.minimum = 0.01, .maximum = 3600})
+      .add("repeats", options.repeats, "measurements of each row", {.minimum = 1, .maximum = 1000})
+      .add("json", options.json, "print JSON", {.negatable = false})
+      .parse(argc, argv);
+  options.type = types.at(type);
+  options.layout = layouts.at(layout);
+  bench_data(options);
+  return kExitSuccess;
 }
 
 }  // namespace lockstep::cli

@@ -1,20 +1,17 @@
-#include "cli/bench_scaling.h"
-
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
 
 #include "base/file.h"
 #include "base/process.h"
+#include "cli/commands.h"
 #include "cli/scaling/study.h"
 #include "cluster/node_resources.h"
-#include "config/flag_words.h"
 #include "report/scaling.h"
 #include "report/svg_plot.h"
 
@@ -36,44 +33,24 @@ std::vector<std::string> default_command() {
           "--compute-setup",      "cpu"};
 }
 
-// Flags end at "--" or at the first word that is none; what follows is the program's.
 scaling::Study parse_study(int argc, const char* const* argv) {
   scaling::Study study{.ranks = {1, 2}, .cpus_per_rank = {1}, .command = {}, .output = {}};
   std::string output;
-  CLI::App app("Runs the same training with several numbers of ranks and CPUs, and compares them.",
-               "lockstep bench scaling");
-  app.footer(
-      "\nlockstep bench scaling --ranks 1,2,4 --cpus-per-rank 1,2 -- ./train --max_iter 3\n"
-      "Without a program: lockstep train mnist --data synthetic --epochs 3 --compute-setup cpu");
-  app.prefix_command();
-  app.add_option("--ranks", study.ranks, "numbers of ranks")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
-  app.add_option("--cpus-per-rank", study.cpus_per_rank, "CPUs, and threads, of each rank")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
-  app.add_option("--output", output, "folder of the runs, the table and the page; left out: a new one here");
-  app.add_flag("--oversubscribe", study.oversubscribe, "also runs that want more CPUs than there are");
-  std::vector<std::string> words(argv + 1, argv + argc);
-  const auto dashes = std::find(words.begin(), words.end(), "--");
-  try {
-    config::parse_words(app, {words.begin(), dashes});
-  } catch (const CLI::CallForHelp&) {
-    throw HelpRequested(app.help());
-  } catch (const CLI::ParseError& error) {
-    throw ConfigError("bench",
-                      fmt::format("{}; lockstep bench scaling --help lists the flags", error.what()));
-  }
-  study.command = app.remaining();
-  if (!study.command.empty() && study.command.front().starts_with('-')) {
-    throw ConfigError("bench", fmt::format("unknown flag, lockstep bench scaling --help lists them: '{}'",
-                                           study.command.front()));
-  }
-  // A program that was found without "--" may have one among its own arguments.
-  study.command.insert(study.command.end(),
-                       study.command.empty() && dashes != words.end() ? dashes + 1 : dashes, words.end());
+  constexpr double kMost = 1 << 16;
+  config::OptionTable table(
+      "Runs the same training with several numbers of ranks and CPUs, and compares them.\n"
+      "\n"
+      "  lockstep bench scaling --ranks 1,2,4 --cpus-per-rank 1,2 -- ./train --max_iter 3\n"
+      "\n"
+      "Without a program: lockstep train mnist --data synthetic --epochs 3 --compute-setup cpu",
+      config::kNoVariables);
+  table.add("ranks", study.ranks, "numbers of ranks", {.several = true, .minimum = 1, .maximum = kMost})
+      .add("cpus_per_rank", study.cpus_per_rank, "CPUs, and threads, of each rank",
+           {.several = true, .minimum = 1, .maximum = kMost})
+      .add("output", output, "folder of the runs, the table and the page; left out: a new one here")
+      .add("oversubscribe", study.oversubscribe, "also runs that need more CPUs than there are",
+           {.negatable = false});
+  study.command = table.parse_command(argv[0], {argv + 1, argv + argc});
   if (study.command.empty()) study.command = default_command();
   study.output = output.empty() ? default_output() : output;
   return study;
@@ -88,6 +65,7 @@ void say(const report::ScalingRow& row) {
 
 }  // namespace
 
+// A training that fails is a row with the reason, and makes the status kExitFailure.
 int run_bench_scaling(int argc, const char* const* argv) {
   const scaling::Study study = parse_study(argc, argv);
   const std::vector<int> cpus = scaling::spread_over_cores(cluster::affinity_cpus());

@@ -1,21 +1,128 @@
-#include "cli/doctor.h"
-
 #include <fmt/format.h>
+#include <lockstep/c10d.h>
 #include <lockstep/error.h>
-#include <lockstep/launch.h>
-#include <torch/torch.h>
-
 #include <lockstep/json.h>
+#include <lockstep/launch.h>
+#include <lockstep/version.h>
+#include <sys/sysinfo.h>
+#include <sys/utsname.h>
+#include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <exception>
+#include <thread>
 
 #include "base/environment.h"
-#include "cli/machine_facts.h"
+#include "cli/commands.h"
 #include "cluster/allocation_check.h"
 #include "cluster/devices.h"
 #include "cluster/node_resources.h"
 #include "cluster/placement.h"
+#include "comm/plugin.h"
 
 namespace lockstep::cli {
 namespace {
+
+// --- the machine ---
+
+Json version_facts() {
+  return {{"lockstep", kVersion}, {"libtorch", TORCH_VERSION}, {"compiler", __VERSION__}};
+}
+
+Json system_facts() {
+  utsname name{};
+  ::uname(&name);
+  struct sysinfo info {};
+  ::sysinfo(&info);
+  const double gib = static_cast<double>(info.totalram) * info.mem_unit / (1 << 30);
+  return {{"host", cluster::host_name()},
+          {"kernel", fmt::format("{} {}", name.sysname, name.release)},
+          {"memory", fmt::format("{:.1f} GiB", gib)}};
+}
+
+Json cpu_facts() {
+  const std::vector<int> mask = cluster::affinity_cpus();
+  const std::optional<double> quota = cluster::cpu_quota();
+  return {{"online", ::get_nprocs()},
+          {"affinity", mask},
+          {"cgroup quota", quota ? Json(*quota) : Json("none")},
+          {"usable", cluster::usable_cpus(mask.size(), quota)},
+          {"libtorch threads", at::get_num_threads()}};
+}
+
+Json gpu_facts() {
+  try {
+    Json devices = Json::object();
+    int index = 0;
+    for (const comm::CudaDevice& device : comm::list_cuda_devices()) {
+      devices[fmt::format("cuda:{}", index++)] = fmt::format("{} {}", device.name, device.uuid);
+    }
+    return devices.empty() ? Json("none: the CUDA library loads and finds no device") : devices;
+  } catch (const std::exception& error) {
+    return fmt::format("none: {}", error.what());
+  }
+}
+
+// One all-reduce of 1 and 2 between two ranks; the text of what went wrong, or "".
+std::string try_pair(const std::string& backend) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::string problems[2];
+  const auto rank_main = [&](int rank) {
+    try {
+      const Communicator group =
+          make_communicator(store, rank, 2, {.backend = backend, .timeout = std::chrono::seconds(10)});
+      const at::Tensor tensor = torch::full({16}, rank + 1.0);
+      group.all_reduce(tensor).wait();
+      // The fake backend leaves a tensor as it is.
+      const double expected = backend == "fake" ? rank + 1.0 : 3.0;
+      if (!(tensor == expected).all().item<bool>()) problems[rank] = "the sum is wrong";
+    } catch (const std::exception& error) {
+      problems[rank] = error.what();
+    }
+  };
+  std::thread other(rank_main, 1);
+  rank_main(0);
+  other.join();
+  return problems[0].empty() ? problems[1] : problems[0];
+}
+
+// Backends that want a process and a device or a launcher of their own for each rank.
+std::string try_alone(const std::string& backend) {
+  try {
+    make_communicator(c10::make_intrusive<c10d::HashStore>(), 0, 1,
+                      {.backend = backend, .device_index = backend == "nccl" ? 0 : -1})
+        .barrier();
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+Json verdict(const std::string& problem, const char* shown) {
+  return {{"usable", problem.empty()}, {"reason", problem.empty() ? shown : problem}};
+}
+
+// What this process sees of its machine: versions, CPUs, memory, GPUs. Throws nothing: what cannot be read is
+// a text in its place.
+Json machine_facts() {
+  return {{"versions", version_facts()},
+          {"system", system_facts()},
+          {"cpus", cpu_facts()},
+          {"gpus", gpu_facts()}};
+}
+
+// Every backend by name: {"usable": bool, "reason": text, "check": text}. Usable ones have reduced real data
+// between two ranks (as threads of this process), or one rank where the backend allows no more.
+Json backend_facts() {
+  Json facts = Json::object();
+  for (const char* backend : {"shm", "gloo", "fake"}) {
+    facts[backend] = verdict(try_pair(backend), "all-reduce between two ranks is right");
+  }
+  for (const char* backend : {"mpi", "nccl"}) facts[backend] = verdict(try_alone(backend), "loads");
+  return facts;
+}
+
+// --- the ranks ---
 
 struct DoctorOptions {
   bool json = false;
@@ -120,16 +227,18 @@ int examine(const DoctorOptions& options) {
 
 }  // namespace
 
-void add_doctor(CLI::App& app, int* status) {
-  auto options = std::make_shared<DoctorOptions>();
-  CLI::App* command =
-      app.add_subcommand("doctor", "what this machine and this allocation can do, rank by rank");
-  command->add_flag("--json", options->json, "print JSON");
-  command->add_option("--backend", options->backend, "auto, shm, gloo, mpi, nccl: of the self-test")
-      ->capture_default_str();
-  command->add_option("--compute-setup,--compute_setup", options->compute_setup, "cpu, gpu, auto")
-      ->capture_default_str();
-  command->callback([options, status] { *status = examine(*options); });
+// What this machine and this allocation can do. Under a launcher every rank reports and rank 0 prints; alone
+// it reports itself and tries every backend between two ranks.
+int run_doctor(int argc, const char* const* argv) {
+  DoctorOptions options;
+  config::OptionTable("Reports what this machine and this allocation can do, rank by rank.",
+                      config::kNoVariables)
+      .add("json", options.json, "print JSON", {.negatable = false})
+      .add("backend", options.backend, "of the self-test",
+           {.choices = {"auto", "shm", "gloo", "mpi", "nccl", "fake"}})
+      .add("compute_setup", options.compute_setup, "device", {.choices = {"cpu", "gpu", "auto"}})
+      .parse(argc, argv);
+  return examine(options);
 }
 
 }  // namespace lockstep::cli

@@ -1,19 +1,389 @@
-#include "cli/plan.h"
+// `lockstep plan`: the memory that training a model needs on each rank, without training.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <lockstep/error.h>
+#include <lockstep/json.h>
+#include <lockstep/model.h>
+#include <lockstep/optim.h>
 #include <lockstep/sharded.h>
+#include <lockstep/weights.h>
 #include <torch/torch.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
-#include "cli/plan/planned_model.h"
-#include "cli/plan/text.h"
+#include "checkpoint/weights.h"
+#include "cli/ckpt/text.h"
+#include "cli/commands.h"
+#include "recipes/recipe.h"
 #include "train/measured_memory.h"
 
 namespace lockstep::cli {
+namespace plan {
+namespace {
+
+// --- the model ---
+
+// The model whose memory is planned.
+struct PlannedModel {
+  std::shared_ptr<torch::nn::Module> module;
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  std::string optimizer_name;
+  // Where the model can run: how, and the shape of one sample.
+  std::optional<Model> runnable;
+  std::vector<int64_t> sample_shape;
+  int64_t batch_size = 1;  // a rank's
+};
+
+struct ModelChoice {
+  std::string name;       // a recipe's, or a path
+  std::string size;       // a recipe's flag --model
+  std::string optimizer;  // empty: the recipe's own, Adam for a file
+  std::string precision = "fp32";
+  std::optional<int64_t> batch_size = {};
+  int world = 1;
+};
+
+const std::vector<std::string> kOptimizers = {"adam",    "adamw", "adadelta", "adagrad",
+                                              "rmsprop", "sgd",   "momentum"};
+
+using torch::nn::Module;
+
+c10::ScalarType dtype_of(const std::string& precision) {
+  return precision == "bf16" ? at::kBFloat16 : precision == "fp16" ? at::kHalf : at::kFloat;
+}
+
+std::shared_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name, const Module& module) {
+  namespace optim = torch::optim;
+  const auto parameters = module.parameters();
+  if (name == "adam") return std::make_shared<optim::Adam>(parameters);
+  if (name == "adamw") return std::make_shared<optim::AdamW>(parameters);
+  if (name == "adadelta") return make_adadelta(parameters, {});
+  if (name == "adagrad") return std::make_shared<optim::Adagrad>(parameters);
+  if (name == "rmsprop") return std::make_shared<optim::RMSprop>(parameters);
+  if (name == "sgd") return std::make_shared<optim::SGD>(parameters, optim::SGDOptions(0.1));
+  return std::make_shared<optim::SGD>(parameters, optim::SGDOptions(0.1).momentum(0.9));
+}
+
+// What a file tells of a module: parameters and parts, by the dots of their names.
+struct FileModule : Module {
+  at::Tensor forward(const at::Tensor& x) { return x; }
+};
+
+struct Tree {
+  std::string name;
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  std::vector<Tree> parts;
+
+  void add(const std::string& path, const at::Tensor& tensor) {
+    const size_t dot = path.find('.');
+    if (dot == std::string::npos) {
+      tensors.emplace_back(path, tensor);
+      return;
+    }
+    const std::string first = path.substr(0, dot);
+    auto found =
+        std::find_if(parts.begin(), parts.end(), [&](const Tree& part) { return part.name == first; });
+    if (found == parts.end()) found = parts.insert(parts.end(), Tree{first, {}, {}});
+    found->add(path.substr(dot + 1), tensor);
+  }
+};
+
+// "layer_12" without its number; "" where it has none.
+std::string without_number(const std::string& name) {
+  const size_t end = name.find_last_not_of("0123456789");
+  if (end == name.size() - 1) return "";
+  return end == std::string::npos ? "#" : name.substr(0, end + 1) + "#";
+}
+
+// Of batch normalisation: floating-point and not trained.
+bool is_statistic(const std::string& name) { return name == "running_mean" || name == "running_var"; }
+
+std::shared_ptr<Module> module_of(const Tree& tree, bool is_unit, bool inside_unit) {
+  std::shared_ptr<Module> module;
+  if (is_unit) {
+    module = std::make_shared<ShardedImpl<FileModule>>();
+  } else {
+    module = std::make_shared<FileModule>();
+  }
+  std::map<std::string, int> numbered;
+  for (const Tree& part : tree.parts) ++numbered[without_number(part.name)];
+  for (const auto& [name, tensor] : tree.tensors) {
+    if (is_statistic(name) || !tensor.is_floating_point()) {
+      module->register_buffer(name, tensor);
+    } else {
+      module->register_parameter(name, tensor);
+    }
+  }
+  for (const Tree& part : tree.parts) {
+    const std::string kind = without_number(part.name);
+    const bool starts_unit = !inside_unit && !is_unit && !kind.empty() && numbered[kind] > 1;
+    module->register_module(part.name, module_of(part, starts_unit, inside_unit || is_unit));
+  }
+  return module;
+}
+
+PlannedModel model_of_file(const ModelChoice& choice) {
+  Tree tree;
+  for (const auto& [name, tensor] : checkpoint::read_weights(choice.name)) {
+    const bool trains = tensor.is_floating_point();
+    tree.add(name, at::empty(tensor.sizes(),
+                             tensor.options()
+                                 .device(c10::DeviceType::Meta)
+                                 .dtype(trains ? dtype_of(choice.precision) : tensor.scalar_type())));
+  }
+  PlannedModel result;
+  result.module = module_of(tree, false, false);
+  result.optimizer_name = choice.optimizer.empty() ? "adam" : choice.optimizer;
+  return result;
+}
+
+PlannedModel model_of_recipe(const ModelChoice& choice) {
+  const recipes::RecipeModel recipe = recipes::find_recipe(choice.name).model(choice.size);
+  PlannedModel result;
+  result.module = recipe.model.module();
+  // As the trainer does it: buffers of indices stay what they are.
+  for (const auto& tensors : {result.module->parameters(), result.module->buffers()}) {
+    for (const at::Tensor& tensor : tensors) {
+      if (tensor.is_floating_point()) tensor.set_data(tensor.to(dtype_of(choice.precision)));
+    }
+  }
+  result.optimizer = recipe.optimizer;
+  result.optimizer_name = choice.optimizer.empty() ? optimizer_class(*recipe.optimizer) : choice.optimizer;
+  result.runnable = recipe.model;
+  result.sample_shape = recipe.sample_shape;
+  result.batch_size = recipe.batch_size > 0 ? recipe.batch_size
+                                            : std::max<int64_t>(1, recipe.global_batch_size / choice.world);
+  return result;
+}
+
+bool is_recipe(const std::string& name) {
+  const auto recipes = recipes::all_recipes();
+  return std::any_of(recipes.begin(), recipes.end(), [&](const auto& recipe) { return name == recipe.name; });
+}
+
+// A recipe's model is built on the CPU. Of a file the names and shapes of its
+// floating-point tensors are taken; modules whose names end in a number, of which there
+// are several ("layers.0", "layers.1"), count as Sharded<> units. ConfigError: no such
+// recipe or file.
+PlannedModel planned_model(const ModelChoice& choice) {
+  if (!is_recipe(choice.name) && !std::filesystem::exists(choice.name)) {
+    std::vector<std::string> names;
+    for (const auto& recipe : recipes::all_recipes()) names.emplace_back(recipe.name);
+    throw ConfigError(
+        "plan", fmt::format("neither a recipe ({}) nor a file: '{}'", fmt::join(names, ", "), choice.name));
+  }
+  PlannedModel result = is_recipe(choice.name) ? model_of_recipe(choice) : model_of_file(choice);
+  if (!choice.optimizer.empty() || !result.optimizer) {
+    result.optimizer = make_optimizer(result.optimizer_name, *result.module);
+  }
+  if (choice.batch_size) result.batch_size = *choice.batch_size;
+  return result;
+}
+
+// --- what is printed ---
+
+// What is printed about a model.
+struct Answer {
+  std::string model;
+  std::string optimizer;
+  std::string precision;
+  std::string autocast;  // empty: none
+  int world = 1;
+  int64_t batch_size = 1;
+  // Of a rank; nullopt: the model cannot be run, or they are not asked for.
+  std::optional<int64_t> activation_bytes = {};
+  bool activations_asked = true;
+  bool activation_checkpointing = false;
+  std::optional<int64_t> memory_bytes = {};  // that a rank has
+
+  struct Stage {
+    int stage = 0;
+    ZeroPlan plan;
+  };
+  std::vector<Stage> stages;
+
+  int64_t total(const Stage& stage) const;
+  bool fits(const Stage& stage) const { return !memory_bytes || total(stage) <= *memory_bytes; }
+};
+
+using ckpt::dtype_text;
+using ckpt::table_text;
+
+constexpr const char* kMeasured =
+    "measured: the peak of a forward and a backward of one sample and of two on this CPU, beside the states";
+
+// Where there are no bytes of activations: why.
+const char* why_unknown(const Answer& answer) {
+  return answer.activations_asked ? "unknown: a file has no forward" : "not measured: --no-activations";
+}
+
+std::string bytes_text(int64_t bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "kB", "MB", "GB", "TB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1000 && unit + 1 < kUnits.size(); ++unit) value /= 1000;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits.at(unit));
+}
+
+std::string stage_table(const Answer& answer) {
+  std::vector<std::vector<std::string>> rows = {{"stage", "parameters", "gradients", "master", "optimizer",
+                                                 "buffers", "activations", "other", "total"}};
+  if (!answer.autocast.empty()) rows.front().insert(rows.front().begin() + 6, "casts");
+  if (answer.memory_bytes) rows.front().emplace_back("fits");
+  for (const Answer::Stage& stage : answer.stages) {
+    const ShardedModel::Memory& memory = stage.plan.memory;
+    rows.push_back({std::to_string(stage.stage), bytes_text(memory.parameters), bytes_text(memory.gradients),
+                    bytes_text(memory.master), bytes_text(memory.optimizer), bytes_text(memory.buffers),
+                    answer.activation_bytes ? bytes_text(*answer.activation_bytes) : "?",
+                    bytes_text(stage.plan.other_bytes), bytes_text(answer.total(stage))});
+    if (!answer.autocast.empty()) rows.back().insert(rows.back().begin() + 6, bytes_text(memory.casts));
+    if (answer.memory_bytes) rows.back().emplace_back(answer.fits(stage) ? "yes" : "no");
+  }
+  return table_text(rows, std::vector<bool>(rows.front().size(), true));
+}
+
+std::string bucket_table(const Answer::Stage& stage) {
+  std::vector<std::vector<std::string>> rows = {
+      {"bucket", "dtype", "elements", "padding", "a rank's part", "whole", "unit", "group", "parameters"}};
+  for (size_t i = 0; i < stage.plan.buckets.size(); ++i) {
+    const ZeroPlan::Bucket& bucket = stage.plan.buckets[i];
+    const std::string others =
+        bucket.parameters.size() > 1 ? fmt::format(" and {} more", bucket.parameters.size() - 1) : "";
+    rows.push_back({std::to_string(i), dtype_text(bucket.dtype), std::to_string(bucket.elements),
+                    std::to_string(bucket.padding), std::to_string(bucket.part),
+                    bucket.resident ? "always" : "when needed",
+                    bucket.unit == 0 ? "-" : std::to_string(bucket.unit), std::to_string(bucket.group),
+                    bucket.parameters.front() + others});
+  }
+  return table_text(rows, {true, false, true, true, true, false, true, true, false});
+}
+
+std::string verdict(const Answer& answer) {
+  const std::string memory = bytes_text(*answer.memory_bytes);
+  for (const Answer::Stage& stage : answer.stages) {
+    if (answer.fits(stage)) {
+      return fmt::format("Stage {} is the first that fits into {}: {} a rank.\n", stage.stage, memory,
+                         bytes_text(answer.total(stage)));
+    }
+  }
+  return fmt::format(
+      "No stage of these fits into {}: more ranks, a smaller batch, --activation-checkpointing "
+      "or a smaller model.\n",
+      memory);
+}
+
+int64_t Answer::total(const Stage& stage) const {
+  return stage.plan.memory.total() + stage.plan.other_bytes + activation_bytes.value_or(0);
+}
+
+std::string text_of(const Answer& answer) {
+  const int64_t elements = answer.stages.front().plan.elements;
+  std::string text =
+      fmt::format("{}: {} trained parameters, {}, {} rank(s), {} samples a rank, {}\n", answer.model,
+                  elements, answer.precision, answer.world, answer.batch_size, answer.optimizer);
+  if (answer.precision != "fp32") {
+    text += fmt::format("Parameters and gradients in {}, masters in float32: a training with --dtype {}.\n",
+                        answer.precision, answer.precision == "bf16" ? "bfloat16" : "float16");
+  }
+  if (!answer.autocast.empty()) {
+    text += fmt::format(
+        "Operations in {0}, with copies of the weights: a training with --precision {0}. With --dtype {1} in "
+        "its "
+        "place there are no copies.\n",
+        answer.autocast, answer.autocast == "bf16" ? "bfloat16" : "float16");
+  }
+  text += "\nBytes of each rank:\n\n" + stage_table(answer);
+  text += answer.activation_bytes
+              ? fmt::format("\nActivations are {}{}.\n", kMeasured,
+                            answer.activation_checkpointing ? ", with activation checkpointing" : "")
+              : fmt::format("\nActivations are {}.\n", why_unknown(answer));
+  if (answer.memory_bytes) text += verdict(answer);
+  for (const Answer::Stage& stage : answer.stages) {
+    text += fmt::format("\nBuckets at stage {}:\n\n{}", stage.stage, bucket_table(stage));
+  }
+  return text;
+}
+
+std::string json_of(const Answer& answer) {
+  Json result = {{"model", answer.model},         {"parameters", answer.stages.front().plan.elements},
+                 {"precision", answer.precision}, {"optimizer", answer.optimizer},
+                 {"world", answer.world},         {"batch_size", answer.batch_size}};
+  result["activations"] = {{"bytes", answer.activation_bytes},
+                           {"method", answer.activation_bytes ? kMeasured : why_unknown(answer)},
+                           {"checkpointing", answer.activation_checkpointing}};
+  if (answer.memory_bytes) result["memory"] = *answer.memory_bytes;
+  result["stages"] = Json::array();
+  for (const Answer::Stage& stage : answer.stages) {
+    const ShardedModel::Memory& memory = stage.plan.memory;
+    Json own = {{"stage", stage.stage},
+                {"bytes",
+                 {{"parameters", memory.parameters},
+                  {"gradients", memory.gradients},
+                  {"master", memory.master},
+                  {"optimizer", memory.optimizer},
+                  {"buffers", memory.buffers},
+                  {"casts", memory.casts},
+                  {"other", stage.plan.other_bytes},
+                  {"total", answer.total(stage)}}}};
+    if (answer.memory_bytes) own["fits"] = answer.fits(stage);
+    own["buckets"] = Json::array();
+    for (const ZeroPlan::Bucket& bucket : stage.plan.buckets) {
+      own["buckets"].push_back({{"dtype", dtype_text(bucket.dtype)},
+                                {"elements", bucket.elements},
+                                {"padding", bucket.padding},
+                                {"part", bucket.part},
+                                {"resident", bucket.resident},
+                                {"unit", bucket.unit},
+                                {"group", bucket.group},
+                                {"parameters", bucket.parameters}});
+    }
+    result["stages"].push_back(std::move(own));
+  }
+  return result.dump({.indent = 2, .order = Json::Order::kAsAdded}) + "\n";
+}
+
+// "80GB" is 80 * 10^9, "80GiB" 80 * 2^30; B, kB, MB, TB likewise. ConfigError.
+int64_t parse_bytes(const std::string& text) {
+  constexpr std::array<std::pair<const char*, double>, 9> kUnits = {{{"", 1},
+                                                                     {"B", 1},
+                                                                     {"kB", 1e3},
+                                                                     {"KB", 1e3},
+                                                                     {"MB", 1e6},
+                                                                     {"GB", 1e9},
+                                                                     {"TB", 1e12},
+                                                                     {"MiB", 1 << 20},
+                                                                     {"GiB", 1 << 30}}};
+  size_t digits = 0;
+  double number = 0;
+  try {
+    number = std::stod(text, &digits);
+  } catch (const std::exception&) {
+    digits = 0;
+  }
+  const std::string unit = text.substr(std::min(text.find_first_not_of(' ', digits), text.size()));
+  for (const auto& [name, factor] : kUnits) {
+    if (digits > 0 && unit == name && number > 0 && std::isfinite(number) && number * factor < 1e18) {
+      return static_cast<int64_t>(number * factor);
+    }
+  }
+  throw ConfigError("plan", fmt::format("not an amount of memory, write 80GB or 24GiB: '{}'", text));
+}
+
+}  // namespace
+}  // namespace plan
+
+// --- the command ---
+
 namespace {
 
 struct PlanOptions {
@@ -77,45 +447,38 @@ int print_plan(const PlanOptions& options) {
 
 }  // namespace
 
-void add_plan(CLI::App& app, int* status) {
-  auto options = std::make_shared<PlanOptions>();
-  CLI::App* command = app.add_subcommand("plan", "what training a model takes of each rank, stage by stage");
-  command
-      ->add_option("MODEL", options->choice.name,
-                   "a recipe (sine, mnist, cifar100, vit), or a checkpoint, .safetensors or .pt file")
-      ->required();
-  command->add_option("--world", options->choice.world, "ranks")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_option("--zero", options->stages, "stages to compare")
-      ->delimiter(',')
-      ->check(CLI::Range(0, 3))
-      ->capture_default_str();
-  command->add_option("--precision", options->choice.precision, "of parameters and gradients")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
-      ->capture_default_str();
-  command
-      ->add_option("--autocast", options->autocast, "what operations compute in, beside parameters in fp32")
-      ->check(CLI::IsMember({"bf16", "fp16"}));
-  command->add_option("--batch", options->choice.batch_size, "samples of each rank")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--optimizer", options->choice.optimizer, "default: the recipe's; adam for a file")
-      ->check(CLI::IsMember(plan::kOptimizers));
-  command->add_option("--model", options->choice.size, "of the recipe vit: tiny, small or base");
-  command->add_option("--memory", options->memory, "of each rank, to see what fits: 80GB, 24GiB");
-  command
-      ->add_option("--persistence-threshold", options->persistence_threshold,
-                   "stage 3: parameters of fewer elements stay whole")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--bucket-bytes", options->bucket_bytes, "after which a bucket is closed")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command->add_flag("--activations,!--no-activations", options->activations, "measure activations (default)");
-  command->add_flag("--activation-checkpointing", options->activation_checkpointing,
-                    "units compute their activations again in backward");
-  command->add_flag("--json", options->json, "print JSON");
-  command->callback([options, status] { *status = print_plan(*options); });
+int run_plan(int argc, const char* const* argv) {
+  PlanOptions options;
+  std::vector<std::string> optimizers = plan::kOptimizers;
+  optimizers.insert(optimizers.begin(), "");
+  config::OptionTable(
+      "Computes the memory that training a model needs on each rank, stage by stage. Nothing is trained.\n"
+      "\n"
+      "  lockstep plan vit --model base --world 8 --precision bf16 --memory 80GB",
+      config::kNoVariables)
+      .add_argument("MODEL", options.choice.name,
+                    "a recipe (sine, mnist, cifar100, vit), or a checkpoint, .safetensors or .pt file",
+                    {.required = true})
+      .add("world", options.choice.world, "ranks", {.minimum = 1})
+      .add("zero", options.stages, "stages to compare", {.several = true, .minimum = 0, .maximum = 3})
+      .add("precision", options.choice.precision, "of parameters and gradients",
+           {.choices = {"fp32", "bf16", "fp16"}})
+      .add("autocast", options.autocast, "what operations compute in, beside parameters in fp32",
+           {.choices = {"", "bf16", "fp16"}})
+      .add("batch", options.choice.batch_size, "samples of each rank", {.minimum = 1})
+      .add("optimizer", options.choice.optimizer, "left out: the recipe's; adam for a file",
+           {.choices = optimizers})
+      .add("model", options.choice.size, "of the recipe vit: tiny, small or base")
+      .add("memory", options.memory, "of each rank, to see what fits: 80GB, 24GiB")
+      .add("persistence_threshold", options.persistence_threshold,
+           "stage 3: parameters of fewer elements stay replicated", {.minimum = 0})
+      .add("bucket_bytes", options.bucket_bytes, "after which a bucket is closed", {.minimum = 1})
+      .add("activations", options.activations, "measure activations")
+      .add("activation_checkpointing", options.activation_checkpointing,
+           "units compute their activations again in backward", {.negatable = false})
+      .add("json", options.json, "print JSON", {.negatable = false})
+      .parse(argc, argv);
+  return print_plan(options);
 }
 
 }  // namespace lockstep::cli

@@ -1,15 +1,12 @@
-#include "cli/report.h"
-
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "config/flag_words.h"
+#include "cli/commands.h"
 #include "report/report.h"
 
 namespace lockstep::cli {
@@ -23,19 +20,16 @@ struct ReportOptions {
 
 ReportOptions parse_report(int argc, const char* const* argv) {
   ReportOptions options;
-  CLI::App app("Writes one HTML page about a run, or about several side by side.", "lockstep report");
-  app.footer("\nlockstep report runs/sine_* --output sine.html");
-  app.add_option("run", options.runs, "folders of runs")->required();
-  app.add_option("-o,--output", options.output,
-                 "the page; left out: report.html in the folder of a single run, else here");
-  app.add_option("--svg", options.svg, "also write each chart as NAME.svg into this folder");
-  try {
-    config::parse_words(app, {argv + 1, argv + argc});
-  } catch (const CLI::CallForHelp&) {
-    throw HelpRequested(app.help());
-  } catch (const CLI::ParseError& error) {
-    throw ConfigError("report", fmt::format("{}; lockstep report --help lists the flags", error.what()));
-  }
+  config::OptionTable(
+      "Writes one HTML page about a run, or about several side by side.\n"
+      "\n"
+      "  lockstep report runs/sine_* --output sine.html",
+      config::kNoVariables)
+      .add_argument("RUN", options.runs, "folders of runs", {.required = true})
+      .add("output", options.output,
+           "the page; left out: report.html in the folder of a single run, else here", {.short_flag = "o"})
+      .add("svg", options.svg, "also write each chart as NAME.svg into this folder")
+      .parse(argc, argv);
   if (options.output.empty()) {
     options.output =
         options.runs.size() == 1 ? std::filesystem::path(options.runs[0]) / "report.html" : "report.html";
@@ -45,6 +39,7 @@ ReportOptions parse_report(int argc, const char* const* argv) {
 
 }  // namespace
 
+// Writes a page about one run or several.
 int run_report(int argc, const char* const* argv) {
   const ReportOptions options = parse_report(argc, argv);
   const std::vector<std::filesystem::path> folders(options.runs.begin(), options.runs.end());

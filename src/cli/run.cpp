@@ -1,10 +1,10 @@
-#include "cli/run.h"
-
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "base/environment.h"
 #include "base/log.h"
+#include "cli/commands.h"
 #include "cluster/devices.h"
 #include "cluster/node_resources.h"
 #include "launcher/agent/run_job.h"
@@ -13,6 +13,7 @@
 
 namespace lockstep::cli {
 
+// Starts the program once per rank, watches the ranks and ends or restarts them together.
 int run_run(int argc, const char* const* argv) {
   const base::Environment environment = base::Environment::of_process();
   const launcher::MachineCounts machine{
@@ -21,6 +22,10 @@ int run_run(int argc, const char* const* argv) {
   };
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const launcher::RunOptions options = launcher::parse_run_options(arguments, environment, machine);
+  if (!options.print_completion.empty()) {
+    const char* const words[] = {"lockstep", "completion", options.print_completion.c_str()};
+    return run_command_line(static_cast<int>(std::size(words)), words);
+  }
   // Nodes are alike as a rule: the first one speaks for all.
   if (!options.quiet) {
     for (const std::string& hint : options.hints) base::log_warning("run", "{}", hint);

@@ -1,9 +1,6 @@
-#include "cli/slurm.h"
-
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -12,7 +9,7 @@
 
 #include "base/environment.h"
 #include "base/process.h"
-#include "config/flag_words.h"
+#include "cli/commands.h"
 #include "launcher/slurm/sbatch_script.h"
 #include "launcher/slurm/submission.h"
 
@@ -24,6 +21,10 @@ using launcher::SlurmStyle;
 
 struct SlurmOptions {
   SbatchRequest request;
+  // Counts as the user writes them; empty: left out.
+  std::string nodes;
+  std::string ntasks_per_node;
+  std::string cpus_per_task;
   std::string style = "torchrun";
   std::string version;
   bool submit = false;
@@ -31,57 +32,52 @@ struct SlurmOptions {
   bool test_only = false;
 };
 
-// A flag that is given must say something: "" would read as "not given".
-void add_text(CLI::App& app, const std::string& flag, std::string& field, const std::string& help) {
-  app.add_option_function<std::string>(
-      flag,
-      [flag, &field](const std::string& value) {
-        if (value.empty()) throw ConfigError("slurm", fmt::format("{} must not be empty", flag));
-        field = value;
-      },
-      help);
-}
-
-template <typename Count>
-void add_count(CLI::App& app, const std::string& flag, Count& field, const std::string& help) {
-  app.add_option_function<std::string>(
-         flag, [flag, &field](const std::string& value) { field = launcher::parse_count(flag, value); }, help)
-      ->type_name("NUMBER");
-}
-
-void add_resources(CLI::App& app, SbatchRequest& request) {
-  add_count(app, "--nodes", request.nodes, "nodes; left out: one");
-  add_text(app, "--gpus-per-node", request.gpus_per_node, "GPUs of each node: 4 or a100:4");
-  add_count(app, "--ntasks-per-node", request.ntasks_per_node,
-            "ranks of each node; left out: one a GPU, else one");
-  add_count(app, "--cpus-per-task", request.cpus_per_task, "CPUs of each rank");
-  add_text(app, "--mem", request.mem, "memory of each node: 64G; 0 is all of it");
-  add_text(app, "--time", request.time, "time limit: 90, 1:30:00, 2-12");
-  add_text(app, "--partition", request.partition, "partition");
-  add_text(app, "--account", request.account, "account");
-  add_text(app, "--array", request.array, "job array: 0-15, 1,3,5-9:2, 0-99%4");
-}
-
-void add_behaviour(CLI::App& app, SlurmOptions& options) {
+config::OptionTable options_of(SlurmOptions& options) {
   SbatchRequest& request = options.request;
-  add_text(app, "--job-name", request.job_name, "name; left out: the program's");
-  add_text(app, "--output", request.output, "log file; left out: NAME-JOB.out");
-  add_text(app, "--container", request.container, "image in which apptainer or singularity runs the program");
-  app.add_option("--module", request.modules, "module to load; may be repeated")->allow_extra_args(false);
-  app.add_flag("--requeue", request.requeue,
-               fmt::format("queue the job again when the program leaves with {}", kExitPreempted));
-  add_text(app, "--signal", request.signal, "signal to the ranks before the time is up: USR1@120");
-  app.add_option(
-         "--style", options.style,
-         "torchrun: `lockstep run` on each node; srun: one task a rank; spawn: the program starts its ranks")
-      ->check(CLI::IsMember({"torchrun", "srun", "spawn"}))
-      ->capture_default_str();
-  app.add_option("--slurm-version", options.version,
-                 "write for this Slurm: 23.11; left out: the one that is here");
-  app.add_flag("--submit", options.submit, "submit the script and print the job's id");
-  app.add_flag("--wait", options.wait,
-               "with --submit: show the log until the job ends, exit with its status");
-  app.add_flag("--test-only", options.test_only, "let sbatch check the script and say when it would start");
+  config::OptionTable table(
+      "Prints a batch script that runs a program on a Slurm cluster, or submits it.\n"
+      "\n"
+      "  lockstep slurm --nodes 2 --gpus-per-node 4 --time 1:00:00 -- ./train --lr 0.1",
+      config::kNoVariables);
+  table.add("nodes", options.nodes, "nodes; left out: one")
+      .add("gpus_per_node", request.gpus_per_node, "GPUs of each node: 4 or a100:4")
+      .add("ntasks_per_node", options.ntasks_per_node, "ranks of each node; left out: one per GPU, else one")
+      .add("cpus_per_task", options.cpus_per_task, "CPUs of each rank")
+      .add("mem", request.mem, "memory of each node: 64G; 0 is all of it")
+      .add("time", request.time, "time limit: 90, 1:30:00, 2-12")
+      .add("partition", request.partition, "partition")
+      .add("account", request.account, "account")
+      .add("array", request.array, "job array: 0-15, 1,3,5-9:2, 0-99%4")
+      .add("job_name", request.job_name, "name; left out: the program's")
+      .add("output", request.output, "log file; left out: NAME-JOB.out")
+      .add("container", request.container, "image in which apptainer or singularity runs the program")
+      .add("module", request.modules, "module to load; may be repeated")
+      .add("requeue", request.requeue,
+           fmt::format("queue the job again when the program leaves with {}", kExitPreempted),
+           {.negatable = false})
+      .add("signal", request.signal, "signal to the ranks before the time is up: USR1@120")
+      .add("style", options.style,
+           "torchrun: `lockstep run` on each node; srun: one task per rank; spawn: the program starts its "
+           "ranks",
+           {.choices = {"torchrun", "srun", "spawn"}})
+      .add("slurm_version", options.version, "write for this Slurm: 23.11; left out: the installed one")
+      .add("submit", options.submit, "submit the script and print the job's id", {.negatable = false})
+      .add("wait", options.wait, "with --submit: show the log until the job ends, exit with its status",
+           {.negatable = false})
+      .add("test_only", options.test_only, "let sbatch check the script and print when it would start",
+           {.negatable = false});
+  return table;
+}
+
+// An empty text would have the meaning of an option that is not given.
+void refuse_empty_values(const config::OptionTable& table) {
+  const Json values = table.to_json();
+  for (const auto& [name, value] : values.items()) {
+    if (!table.given(name) || value != Json("")) continue;
+    std::string flag = name;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    throw ConfigError("slurm", fmt::format("--{} must not be empty", flag));
+  }
 }
 
 SlurmStyle style_of(const std::string& name) {
@@ -110,44 +106,24 @@ void choose_version(SlurmOptions& options, const base::Environment& environment)
   }
 }
 
-// Reads the flags and returns what follows them.
-std::vector<std::string> parse_flags(CLI::App& app, const std::vector<std::string>& words) {
-  app.prefix_command();
-  try {
-    config::parse_words(app, words);
-  } catch (const CLI::CallForHelp&) {
-    throw HelpRequested(app.help());
-  } catch (const CLI::ParseError& error) {
-    throw ConfigError("slurm", fmt::format("{}; lockstep slurm --help lists the flags", error.what()));
-  }
-  return app.remaining();
-}
-
-// Flags end at "--" or at the first word that is none; what follows is the program's.
 SlurmOptions parse_slurm(int argc, const char* const* argv) {
   SlurmOptions options;
-  CLI::App app("Prints a batch script that runs a program on a Slurm cluster, or submits it.",
-               "lockstep slurm");
-  app.footer("\nlockstep slurm --nodes 2 --gpus-per-node 4 --time 1:00:00 -- ./train --lr 0.1");
-  add_resources(app, options.request);
-  add_behaviour(app, options);
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  const auto dashes = std::find(words.begin(), words.end(), "--");
-  std::vector<std::string> command = parse_flags(app, {words.begin(), dashes});
-  if (!command.empty() && command.front().substr(0, 1) == "-") {
-    throw ConfigError("slurm",
-                      fmt::format("unknown flag, lockstep slurm --help lists them: '{}'", command.front()));
-  }
-  // A program that was found without "--" may have one among its own arguments.
-  const auto rest = command.empty() && dashes != words.end() ? dashes + 1 : dashes;
-  command.insert(command.end(), rest, words.end());
-  options.request.command = std::move(command);
+  config::OptionTable table = options_of(options);
+  options.request.command = table.parse_command(argv[0], {argv + 1, argv + argc});
+  refuse_empty_values(table);
+  const auto read_count = [](const char* flag, const std::string& text, auto& count) {
+    if (!text.empty()) count = launcher::parse_count(flag, text);
+  };
+  read_count("--nodes", options.nodes, options.request.nodes);
+  read_count("--ntasks-per-node", options.ntasks_per_node, options.request.ntasks_per_node);
+  read_count("--cpus-per-task", options.cpus_per_task, options.request.cpus_per_task);
   options.request.style = style_of(options.style);
   return options;
 }
 
 }  // namespace
 
+// Prints a batch script for the program, or submits it.
 int run_slurm(int argc, const char* const* argv) {
   SlurmOptions options = parse_slurm(argc, argv);
   check_modes(options);

@@ -1,32 +1,35 @@
-#include "cli/train.h"
-
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
 #include <string>
 #include <vector>
 
+#include "cli/commands.h"
 #include "recipes/recipe.h"
 
 namespace lockstep::cli {
 namespace {
 
-std::string list_of_recipes() {
+[[noreturn]] void list_recipes() {
+  std::vector<std::pair<std::string, std::string>> names;
   std::string text = "Trains a model by a recipe.\n\n  lockstep train RECIPE [flags]\n\n";
   for (const recipes::Recipe& recipe : recipes::all_recipes()) {
+    names.emplace_back(recipe.name, recipe.description);
     text += fmt::format("  {:<15}{}\n  {:<15}{}\n", recipe.name, recipe.description, "", recipe.defaults());
   }
-  return text +
-         "\nEvery recipe takes --data PATH|synthetic, --epochs, --batch-size, --max-batches, --precision,\n"
-         "--nprocs, --backend, --seed, --run-dir, --resume, --config FILE and the other flags of a trainer.\n"
-         "lockstep train RECIPE --help lists them.\n";
+  text +=
+      "\nEvery recipe takes --data PATH|synthetic, --epochs, --batch-size, --max-batches, --precision,\n"
+      "--nprocs, --backend, --seed, --run-dir, --resume, --config FILE and the other flags of a trainer.\n"
+      "lockstep train RECIPE --help lists them.\n";
+  throw SubcommandsHelp(text, std::move(names));
 }
 
 }  // namespace
 
+// Without a recipe it lists them.
 int run_train(int argc, const char* const* argv) {
   const std::string name = argc > 1 ? argv[1] : "--help";
-  if (name == "--help" || name == "-h" || name == "help") throw HelpRequested(list_of_recipes());
+  if (name == "--help" || name == "-h" || name == "help") list_recipes();
   const recipes::Recipe& recipe = recipes::find_recipe(name);
   const std::string command = fmt::format("lockstep train {}", recipe.name);
   std::vector<const char*> arguments(argv + 1, argv + argc);

@@ -15,11 +15,9 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <sstream>
 #include <stdexcept>
 
 #include "base/nearest_name.h"
-#include "config/flag_words.h"
 #include "config/toml_file.h"
 
 namespace lockstep::config {
@@ -89,6 +87,14 @@ void assign(std::optional<T>& field, const Json& value) {
 }
 
 template <typename T>
+void assign(std::vector<T>& field, const Json& value) {
+  if (!value.is_array()) expected("a list");
+  std::vector<T> values(value.size());
+  for (size_t i = 0; i < values.size(); ++i) assign(values[i], value.at(i));
+  field = std::move(values);
+}
+
+template <typename T>
 Json json_of(const T& field) {
   return field;
 }
@@ -121,6 +127,7 @@ FreeValue parse_free_value(const std::string& text) {
 }
 
 constexpr std::string_view kConfigOption = "config";
+constexpr const char* kConfigHelp = "TOML file with these options as keys";
 
 std::string variable_of(std::string_view name, const std::string& prefix) {
   std::string result = prefix + std::string(name);
@@ -147,16 +154,21 @@ std::string help_of(const std::string& help, const OptionRules& rules) {
   return fmt::format("{} ({})", help, fmt::join(choices_of(rules), ", "));
 }
 
+// "a,,b" has an empty part.
 std::vector<std::string> split_at_commas(const std::string& text) {
   std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
+  size_t begin = 0;
+  for (size_t comma = text.find(','); comma != std::string::npos; comma = text.find(',', begin)) {
+    parts.push_back(text.substr(begin, comma - begin));
+    begin = comma + 1;
+  }
+  parts.push_back(text.substr(begin));
   return parts;
 }
 
 void check_choices(const std::string& name, const std::string& text, const OptionRules& rules) {
   const auto parts = rules.several ? split_at_commas(text) : std::vector<std::string>{text};
-  const bool known = !parts.empty() && std::all_of(parts.begin(), parts.end(), [&](const std::string& part) {
+  const bool known = std::all_of(parts.begin(), parts.end(), [&](const std::string& part) {
     return std::find(rules.choices.begin(), rules.choices.end(), part) != rules.choices.end();
   });
   if (known) return;
@@ -172,6 +184,10 @@ std::string text_of(const Json& value) {
 }
 
 void check_rules(const std::string& name, const Json& value, const OptionRules& rules) {
+  if (value.is_array()) {
+    for (size_t i = 0; i < value.size(); ++i) check_rules(name, value.at(i), rules);
+    return;
+  }
   if (value.is_null()) return;
   if (!rules.choices.empty()) check_choices(name, value.get<std::string>(), rules);
   if (rules.maximum && value.is_number() && !(value.get<double>() <= *rules.maximum)) {
@@ -179,7 +195,7 @@ void check_rules(const std::string& name, const Json& value, const OptionRules& 
                       fmt::format("{} must be at most {}: {}", name, *rules.maximum, text_of(value)));
   }
   // Written so that NaN fails.
-  if (rules.minimum && value.is_number() && !(value.get<double>() >= static_cast<double>(*rules.minimum))) {
+  if (rules.minimum && value.is_number() && !(value.get<double>() >= *rules.minimum)) {
     throw ConfigError("config",
                       fmt::format("{} must be at least {}: {}", name, *rules.minimum, text_of(value)));
   }
@@ -222,6 +238,33 @@ CLI::Option* declare(CLI::App& app, const std::string& names, std::optional<T>& 
   return option;
 }
 
+// A flag takes one word each time: the next one may be an argument without a flag. CLI11's own lists would
+// skip empty parts.
+template <typename T>
+CLI::Option* declare_list(CLI::App& app, const std::string& names, std::vector<T>& field, bool several) {
+  const std::string name = names.substr(0, names.find(','));
+  const auto read = [&field, name, several](const CLI::results_t& results) {
+    field.clear();
+    for (const std::string& result : results) {
+      for (std::string& part : several ? split_at_commas(result) : std::vector<std::string>{result}) {
+        if constexpr (std::is_integral_v<T>) {
+          const std::string complaint = complaint_about<T>(part);
+          if (!complaint.empty()) throw CLI::ValidationError(name, complaint);
+          field.push_back(*whole_number<T>(part));
+        } else {
+          field.push_back(std::move(part));
+        }
+      }
+    }
+    return true;
+  };
+  return app.add_option(names, read)
+      ->type_name(std::is_integral_v<T> ? "INT" : "TEXT")
+      ->default_str(fmt::format("{}", fmt::join(field, ",")))
+      ->expected(1, CLI::detail::expected_max_vector_size)
+      ->allow_extra_args(!names.starts_with('-'));
+}
+
 CLI::Option* declare(CLI::App& app, const std::string& names, bool& field) {
   return app.add_flag(names, field);
 }
@@ -253,6 +296,53 @@ CLI::Option* declare(CLI::App& app, const std::string& names, FreeValues& field)
   return app.add_option(names, read)->type_name("NAME=VALUE")->allow_extra_args(false);
 }
 
+bool is_flag(const std::string& word) { return word.size() > 1 && word.front() == '-'; }
+
+// Whether the value of the flag is the next word.
+bool takes_next_word(const CLI::App& app, const std::string& flag) {
+  const bool is_long = flag.starts_with("--");
+  if (is_long ? flag.find('=') != std::string::npos : flag.size() > 2) return false;
+  const CLI::Option* option = app.get_option_no_throw(flag);
+  return option != nullptr && option->get_expected_min() > 0;
+}
+
+// The option of a word "--flag="; null: the word has another form, or CLI11 reports the error.
+const CLI::Option* option_without_value(const CLI::App& app, const std::string& word) {
+  if (!word.starts_with("--") || word.find('=') != word.size() - 1) return nullptr;
+  return app.get_option_no_throw(word.substr(0, word.size() - 1));
+}
+
+void check_takes_empty_text(const CLI::Option& option, const std::string& word) {
+  if (option.get_type_name().starts_with("TEXT") && option.get_items_expected_max() == 1) return;
+  throw CLI::ArgumentMismatch(fmt::format("{}: there is no value after the =", word));
+}
+
+// Replaces "--flag=" by two words, the flag and an empty one: CLI11 alone would take the next word as the
+// value.
+std::vector<std::string> with_empty_words(const CLI::App& app, const std::vector<std::string>& words) {
+  std::vector<std::string> result;
+  size_t i = 0;
+  for (; i < words.size() && words[i] != "--"; ++i) {
+    const std::string& word = words[i];
+    if (const CLI::Option* const option = option_without_value(app, word)) {
+      check_takes_empty_text(*option, word);
+      result.insert(result.end(), {word.substr(0, word.size() - 1), ""});
+      continue;
+    }
+    result.push_back(word);
+    // A value may look like a flag.
+    if (is_flag(word) && takes_next_word(app, word) && i + 1 < words.size()) result.push_back(words[++i]);
+  }
+  result.insert(result.end(), words.begin() + static_cast<std::ptrdiff_t>(i), words.end());
+  return result;
+}
+
+void parse_words(CLI::App& app, const std::vector<std::string>& words) {
+  std::vector<std::string> all = with_empty_words(app, words);
+  std::reverse(all.begin(), all.end());  // CLI11 expects them in reverse order
+  app.parse(std::move(all));
+}
+
 // "; did you mean '--max-iter'?", or nothing.
 std::string suggestion(const CLI::App& app) {
   std::vector<std::string> flags;
@@ -269,12 +359,35 @@ std::string suggestion(const CLI::App& app) {
 
 size_t end_of_flags(const CLI::App& app, const std::vector<std::string>& arguments) {
   size_t i = 0;
-  while (i < arguments.size() && arguments[i].size() > 1 && arguments[i].front() == '-' &&
-         arguments[i] != "--") {
+  while (i < arguments.size() && is_flag(arguments[i]) && arguments[i] != "--") {
     i += takes_next_word(app, arguments[i]) ? 2 : 1;
   }
   return std::min(i, arguments.size());
 }
+
+// "4" for 4, "a,b" for a list, and "" for what --help need not show: unset, empty or off.
+std::string default_text(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? "on" : "";
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return value.is_null() || value.is_object() ? "" : text_of(value);
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < value.size(); ++i) parts.push_back(default_text(value.at(i)));
+  return fmt::format("{}", fmt::join(parts, ","));
+}
+
+class UsageFormatter : public CLI::Formatter {
+ public:
+  explicit UsageFormatter(bool starts_program) : starts_program_(starts_program) {}
+
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string text = "\n" + CLI::Formatter::make_usage(app, std::move(name));
+    if (!starts_program_) return text;
+    return text.substr(0, text.find_last_not_of('\n') + 1) + " [--] PROGRAM [ARGUMENT...]\n";
+  }
+
+ private:
+  bool starts_program_;
+};
 
 }  // namespace
 
@@ -288,20 +401,24 @@ FreeValue free_value_of(const Json& value) {
 
 class OptionTable::Parser {
  public:
-  Parser(OptionTable& table, const std::string& program) : table_(table), app_(table.description_, program) {}
+  Parser(OptionTable& table, const std::string& program, bool starts_program)
+      : table_(table), app_(table.description_, program), starts_program_(starts_program) {
+    app_.formatter(std::make_shared<UsageFormatter>(starts_program));
+  }
 
   CLI::App& app() { return app_; }
 
   void declare_all() {
     for (const Entry& entry : table_.entries_) {
-      CLI::Option* option =
-          std::visit([&](auto* field) { return declare(app_, flag_names(entry), *field); }, entry.field);
-      option->description(help_of(entry.help, entry.rules));
-      // All free values are kept; of other options the last value is used.
-      option->multi_option_policy(std::holds_alternative<FreeValues*>(entry.field)
-                                      ? CLI::MultiOptionPolicy::TakeAll
-                                      : CLI::MultiOptionPolicy::TakeLast);
-      if (entry.rules.has_variable) option->envname(table_.variable_name(entry));
+      CLI::Option* option = declare_entry(entry);
+      option->description(help_of(entry.help, entry.rules))->required(entry.rules.required);
+      // Of an option with one value the last one is used.
+      option->multi_option_policy(entry.repeats() ? CLI::MultiOptionPolicy::TakeAll
+                                                  : CLI::MultiOptionPolicy::TakeLast);
+      if (const std::string variable = table_.variable_name(entry); !variable.empty()) {
+        option->envname(variable);
+      }
+      options_.push_back(option);
     }
   }
 
@@ -310,27 +427,51 @@ class OptionTable::Parser {
     try {
       parse();
     } catch (const CLI::CallForHelp&) {
-      throw HelpRequested(app_.help());
+      throw OptionsHelp(app_.help(), table_.description_, table_.usage(), starts_program_);
+    } catch (const CLI::RequiredError& error) {
+      // An unknown flag is reported first: it may be a misspelt name of what is missing.
+      const std::vector<std::string> unknown = app_.remaining();
+      refuse(unknown.empty() ? error.what() : CLI::ExtrasError(app_.get_name(), unknown).what());
     } catch (const CLI::ParseError& error) {
-      throw ConfigError("config", fmt::format("{}{}; {} --help lists the options", error.what(),
-                                              suggestion(app_), app_.get_name()));
+      refuse(error.what());
     }
     table_.given_.clear();
-    for (const Entry& entry : table_.entries_) {
-      if (app_.get_option("--" + entry.name)->count() > 0) table_.given_.insert(entry.name);
+    for (size_t i = 0; i < options_.size(); ++i) {
+      if (options_[i]->count() > 0) table_.given_.insert(table_.entries_[i].name);
     }
     table_.validate();
   }
 
  private:
+  CLI::Option* declare_entry(const Entry& entry) {
+    const std::string names = names_of(entry);
+    return std::visit(
+        [&]<typename T>(T* field) {
+          if constexpr (std::is_same_v<T, std::vector<int>> || std::is_same_v<T, std::vector<std::string>>) {
+            return declare_list(app_, names, *field, entry.rules.several);
+          } else {
+            return declare(app_, names, *field);
+          }
+        },
+        entry.field);
+  }
+
+  [[noreturn]] void refuse(const std::string& error) const {
+    throw ConfigError(
+        "config", fmt::format("{}{}; {} --help lists the options", error, suggestion(app_), app_.get_name()));
+  }
+
   OptionTable& table_;
   CLI::App app_;
+  bool starts_program_;
+  std::vector<CLI::Option*> options_;  // one for each entry
 };
 
 OptionTable::OptionTable(std::string description, std::string variable_prefix)
     : description_(std::move(description)), variable_prefix_(std::move(variable_prefix)) {}
 
-std::string OptionTable::flag_names(const Entry& entry) {
+std::string OptionTable::names_of(const Entry& entry) {
+  if (!entry.is_flag) return entry.name;
   std::string names = "--" + entry.name;
   const std::string dashed = with_dashes(entry.name);
   if (dashed != entry.name) names += ",--" + dashed;
@@ -344,19 +485,25 @@ std::string OptionTable::flag_names(const Entry& entry) {
 }
 
 std::string OptionTable::variable_name(const Entry& entry) const {
-  return variable_of(entry.name, variable_prefix_);
+  const bool has_variable = entry.is_flag && entry.rules.has_variable && !variable_prefix_.empty();
+  return has_variable ? variable_of(entry.name, variable_prefix_) : "";
+}
+
+// A flag, a variable and a key of a file set an option of a table with variables.
+std::string OptionTable::label(const Entry& entry) const {
+  return entry.is_flag && variable_prefix_.empty() ? "--" + with_dashes(entry.name) : entry.name;
 }
 
 void OptionTable::parse(int argc, const char* const* argv) {
   const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "program";
-  Parser parser(*this, program);
+  Parser parser(*this, program, /*starts_program=*/false);
   // Before the flags are declared, so that --help shows the values of the file as defaults.
   std::string file;
   if (has_config_file_) {
     file = config_path(argc, argv);
     if (!file.empty()) assign(read_toml_file(file), fmt::format("'{}'", file));
     parser.app()
-        .add_option("--" + std::string(kConfigOption), file, "TOML file with these options as keys")
+        .add_option("--" + std::string(kConfigOption), file, kConfigHelp)
         ->envname(variable_of(kConfigOption, variable_prefix_));
   }
   parser.declare_all();
@@ -423,36 +570,50 @@ std::vector<std::string> OptionTable::names() const {
   return result;
 }
 
-std::vector<CompletionFlag> OptionTable::flags() const {
-  std::vector<CompletionFlag> result;
+std::vector<OptionUsage> OptionTable::usage() const {
+  std::vector<OptionUsage> result;
   for (const Entry& entry : entries_) {
-    CompletionFlag flag{.spellings = {},
-                        .takes_value = !entry.is_bool(),
-                        .choices = choices_of(entry.rules),
-                        .help = entry.help};
+    OptionUsage usage{.spellings = {},
+                      .is_flag = entry.is_flag,
+                      .takes_value = !entry.is_bool(),
+                      .required = entry.rules.required,
+                      .repeats = entry.repeats(),
+                      .choices = choices_of(entry.rules),
+                      .default_value = default_text(value_of(entry.field)),
+                      .variable = variable_name(entry),
+                      .help = entry.help};
+    if (!entry.is_flag) {
+      usage.spellings = {entry.name};
+      result.push_back(usage);
+      continue;
+    }
     std::vector<std::string> names{entry.name};
     names.insert(names.end(), entry.rules.aliases.begin(), entry.rules.aliases.end());
     for (const std::string& name : names) {
       const std::string dashed = with_dashes(name);
-      flag.spellings.push_back("--" + dashed);
-      if (dashed != name) flag.spellings.push_back("--" + name);
+      usage.spellings.push_back("--" + dashed);
+      if (dashed != name) usage.spellings.push_back("--" + name);
     }
-    if (!entry.rules.short_flag.empty()) flag.spellings.push_back("-" + entry.rules.short_flag);
-    result.push_back(flag);
+    if (!entry.rules.short_flag.empty()) usage.spellings.push_back("-" + entry.rules.short_flag);
+    result.push_back(usage);
     if (!entry.is_bool() || !entry.rules.negatable) continue;
-    flag.spellings = {"--no-" + with_dashes(entry.name)};
-    if (with_dashes(entry.name) != entry.name) flag.spellings.push_back("--no_" + entry.name);
-    flag.help = "not: " + entry.help;
-    result.push_back(flag);
+    OptionUsage opposite{.spellings = {"--no-" + with_dashes(entry.name)}, .help = "not: " + entry.help};
+    if (with_dashes(entry.name) != entry.name) opposite.spellings.push_back("--no_" + entry.name);
+    result.push_back(opposite);
   }
-  result.push_back(
-      {.spellings = {"--help", "-h"}, .takes_value = false, .choices = {}, .help = "print the options"});
+  if (has_config_file_) {
+    result.push_back({.spellings = {"--" + std::string(kConfigOption)},
+                      .takes_value = true,
+                      .variable = variable_of(kConfigOption, variable_prefix_),
+                      .help = kConfigHelp});
+  }
+  result.push_back({.spellings = {"--help", "-h"}, .help = "print the options"});
   return result;
 }
 
 std::vector<std::string> OptionTable::parse_command(const std::string& program,
                                                     const std::vector<std::string>& arguments) {
-  Parser parser(*this, program);
+  Parser parser(*this, program, /*starts_program=*/true);
   parser.declare_all();
   const size_t end = end_of_flags(parser.app(), arguments);
   const std::vector<std::string> flags(arguments.begin(),
@@ -463,7 +624,7 @@ std::vector<std::string> OptionTable::parse_command(const std::string& program,
 }
 
 void OptionTable::validate() const {
-  for (const Entry& entry : entries_) check_rules(entry.name, value_of(entry.field), entry.rules);
+  for (const Entry& entry : entries_) check_rules(label(entry), value_of(entry.field), entry.rules);
 }
 
 Json OptionTable::to_json() const {

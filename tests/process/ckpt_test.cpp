@@ -301,7 +301,8 @@ TEST_F(CkptTest, BadInputIsSaidAndChangesNothing) {
   expect_refused({"import", data_path("unit/checkpoint/golden/whole_module.pt"), "--to", path("new")},
                  "torch.save(model.state_dict()");
   EXPECT_FALSE(std::filesystem::exists(path("new")));
-  expect_refused({"frobnicate"}, "subcommand is required");
+  expect_refused({"frobnicate"},
+                 "there is no command 'lockstep ckpt frobnicate'; lockstep ckpt --help lists the commands");
   EXPECT_EQ(ckpt_json({"ls", path("run")}).size(), 3U);
 }
 

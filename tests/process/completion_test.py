@@ -1,4 +1,4 @@
-"""The scripts of `lockstep run --print-completion` in their shells: the test types keys into an interactive shell,
+"""The scripts of `lockstep completion` in their shells: the test types keys into an interactive shell,
 and a program `lockstep` in its PATH prints the arguments of the completed line."""
 
 import os
@@ -21,8 +21,7 @@ READ_BY_FPATH = "fpath=($PWD $fpath); autoload -Uz compinit; compinit -u -D"
 
 
 def script_of(shell):
-    return subprocess.run([LOCKSTEP, "run", "--print-completion", shell], check=True, text=True,
-                          capture_output=True).stdout
+    return subprocess.run([LOCKSTEP, "completion", shell], check=True, text=True, capture_output=True).stdout
 
 
 class Terminal:
@@ -80,6 +79,18 @@ class CompletionTest(unittest.TestCase):
 
     # Every shell completes flags, values with choices, and files.
     COMMON = {
+        "repo": ["report"],
+        "bench coll": ["bench", "collectives"],
+        "ckpt insp": ["ckpt", "inspect"],
+        "train fash": ["train", "fashion-mnist"],
+        "completion tc": ["completion", "tcsh"],
+        "ckpt export --pref": ["ckpt", "export", "--prefix"],
+        "ckpt ls --best ma": ["ckpt", "ls", "--best", "max"],
+        "ckpt ls samp": ["ckpt", "ls", "sample.txt"],
+        "slurm --nodes 2 --sty": ["slurm", "--nodes", "2", "--style"],
+        "plan vit --persist": ["plan", "vit", "--persistence-threshold"],
+        "bench data --layout channels_l": ["bench", "data", "--layout", "channels_last"],
+        "train vit --checkpoint-k": ["train", "vit", "--checkpoint-keep"],
         "run --standa": ["run", "--standalone"],
         "run --rdzv-b": ["run", "--rdzv-backend"],
         "run --log-line": ["run", "--log-line-prefix-template"],
@@ -94,6 +105,15 @@ class CompletionTest(unittest.TestCase):
     }
     # Flags after the program belong to the program, and other commands have other flags.
     OTHERS = {
+        "slurm --nodes 2 ls --sty": ["slurm", "--nodes", "2", "ls", "--sty"],
+        "bench scaling --ranks 1,2 -- ls --over": ["bench", "scaling", "--ranks", "1,2", "--", "ls", "--over"],
+        "bench scaling --over": ["bench", "scaling", "--oversubscribe"],
+        "bench data --over": ["bench", "data", "--over"],
+        "ckpt export --what av": ["ckpt", "export", "--what", "average"],
+        "ckpt import --what av": ["ckpt", "import", "--what", "av"],
+        "ckpt verify --pref": ["ckpt", "verify", "--pref"],
+        "bogus --standa": ["bogus", "--standa"],
+        "--vers": ["--version"],
         "run -n 2 ls --standa": ["run", "-n", "2", "ls", "--standa"],
         "run --standalone ls --standa": ["run", "--standalone", "ls", "--standa"],
         "train --standa": ["train", "--standa"],
@@ -114,14 +134,23 @@ class CompletionTest(unittest.TestCase):
         self.check("tcsh", {**self.COMMON, "run --on-stall=rep": ["run", "--on-stall=report"]})
 
     def test_bash_lists_every_flag_of_the_help(self):
-        text = subprocess.run([LOCKSTEP, "run", "--help"], check=True, text=True, capture_output=True).stdout
         script = script_of("bash")
-        words = {flag for line in text.splitlines() if line.startswith("  -")
-                 for flag in line.split()[0].replace("{false}", "").split(",")}
-        self.assertGreater(len(words), 60)
-        offered = script[script.index("compgen -W '"):].split("'")[1].split()
-        self.assertEqual({word for word in words if "_" not in word} - set(offered), set())
-        self.assertFalse([word for word in offered if "_" in word])
+        for command, least in {"run": 60, "train mnist": 100, "ckpt diff": 5, "slurm": 20}.items():
+            with self.subTest(command=command):
+                text = subprocess.run([LOCKSTEP, *command.split(), "--help"], check=True, text=True,
+                                      capture_output=True).stdout
+                words = {flag for line in text.splitlines() if line.startswith("  -")
+                         for flag in line.split()[0].replace("{false}", "").split(",")}
+                self.assertGreater(len(words), least)
+                offered = script[script.index(f"'{command}:-') list='"):].split("'")[3].split()
+                self.assertEqual({word for word in words if "_" not in word} - set(offered), set())
+                self.assertFalse([word for word in offered if "_" in word])
+
+    def test_the_flag_of_run_prints_the_same_script(self):
+        for shell in SHELLS:
+            printed = subprocess.run([LOCKSTEP, "run", "--print-completion", shell], check=True, text=True,
+                                     capture_output=True).stdout
+            self.assertEqual(printed, script_of(shell))
 
 
 if __name__ == "__main__":

@@ -136,8 +136,10 @@ TEST(BenchCollectives, PrintsATableOnce) {
 }
 
 TEST(BenchCollectives, RefusesAnOperationItDoesNotKnow) {
-  EXPECT_THAT(complaint_of({program_path("lockstep"), "bench", "collectives", "--operations", "all_redcue"}),
-              HasSubstr("all_reduce, broadcast, all_gather, reduce_scatter: 'all_redcue'"));
+  EXPECT_THAT(
+      complaint_of({program_path("lockstep"), "bench", "collectives", "--operations", "all_redcue"}),
+      HasSubstr("--operations must be one of all_reduce, broadcast, all_gather, reduce_scatter, or a list "
+                "of them separated by commas: 'all_redcue'"));
 }
 
 }  // namespace

@@ -10,11 +10,20 @@
 
 #include "checkpoint/compare_weights.h"
 #include "checkpoint/weights.h"
-#include "cli/ckpt/commands.h"
 #include "cli/ckpt/text.h"
+#include "cli/commands.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
+
+struct DiffOptions {
+  std::string a;
+  std::string b;
+  std::string what = "model";
+  double rtol = 0;
+  double atol = 0;
+  bool json = false;
+};
 
 using Tensors = std::map<std::string, at::Tensor>;
 
@@ -106,8 +115,6 @@ void print_json(const std::vector<DifferenceRow>& rows, size_t different) {
   fmt::print("{}\n", result.dump(Json::Print{.indent = 2, .replace_invalid = true}));
 }
 
-}  // namespace
-
 int diff(const DiffOptions& options) {
   const std::vector<DifferenceRow> rows =
       compare_all(read(options.a, options), read(options.b, options), options);
@@ -117,4 +124,24 @@ int diff(const DiffOptions& options) {
   return different == 0 ? kExitSuccess : kExitFailure;
 }
 
+}  // namespace
 }  // namespace lockstep::cli::ckpt
+
+namespace lockstep::cli {
+
+int run_ckpt_diff(int argc, const char* const* argv) {
+  ckpt::DiffOptions options;
+  config::OptionTable("Compares two checkpoints or weights files; status 1: they differ.",
+                      config::kNoVariables)
+      .add_argument("A", options.a, "checkpoint, run, .safetensors or .pt file", {.required = true})
+      .add_argument("B", options.b, "the same", {.required = true})
+      .add("what", options.what, "model: the weights; all: every tensor of a checkpoint",
+           {.choices = {"model", "all"}})
+      .add("rtol", options.rtol, "values may differ by this part of B's", {.minimum = 0})
+      .add("atol", options.atol, "and by this much", {.minimum = 0})
+      .add("json", options.json, "print JSON", {.negatable = false})
+      .parse(argc, argv);
+  return ckpt::diff(options);
+}
+
+}  // namespace lockstep::cli

@@ -11,11 +11,21 @@
 #include "checkpoint/deepspeed/shards.h"
 #include "checkpoint/store.h"
 #include "checkpoint/weights.h"
-#include "cli/ckpt/commands.h"
 #include "cli/ckpt/text.h"
+#include "cli/commands.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
+
+struct ImportOptions {
+  std::string file;  // or a folder of DeepSpeed's
+  std::string to;    // a folder of checkpoints that has none yet; of DeepSpeed's also a weights file
+  // Of DeepSpeed's folders:
+  std::string tag;              // empty: the latest
+  std::string what = "all";     // all, or model: the weights
+  std::string dtype = "saved";  // saved, or float32: 16-bit weights as their masters
+  std::string optimizer;        // Adam or AdamW, where the files do not say
+};
 
 bool is_weights_file(const std::string& to) {
   const std::string suffix = std::filesystem::path(to).extension();
@@ -82,8 +92,6 @@ int import_file(const ImportOptions& options) {
   return kExitSuccess;
 }
 
-}  // namespace
-
 int import_weights(const ImportOptions& options) {
   const bool of_deepspeed = !options.tag.empty() || checkpoint::is_deepspeed_folder(options.file);
   const bool to_file = of_deepspeed && is_weights_file(options.to);
@@ -96,4 +104,31 @@ int import_weights(const ImportOptions& options) {
   return of_deepspeed ? import_deepspeed(options) : import_file(options);
 }
 
+}  // namespace
 }  // namespace lockstep::cli::ckpt
+
+namespace lockstep::cli {
+
+int run_ckpt_import(int argc, const char* const* argv) {
+  ckpt::ImportOptions options;
+  config::OptionTable(
+      "Makes a checkpoint of a file's weights, or of a checkpoint of DeepSpeed's, from which a trainer "
+      "resumes.",
+      config::kNoVariables)
+      .add_argument("FILE", options.file, ".pt or .safetensors file of Python's, or a folder of DeepSpeed's",
+                    {.required = true})
+      .add("to", options.to,
+           "folder of checkpoints to make; of DeepSpeed's also *.safetensors, *.pt or *.pth",
+           {.required = true})
+      .add("tag", options.tag, "DeepSpeed: which checkpoint of the folder; left out: what `latest` names")
+      .add("what", options.what, "DeepSpeed: all, or the weights of the model alone",
+           {.choices = {"model", "all"}})
+      .add("dtype", options.dtype, "DeepSpeed: 16-bit weights as saved, or as the float32 ones behind them",
+           {.choices = {"saved", "float32"}})
+      .add("optimizer", options.optimizer, "DeepSpeed: which one it is, where the files do not say",
+           {.choices = {"", "Adam", "AdamW"}})
+      .parse(argc, argv);
+  return ckpt::import_weights(options);
+}
+
+}  // namespace lockstep::cli

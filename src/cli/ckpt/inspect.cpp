@@ -6,11 +6,16 @@
 
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
-#include "cli/ckpt/commands.h"
 #include "cli/ckpt/text.h"
+#include "cli/commands.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
+
+struct InspectOptions {
+  std::string path;
+  bool json = false;
+};
 
 struct TensorRow {
   std::string name;
@@ -99,8 +104,6 @@ void print_text(const Content& content) {
              size_text(total_bytes(content)));
 }
 
-}  // namespace
-
 int inspect(const InspectOptions& options) {
   const checkpoint::WeightsSource source = checkpoint::find_weights(options.path);
   const Content content = source.kind == checkpoint::WeightsSource::Kind::kCheckpoint
@@ -110,4 +113,18 @@ int inspect(const InspectOptions& options) {
   return kExitSuccess;
 }
 
+}  // namespace
 }  // namespace lockstep::cli::ckpt
+
+namespace lockstep::cli {
+
+int run_ckpt_inspect(int argc, const char* const* argv) {
+  ckpt::InspectOptions options;
+  config::OptionTable("Prints what a checkpoint or a weights file holds.", config::kNoVariables)
+      .add_argument("PATH", options.path, "checkpoint, run, .safetensors or .pt file", {.required = true})
+      .add("json", options.json, "print JSON", {.negatable = false})
+      .parse(argc, argv);
+  return ckpt::inspect(options);
+}
+
+}  // namespace lockstep::cli

@@ -8,11 +8,17 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
-#include "cli/ckpt/commands.h"
 #include "cli/ckpt/text.h"
+#include "cli/commands.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
+
+struct ListOptions {
+  std::string folder;
+  std::string best = "saved";  // by what: the mark of its run, or the metric (min or max)
+  bool json = false;
+};
 
 using checkpoint::Entry;
 
@@ -89,8 +95,6 @@ void print_json(const std::vector<CheckpointRow>& rows) {
   fmt::print("{}\n", result.dump(Json::Print{.indent = 2, .replace_invalid = true}));
 }
 
-}  // namespace
-
 int list(const ListOptions& options) {
   if (!std::filesystem::is_directory(options.folder)) {
     throw ConfigError("ckpt", fmt::format("there is no folder '{}'", options.folder));
@@ -104,4 +108,22 @@ int list(const ListOptions& options) {
   return kExitSuccess;
 }
 
+}  // namespace
 }  // namespace lockstep::cli::ckpt
+
+namespace lockstep::cli {
+
+int run_ckpt_ls(int argc, const char* const* argv) {
+  ckpt::ListOptions options;
+  config::OptionTable("Lists the checkpoints of a run.", config::kNoVariables)
+      .add_argument("FOLDER", options.folder, "the run's folder, or its folder of checkpoints",
+                    {.required = true})
+      .add("best", options.best,
+           "which one is the best: as its run saved it, or the one with the least or greatest metric",
+           {.choices = {"saved", "min", "max"}})
+      .add("json", options.json, "print JSON", {.negatable = false})
+      .parse(argc, argv);
+  return ckpt::list(options);
+}
+
+}  // namespace lockstep::cli

@@ -8,11 +8,15 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
-#include "cli/ckpt/commands.h"
 #include "cli/ckpt/text.h"
+#include "cli/commands.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
+
+struct VerifyOptions {
+  std::string path;  // a checkpoint, all checkpoints of a run, or a file
+};
 
 // Says what became of it.
 bool is_whole(const std::filesystem::path& path, const std::function<int64_t()>& read) {
@@ -44,8 +48,6 @@ bool run_is_whole(const std::filesystem::path& run) {
   return whole;
 }
 
-}  // namespace
-
 int verify(const VerifyOptions& options) {
   const std::filesystem::path path = options.path;
   if (!std::filesystem::exists(path)) {
@@ -65,4 +67,18 @@ int verify(const VerifyOptions& options) {
   return whole ? kExitSuccess : kExitFailure;
 }
 
+}  // namespace
 }  // namespace lockstep::cli::ckpt
+
+namespace lockstep::cli {
+
+int run_ckpt_verify(int argc, const char* const* argv) {
+  ckpt::VerifyOptions options;
+  config::OptionTable("Compares every byte with the checksums; status 1: broken.", config::kNoVariables)
+      .add_argument("PATH", options.path, "checkpoint, run (all of its checkpoints) or file",
+                    {.required = true})
+      .parse(argc, argv);
+  return ckpt::verify(options);
+}
+
+}  // namespace lockstep::cli

@@ -19,7 +19,6 @@
 
 #include "base/number.h"
 #include "cluster/node_resources.h"
-#include "config/completion.h"
 #include "config/option_table.h"
 #include "launcher/agent/slurm_step.h"
 
@@ -85,13 +84,6 @@ struct RunFlags {
   std::string logs_specs;
 };
 
-// "": nothing is printed.
-std::vector<std::string> print_choices() {
-  std::vector<std::string> choices = config::completion_shells();
-  choices.insert(choices.begin(), "");
-  return choices;
-}
-
 // The flags, and torchrun's PET_NAME variables for them.
 config::OptionTable run_flag_table(RunFlags& flags) {
   config::OptionTable table(
@@ -154,8 +146,8 @@ config::OptionTable run_flag_table(RunFlags& flags) {
       .add("duplicate_stderr_filters", flags.duplicate_stderr_filters, "the same for stderr")
       .add("prefix", flags.prefix, "print the rank before each line if there are several")
       .add("quiet", flags.quiet, "print failures only", {.negatable = false})
-      .add("print_completion", flags.print_completion, "print a script that completes these flags in a shell",
-           {.choices = print_choices(), .has_variable = false})
+      .add("print_completion", flags.print_completion, "print what `lockstep completion` prints",
+           {.choices = {"", "bash", "zsh", "tcsh"}, .has_variable = false})
       .add("start_method", flags.start_method, "has no effect: refused")
       .add("event_log_handler", flags.event_log_handler, "has no effect: refused")
       .add("logs_specs", flags.logs_specs, "has no effect: refused", {.has_variable = false});
@@ -585,12 +577,10 @@ RunOptions parse_run_options(const std::vector<std::string>& arguments, const ba
   RunFlags flags;
   config::OptionTable table = run_flag_table(flags);
   const std::vector<std::string> command = table.parse_command("lockstep run", arguments);
-  if (!flags.print_completion.empty()) {
-    throw HelpRequested(config::completion_script(flags.print_completion, "lockstep", "run", table.flags()));
-  }
-  refuse_python_flags(table);
-
   RunOptions options;
+  options.print_completion = flags.print_completion;
+  if (!options.print_completion.empty()) return options;
+  refuse_python_flags(table);
   parse_nodes(flags.nnodes, options);
   options.local_world_size = parse_local_world_size(flags.nproc_per_node, machine);
   options.run_id = flags.rdzv_id;

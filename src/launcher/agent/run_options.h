@@ -63,6 +63,7 @@ struct JoinOptions {
 // What `lockstep run` has to do, with every value checked. A program that starts its own copies
 // fills it in too (spawn.h).
 struct RunOptions {
+  std::string print_completion;   // a shell: print its completion script instead of a run
   std::string component = "run";  // of messages about the job's end and stalls
   int min_nodes = 1;
   int max_nodes = 1;
@@ -123,7 +124,8 @@ struct MachineCounts {
 };
 
 // Reads flags and variables. ConfigError names the flag, its value and the remedy; a flag that
-// would have no effect is refused. Throws HelpRequested for --help and --print-completion.
+// would have no effect is refused. With --print-completion the other options are neither needed nor checked.
+// Throws HelpRequested for --help.
 RunOptions parse_run_options(const std::vector<std::string>& arguments, const base::Environment& environment,
                              const MachineCounts& machine);
 

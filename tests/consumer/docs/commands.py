@@ -92,9 +92,6 @@ class Checker:
             start = next((i for i, word in enumerate(own) if is_program(word)), len(own))
             own, started = own[:start], own[start:]
         text, whole = help_of(str(self.bin_dir / "lockstep"), *names), f"lockstep {' '.join(names)}"
-        # `lockstep ckpt` also answers for a command that it does not have.
-        if names[0] in GROUPS and f"Usage: {whole} " not in text:
-            raise Wrong(f"there is no command {whole}")
         check_flags(own, text, whole)
         if started:
             self.check(started)

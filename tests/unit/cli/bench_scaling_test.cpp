@@ -1,5 +1,3 @@
-#include "cli/bench_scaling.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
@@ -8,6 +6,7 @@
 #include <fstream>
 #include <vector>
 
+#include "cli/commands.h"
 #include "cli/scaling/study.h"
 #include "support/temporary_folder.h"
 
@@ -18,7 +17,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::string error_of_words(std::vector<const char*> words) {
-  words.insert(words.begin(), "scaling");
+  words.insert(words.begin(), "lockstep bench scaling");
   try {
     run_bench_scaling(static_cast<int>(words.size()), words.data());
   } catch (const std::exception& error) {
@@ -28,9 +27,10 @@ std::string error_of_words(std::vector<const char*> words) {
 }
 
 TEST(BenchScalingCommandTest, ErrorsSayWhatToDo) {
-  EXPECT_THAT(error_of_words({"--bogus", "--", "x"}), HasSubstr("unknown flag"));
+  EXPECT_THAT(error_of_words({"--bogus", "--", "x"}),
+              HasSubstr("not expected: --bogus; lockstep bench scaling --help"));
   EXPECT_THAT(error_of_words({"--ranks", "1,zwei", "--", "x"}), HasSubstr("--ranks"));
-  EXPECT_THAT(error_of_words({"--ranks", "0", "--", "x"}), HasSubstr("--ranks: Value 0 not in range"));
+  EXPECT_THAT(error_of_words({"--ranks", "0", "--", "x"}), HasSubstr("--ranks must be at least 1: 0"));
   EXPECT_THAT(error_of_words({"--help"}), HasSubstr("--cpus-per-rank"));
 }
 

@@ -1,5 +1,3 @@
-#include "cli/init.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
@@ -7,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "cli/commands.h"
 #include "support/config_error.h"
 #include "support/temporary_folder.h"
 
@@ -28,7 +27,7 @@ class InitTest : public testing::Test {
  protected:
   // What the command prints.
   static std::string init(std::vector<std::string> words) {
-    std::vector<const char*> argv = {"init"};
+    std::vector<const char*> argv = {"lockstep init"};
     for (const std::string& word : words) argv.push_back(word.c_str());
     testing::internal::CaptureStdout();
     try {
@@ -91,7 +90,7 @@ TEST_F(InitTest, RefusesNamesThatCMakeOrAShellWouldMisread) {
 }
 
 TEST_F(InitTest, AMissingFolderIsAnError) {
-  EXPECT_THAT(error({}), HasSubstr("lockstep init --help"));
+  EXPECT_THAT(error({}), HasSubstr("FOLDER is required; lockstep init --help"));
   EXPECT_THAT(error({path("x").string(), "--colour", "red"}), HasSubstr("lockstep init --help"));
 }
 

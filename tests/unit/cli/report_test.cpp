@@ -1,5 +1,3 @@
-#include "cli/report.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
@@ -8,6 +6,7 @@
 #include <fstream>
 #include <vector>
 
+#include "cli/commands.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::cli {
@@ -17,7 +16,7 @@ using testing::HasSubstr;
 
 // What the command prints, or the error's text.
 std::string report_says(const std::vector<std::string>& words) {
-  std::vector<const char*> arguments = {"report"};
+  std::vector<const char*> arguments = {"lockstep report"};
   for (const std::string& word : words) arguments.push_back(word.c_str());
   testing::internal::CaptureStdout();
   try {
@@ -41,7 +40,7 @@ TEST(ReportCommandTest, WritesIntoTheRunUnlessToldOtherwise) {
 }
 
 TEST(ReportCommandTest, ErrorsSayWhatToDo) {
-  EXPECT_THAT(report_says({}), HasSubstr("lockstep report --help lists the flags"));
+  EXPECT_THAT(report_says({}), HasSubstr("RUN is required; lockstep report --help lists the options"));
   EXPECT_THAT(report_says({"--bogus", "x"}), HasSubstr("--bogus"));
   EXPECT_THAT(report_says({"/nowhere"}),
               HasSubstr("there is no such folder, give the folder of a run: '/nowhere'"));

@@ -1,10 +1,10 @@
-#include "cli/slurm.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
 
 #include <vector>
+
+#include "cli/commands.h"
 
 namespace lockstep::cli {
 namespace {
@@ -13,7 +13,7 @@ using testing::HasSubstr;
 
 // What the command prints, or the error's text.
 std::string slurm_says(std::vector<const char*> words) {
-  words.insert(words.begin(), {"slurm", "--slurm-version", "22.05"});
+  words.insert(words.begin(), {"lockstep slurm", "--slurm-version", "22.05"});
   testing::internal::CaptureStdout();
   try {
     run_slurm(static_cast<int>(words.size()), words.data());
@@ -40,12 +40,14 @@ TEST(SlurmCommandTest, WhatFollowsTwoDashesIsTheProgram) {
 
 TEST(SlurmCommandTest, ErrorsNameFlagAndValue) {
   EXPECT_THAT(slurm_says({"--bogus", "3", "--", "x"}),
-              HasSubstr("unknown flag, lockstep slurm --help lists them: '--bogus'"));
+              HasSubstr("not expected: --bogus; lockstep slurm --help lists the options"));
   EXPECT_THAT(slurm_says({"--nodes", "two", "--", "x"}),
               HasSubstr("--nodes must be a whole number from 1 to 1048576: 'two'"));
   EXPECT_THAT(slurm_says({"--mem", "", "--", "x"}), HasSubstr("--mem must not be empty"));
+  EXPECT_THAT(slurm_says({"--cpus-per-task=", "--", "x"}), HasSubstr("--cpus-per-task must not be empty"));
+  EXPECT_THAT(slurm_says({"--ntask-per-node", "2", "x"}), HasSubstr("did you mean '--ntasks-per-node'?"));
   EXPECT_THAT(slurm_says({"--style", "mpi", "--", "x"}),
-              HasSubstr("--style: mpi not in {torchrun,srun,spawn}"));
+              HasSubstr("--style must be one of torchrun, srun, spawn: 'mpi'"));
   EXPECT_THAT(slurm_says({"--slurm-version", "new", "--", "x"}), HasSubstr("--slurm-version"));
   EXPECT_THAT(slurm_says({"--job-name", "a\nb", "--", "x"}), HasSubstr("--job-name must be one line"));
   EXPECT_THAT(slurm_says({"--nodes"}), HasSubstr("--nodes"));

@@ -62,9 +62,9 @@ TEST(OptionTableTest, ListsItsFlags) {
   table.add("work_mode", mode, "how", {.choices = {"", "fast"}, .short_flag = "w", .aliases = {"the_mode"}})
       .add("quick", quick, "soon", {.negatable = false});
   std::vector<std::string> lines;
-  for (const CompletionFlag& flag : table.flags()) {
-    lines.push_back(fmt::format("{} {} ({}) {}", fmt::join(flag.spellings, ","), flag.takes_value,
-                                fmt::join(flag.choices, ","), flag.help));
+  for (const OptionUsage& option : table.usage()) {
+    lines.push_back(fmt::format("{} {} ({}) {}", fmt::join(option.spellings, ","), option.takes_value,
+                                fmt::join(option.choices, ","), option.help));
   }
   EXPECT_THAT(lines, testing::ElementsAre("--nprocs true () ranks", "--backend true (auto,gloo) collectives",
                                           "--max-iter,--max_iter true () epochs", "--verbose false () talk",
@@ -373,6 +373,139 @@ TEST(OptionTableTest, AnUnknownFlagIsAnsweredWithTheOneThatWasMeant) {
               ThrowsMessage<ConfigError>(HasSubstr("did you mean '--max-iter'?")));
   EXPECT_THAT([] { Named().parse({"--transformer"}); },
               ThrowsMessage<ConfigError>(testing::Not(HasSubstr("did you mean"))));
+}
+
+// The options of a command: arguments without a flag, lists, and no variables.
+struct Export {
+  std::string path;
+  std::vector<std::string> others;
+  std::string to;
+  std::vector<int> ranks = {1, 2};
+  std::vector<std::string> modules;
+  std::vector<std::string> kinds = {"a"};
+
+  OptionTable table() {
+    OptionTable table("Exports.", kNoVariables);
+    table.add_argument("PATH", path, "what to read", {.required = true})
+        .add_argument("OTHER", others, "and these")
+        .add("to_file", to, "what to write", {.required = true})
+        .add("ranks", ranks, "numbers", {.several = true, .minimum = 1, .maximum = 8})
+        .add("module", modules, "to load")
+        .add("kinds", kinds, "of rows", {.choices = {"a", "b", "c"}, .several = true});
+    return table;
+  }
+
+  void parse(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "export");
+    table().parse(static_cast<int>(arguments.size()), arguments.data());
+  }
+};
+
+TEST(OptionTableArgumentTest, WordsWithoutAFlagAreArgumentsInOrder) {
+  Export command;
+  command.parse({"in.pt", "--to-file", "out.pt", "b", "--module", "m", "c"});
+  EXPECT_EQ(command.path, "in.pt");
+  EXPECT_EQ(command.to, "out.pt");
+  EXPECT_THAT(command.others, testing::ElementsAre("b", "c"));
+  EXPECT_THAT(command.modules, testing::ElementsAre("m")) << "one value for each flag";
+  Export dashed;
+  dashed.parse({"--to_file", "x", "--", "--in"});
+  EXPECT_EQ(dashed.path, "--in") << "behind -- no word is a flag";
+}
+
+TEST(OptionTableArgumentTest, WhatIsRequiredIsNamedIfItIsMissing) {
+  EXPECT_THAT(
+      [] {
+        Export().parse({"--to-file", "x"});
+      },
+      ThrowsMessage<ConfigError>("[config] PATH is required; export --help lists the options"));
+  EXPECT_THAT([] { Export().parse({"in.pt"}); },
+              ThrowsMessage<ConfigError>(HasSubstr("--to_file is required; export --help")));
+  EXPECT_THAT(
+      [] {
+        Export().parse({"in.pt", "--to-fiel", "x"});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("did you mean '--to-file'?")))
+      << "not that it is missing";
+}
+
+TEST(OptionTableArgumentTest, ListsAreSeparatedByCommasAndRepeatedFlagsAddUp) {
+  Export command;
+  command.parse({"in", "--to-file=x", "--ranks", "1,2,4", "--module", "a,b", "--module=c", "--kinds", "b,c"});
+  EXPECT_THAT(command.ranks, testing::ElementsAre(1, 2, 4));
+  EXPECT_THAT(command.modules, testing::ElementsAre("a,b", "c")) << "not a list";
+  EXPECT_THAT(command.kinds, testing::ElementsAre("b", "c"));
+  command.parse({"in", "--to-file=x", "--ranks", "3", "--ranks=4"});
+  EXPECT_THAT(command.ranks, testing::ElementsAre(3, 4));
+}
+
+TEST(OptionTableArgumentTest, EachValueOfAListIsCheckedAndErrorsNameTheFlag) {
+  const auto error_of = [](const char* flag, const char* value) -> std::string {
+    try {
+      Export().parse({"in", "--to-file", "x", flag, value});
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  EXPECT_EQ(error_of("--ranks", "1,0"), "[config] --ranks must be at least 1: 0");
+  EXPECT_EQ(error_of("--ranks", "9,1"), "[config] --ranks must be at most 8: 9");
+  EXPECT_THAT(error_of("--ranks", "1,two"), HasSubstr("--ranks: must be a whole number: 'two'"));
+  for (const char* list : {"", ",", "1,", ",1", "1,,2"}) {
+    EXPECT_THAT(error_of("--ranks", list), HasSubstr("--ranks: must be a whole number: ''")) << list;
+    EXPECT_THAT(error_of("--kinds", list), HasSubstr("--kinds must be one of a, b, c")) << list;
+  }
+  EXPECT_EQ(error_of("--kinds", "a,d"),
+            "[config] --kinds must be one of a, b, c, or a list of them separated by commas: 'd'");
+}
+
+TEST(OptionTableArgumentTest, AnEmptyValueTakesNoArgument) {
+  Export command;
+  command.parse({"--to-file=", "here", "--ranks", "3"});
+  EXPECT_EQ(command.to, "");
+  EXPECT_EQ(command.path, "here");
+  EXPECT_THAT(command.ranks, testing::ElementsAre(3));
+  for (const char* flag : {"--ranks=", "--module="}) {
+    EXPECT_THAT(
+        [&] {
+          command.parse({"--to-file=x", flag, "3"});
+        },
+        ThrowsMessage<ConfigError>(HasSubstr(std::string(flag) + ": there is no value")));
+  }
+}
+
+TEST(OptionTableArgumentTest, NoVariableSetsAnOptionOfATableWithoutPrefix) {
+  ::setenv("RANKS", "7", 1);
+  ::setenv("PATH_", "x", 1);
+  Export command;
+  command.parse({"in", "--to-file", "x"});
+  ::unsetenv("RANKS");
+  ::unsetenv("PATH_");
+  EXPECT_THAT(command.ranks, testing::ElementsAre(1, 2));
+}
+
+TEST(OptionTableArgumentTest, HelpIsTextAndData) {
+  Export command;
+  command.modules = {"m"};
+  try {
+    command.parse({"--help"});
+    FAIL() << "no help";
+  } catch (const OptionsHelp& help) {
+    EXPECT_THAT(help.what(), HasSubstr("Usage: export [OPTIONS] PATH"));
+    EXPECT_EQ(help.description, "Exports.");
+    EXPECT_FALSE(help.starts_program);
+    std::vector<std::string> lines;
+    for (const OptionUsage& option : help.options) {
+      lines.push_back(fmt::format("{}{}{} {} [{}]", option.spellings.front(), option.required ? "!" : "",
+                                  option.repeats ? "*" : "", option.is_flag, option.default_value));
+    }
+    EXPECT_THAT(lines, testing::ElementsAre("PATH! false []", "OTHER* false []", "--to-file! true []",
+                                            "--ranks* true [1,2]", "--module* true [m]", "--kinds* true [a]",
+                                            "--help true []"));
+  }
+  Command launcher;
+  EXPECT_THAT([&] { launcher.table().parse_command("run", {"--help"}); },
+              ThrowsMessage<OptionsHelp>(HasSubstr("Usage: run [OPTIONS] [--] PROGRAM [ARGUMENT...]\n")));
 }
 
 }  // namespace

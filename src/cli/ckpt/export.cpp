@@ -7,11 +7,20 @@
 #include <filesystem>
 
 #include "checkpoint/weights.h"
-#include "cli/ckpt/commands.h"
 #include "cli/ckpt/text.h"
+#include "cli/commands.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
+
+struct ExportOptions {
+  std::string path;
+  std::string to;               // *.safetensors, *.pt or *.pth
+  std::string prefix;           // put before each name
+  std::string what = "model";   // model, average or all
+  std::string dtype = "saved";  // or what floating-point weights become
+  std::string script;           // a TorchScript module to fill and write, instead of a state dict
+};
 
 void check_target(const std::string& to) {
   const std::string suffix = std::filesystem::path(to).extension();
@@ -61,8 +70,6 @@ NamedTensors tensors_of(const checkpoint::WeightsSource& source, const ExportOpt
   return checkpoint::read_weights_as(source, dtype);
 }
 
-}  // namespace
-
 int export_weights(const ExportOptions& options) {
   check_target(options.to);
   check_together(options);
@@ -79,4 +86,28 @@ int export_weights(const ExportOptions& options) {
   return kExitSuccess;
 }
 
+}  // namespace
 }  // namespace lockstep::cli::ckpt
+
+namespace lockstep::cli {
+
+int run_ckpt_export(int argc, const char* const* argv) {
+  ckpt::ExportOptions options;
+  config::OptionTable("Writes weights to a file that Python opens.", config::kNoVariables)
+      .add_argument("PATH", options.path, "checkpoint, run, .safetensors or .pt file", {.required = true})
+      .add("to", options.to, "file to write: *.safetensors, *.pt or *.pth", {.required = true})
+      .add("prefix", options.prefix, "text before each name: module. for a DistributedDataParallel")
+      .add("what", options.what,
+           "model: the weights; average: their average of a run with ema_decay, by which it was validated; "
+           "all: every tensor of the checkpoint",
+           {.choices = {"model", "average", "all"}})
+      .add("dtype", options.dtype,
+           "of the weights: as saved, or converted; float32: the masters behind 16-bit ones",
+           {.choices = {"saved", "float32", "bfloat16", "float16"}})
+      .add("script", options.script,
+           "TorchScript file that you trust, its code is executed: fill this module and write it")
+      .parse(argc, argv);
+  return ckpt::export_weights(options);
+}
+
+}  // namespace lockstep::cli
