@@ -14,8 +14,10 @@ LITERAL = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|RANK|PATH|TMPDIR)"')
 OPTION = re.compile(r'\.add\(\s*"([a-z0-9_]+)"((?:[^;]|\n)*?)(?=\.add\(|;)')
 # The files with an option table, and the prefix of its variables.
 TABLES = {"src/train/config.cpp": "LOCKSTEP_", "src/launcher/agent/run_options.cpp": "PET_"}
-# Strings of capitals that are not variables: states of a Slurm job, dtypes of safetensors, limits of a process.
-NO_VARIABLES = {"OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "F8_E4M3", "F8_E5M2", "RLIMIT_AS", "RLIMIT_DATA"}
+# Strings of capitals that are not variables: states of a Slurm job, dtypes of safetensors, limits of a process, an
+# instruction set of oneDNN.
+NO_VARIABLES = {"OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "F8_E4M3", "F8_E5M2", "RLIMIT_AS", "RLIMIT_DATA",
+                "AVX512_CORE_FP16"}
 
 
 def variables_of_source(root):

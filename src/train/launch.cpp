@@ -22,6 +22,7 @@
 #include "comm/plugin.h"
 #include "launcher/agent/spawn.h"
 #include "launcher/error_file.h"
+#include "torch_private/onednn.h"
 #include "train/device.h"
 
 namespace lockstep {
@@ -54,6 +55,7 @@ int print_and_leave(const std::string& message, int status) {
 }  // namespace
 
 int run_main(const std::function<int()>& body) noexcept {
+  torch_private::avoid_undescribed_amx();
   try {
     return body();
   } catch (const HelpRequested& help) {
@@ -99,6 +101,16 @@ void share_cores(const RankMap& map) {
   }
 }
 
+// 16-bit products are several times slower without AMX, and the user can do something about that.
+void warn_of_undescribed_amx(const RankMap& map, const TrainConfig& config, c10::Device device) {
+  const bool uses_16_bits = config.precision != "fp32" || config.dtype.ends_with("16");
+  if (map.rank != 0 || !device.is_cpu() || !uses_16_bits || !torch_private::avoid_undescribed_amx()) return;
+  base::log_warning(
+      "launch",
+      "this virtual machine has AMX and does not describe it (CPUID leaf 0x1d): 16-bit matrices "
+      "are multiplied without AMX; ask its operator, or set ONEDNN_MAX_CPU_ISA yourself");
+}
+
 CommunicatorOptions communicator_options(const TrainConfig& config, c10::Device device) {
   CommunicatorOptions options;
   options.backend = config.backend;
@@ -133,6 +145,7 @@ std::unique_ptr<World> join_world(const RankMap& map, const TrainConfig& config)
   // Before anything runs on the device, because autograd stores the stream of each parameter.
   if (config.cuda_graph && device.is_cuda()) comm::use_own_cuda_stream(device.index());
   share_cores(map);
+  warn_of_undescribed_amx(map, config, device);
   keep_freed_memory();
   auto world =
       std::make_unique<World>(map, Communicator::connect(map, communicator_options(config, device)), device);

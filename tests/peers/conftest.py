@@ -3,6 +3,8 @@
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -15,6 +17,16 @@ def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    avoid_undescribed_amx()
+
+
+def avoid_undescribed_amx():
+    """Keeps PyTorch alive on virtual machines that have AMX and hide its description (src/torch_private/onednn.h). Both
+    sides of a comparison then multiply 16-bit matrices with the same instructions."""
+    product = "import torch; ones = torch.ones(64, 128, dtype=torch.bfloat16); torch.nn.functional.linear(ones, ones)"
+    if " amx_tile" in pathlib.Path("/proc/cpuinfo").read_text():
+        if subprocess.run([sys.executable, "-c", product], check=False).returncode == -signal.SIGILL:
+            os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
 
 
 @pytest.fixture
