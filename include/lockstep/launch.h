@@ -45,6 +45,9 @@ class World {
   // Which life of the job's ranks this is: 0, 1, ... after a failure, or when nodes came
   // or went. World size and ranks may have changed.
   int generation() const { return map_.generation; }
+  // The threads that can run at once on this rank, by its CPU affinity, its control groups and the
+  // other ranks of its node; at least 1.
+  int cpu_threads() const;
   // Counts the trainings of this world, from 1, the same on all ranks: each has a run
   // folder of its own.
   int begin_run() { return ++runs_; }
@@ -56,7 +59,17 @@ class World {
   int runs_ = 0;
 };
 
-class World;
+// The size of a job. On CPUs the numbers of GPUs are 0.
+struct JobShape {
+  int processes = 1;
+  int nodes = 1;
+  int gpus_per_node = 0;  // of the node that has most
+  int gpus = 0;
+};
+
+// Counts the nodes and GPUs of all ranks; ranks that share a GPU count it once. Every rank calls it.
+// Blocks. ConfigError: this rank trains on a GPU and the CUDA library does not load.
+JobShape job_shape(const World& world);
 
 struct PreemptionOptions {
   // What asks this program to save and leave. Empty: SIGTERM, SIGUSR1 and SIGUSR2.

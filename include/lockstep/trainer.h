@@ -156,6 +156,11 @@ class Trainer {
   // use with config.ema_decay. ConfigError: there is no average.
   void save_weights(const std::string& file, Weights which = Weights::kTrained);
 
+  // Rank 0 writes report.html, a page with the curves of this run, to the run folder, and prints its
+  // path if config.verbose. If that fails, it logs a warning: the metrics are in the run folder, and
+  // `lockstep report` can be run later. ConfigError: fit() has not run.
+  void write_report();
+
   // Replaces the step: what happens between a batch and changed weights.
   void set_optimize_step(OptimizeStep step);
   // Called at preemption, beside the checkpoint, and instead of one where checkpoints

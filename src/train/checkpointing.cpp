@@ -70,7 +70,7 @@ struct Checkpointing::Writer {
 Checkpointing::Checkpointing(const World& world, const TrainConfig& config, fs::path folder, bool divided)
     : world_(world), config_(config), folder_(std::move(folder)), enabled_(asks_for_checkpoints(config)) {
   if (!enabled_) return;
-  comm::on_main_rank(world.communicator(), [&] {
+  on_main_rank(world.communicator(), [&] {
     writer_ = std::make_unique<Writer>(folder_, config_);
     return std::string();
   });
@@ -163,7 +163,7 @@ fs::path Checkpointing::find() const {
 
 std::optional<fs::path> Checkpointing::resume(TrainState& state) {
   // One rank looks: all go on from the same one.
-  const fs::path path = comm::on_main_rank(world_.communicator(), [this] { return find().string(); });
+  const fs::path path = on_main_rank(world_.communicator(), [this] { return find().string(); });
   if (path.empty()) return std::nullopt;
   restore_snapshot(checkpoint::Reader(path), state, world_, config_.seed);
   last_step_ = state.progress.result.step;

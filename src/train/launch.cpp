@@ -143,6 +143,11 @@ std::unique_ptr<World> join_world(const RankMap& map, const TrainConfig& config)
 }  // namespace lockstep::train
 
 namespace lockstep {
+
+int World::cpu_threads() const {
+  return cluster::threads_of_this_process(base::Environment::of_process(), map_.local_world_size);
+}
+
 namespace {
 
 cluster::Placement place(const TrainConfig& config) {

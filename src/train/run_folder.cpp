@@ -19,7 +19,6 @@
 #include "base/number.h"
 #include "base/process.h"
 #include "checkpoint/error.h"
-#include "comm/agree.h"
 
 namespace lockstep::train {
 namespace {
@@ -297,7 +296,7 @@ RunFolder::RunFolder(World& world, const TrainConfig& config, const base::Enviro
     say_new_folder(runs, wanted, path_);
   };
   // The path, which may be any bytes but 0, and the end of the run in it.
-  const std::string answer = comm::on_main_rank(world.communicator(), [&] {
+  const std::string answer = on_main_rank(world.communicator(), [&] {
     try {
       take();
     } catch (const std::exception& error) {
@@ -325,7 +324,7 @@ std::string RunFolder::record(const World& world, const std::optional<RunEnd>& e
 
 void RunFolder::describe(const World& world, const TrainConfig& config,
                          const std::optional<RunEnd>& end) const {
-  comm::on_main_rank(world.communicator(), [&, ranks = ranks_json(world)] {
+  on_main_rank(world.communicator(), [&, ranks = ranks_json(world)] {
     try {
       base::publish_file(path_ / kConfigName, config.to_json() + "\n");
       base::publish_file(path_ / "config_defaults.json", TrainConfig().to_json() + "\n");
