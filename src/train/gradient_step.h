@@ -33,9 +33,10 @@ class GradientStep final : public Step {
   void finish_state() override;
 
   void add_to(checkpoint::Snapshot& snapshot) const override;
-  void restore_state(const checkpoint::Reader& reader) override;
 
  private:
+  void restore_rest(const checkpoint::Reader& reader) override;
+
   // Looks at the optimizer and its state: which of the ways below the step takes.
   void prepare();
   // Forward, backward and reduction over the batches: gradients are ready for the update.

@@ -207,10 +207,13 @@ class Step {
   virtual void add_to(checkpoint::Snapshot& snapshot) const = 0;
   // ConfigError: another model, and what differs.
   void restore_weights(const checkpoint::Reader& reader);
-  // All but the weights. ConfigError: the checkpoint is of another optimizer.
-  virtual void restore_state(const checkpoint::Reader& reader) = 0;
+  // All but the weights. ConfigError: the checkpoint is of another optimizer, or has none.
+  void restore_state(const checkpoint::Reader& reader);
 
  protected:
+  // What add_to() adds besides the weights and the optimizer's state.
+  virtual void restore_rest(const checkpoint::Reader& reader) = 0;
+
   const World& world() const { return parts_.world; }
   const TrainConfig& config() const { return parts_.config; }
   StepClock& clock() const { return parts_.clock; }
