@@ -20,7 +20,7 @@
 #include "cluster/placement.h"
 #include "comm/agree.h"
 #include "comm/plugin.h"
-#include "launcher/agent/spawn.h"
+#include "launcher/agent/run_job.h"
 #include "launcher/error_file.h"
 #include "train/device.h"
 
