@@ -228,11 +228,7 @@ CLI::Option* declare(CLI::App& app, const std::string& names, bool& field) {
 
 CLI::Option* declare(CLI::App& app, const std::string& names, OffloadDevice& field) {
   const auto read = [&field](const CLI::results_t& results) {
-    try {
-      field = device_named(results.back());
-    } catch (const std::invalid_argument& wanted) {
-      throw CLI::ValidationError(fmt::format("'{}' is not {}", results.back(), wanted.what()));
-    }
+    field = device_named(results.back());  // check_choices() has seen it
     return true;
   };
   return app.add_option(names, read)->type_name("TEXT")->default_str(name_of(field));
@@ -297,6 +293,14 @@ class OptionTable::Parser {
       CLI::Option* option =
           std::visit([&](auto* field) { return declare(app_, flag_names(entry), *field); }, entry.field);
       option->description(help_of(entry.help, entry.rules));
+      if (entry.is_device()) {
+        option->check(CLI::Validator(
+            [&entry](const std::string& text) {
+              check_choices(entry.name, text, entry.rules);
+              return std::string();
+            },
+            ""));
+      }
       // All free values are kept; of other options the last value is used.
       option->multi_option_policy(std::holds_alternative<FreeValues*>(entry.field)
                                       ? CLI::MultiOptionPolicy::TakeAll
@@ -408,6 +412,7 @@ void OptionTable::assign(const Json& values, const std::string& source) {
       throw ConfigError("config", fmt::format("{}: '{}' and '{}' are the same option: set one", source,
                                               before->second, key));
     }
+    if (entry->is_device() && value.is_string()) check_choices(key, value.get<std::string>(), entry->rules);
     try {
       assign_value(entry->field, value);
     } catch (const std::exception& expected) {

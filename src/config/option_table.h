@@ -29,7 +29,7 @@ using Field = std::variant<std::string*, bool*, int*, int64_t*, uint64_t*, doubl
 
 // The valid values of an option and its other names.
 struct OptionRules {
-  std::vector<std::string> choices = {};  // text options; empty: any
+  std::vector<std::string> choices = {};  // text options; empty: any; devices always have them
   bool several = false;                   // text options: a list of choices, separated by commas
   std::optional<int64_t> minimum = {};    // numeric options
   std::optional<double> maximum = {};     // numeric options
@@ -94,6 +94,7 @@ class OptionTable {
     OptionRules rules;
 
     bool is_bool() const { return std::holds_alternative<bool*>(field); }
+    bool is_device() const { return std::holds_alternative<OffloadDevice*>(field); }
   };
   // Wraps CLI11, which adds seconds to the compilation of every source that includes it.
   class Parser;

@@ -164,6 +164,11 @@ TEST_F(TrainConfigTest, FieldsThatContradictEachOtherAreNamed) {
           "zero_offload_param cpu needs zero_stage 3, and it is 2: set zero_stage to 3");
   refused({"--zero_stage", "3", "--zero_offload_param", "cpu"},
           "zero_offload_param cpu needs zero_offload_optimizer too, and it is none: set it to cpu or nvme");
+  refused({"--zero_offload_optimizer", "disk"},
+          "zero_offload_optimizer must be one of none, cpu, nvme: 'disk'");
+  refused({"--zero-offload-param=nvme"}, "zero_offload_param must be one of none, cpu: 'nvme'");
+  const std::string file = toml("zero_offload_optimizer = \"disk\"\n");
+  refused({"--config", file}, "zero_offload_optimizer must be one of none, cpu, nvme: 'disk'");
   refused({"--zero_stage", "3", "--ema_decay", "0.9"}, "use zero_stage 2, or set ema_decay to 0");
   refused({"--deepspeed"}, "give deepspeed_config a file");
 }
