@@ -107,17 +107,21 @@ bool Checkpointing::prepare(const checkpoint::Snapshot& snapshot) {
   }
 }
 
-bool Checkpointing::write_now(const checkpoint::Snapshot& snapshot) {
-  if (!writer_) return true;
-  wait_for_writer();
+bool Checkpointing::attempt(const std::function<void()>& write) {
   try {
-    writer_->async.save_now(snapshot);
+    write();
     return true;
   } catch (const std::exception& error) {
     ++failures_;
     if (world_.is_main()) say_failure(error);  // the others would say the same
     return false;
   }
+}
+
+bool Checkpointing::write_now(const checkpoint::Snapshot& snapshot) {
+  if (!writer_) return true;
+  wait_for_writer();
+  return attempt([&] { writer_->async.save_now(snapshot); });
 }
 
 void Checkpointing::save(TrainState& state, std::optional<double> metric, bool best, bool wait) {
@@ -180,15 +184,7 @@ bool Checkpointing::finish() {
 }
 
 bool Checkpointing::wait_for_writer() {
-  if (!writer_) return true;
-  try {
-    writer_->async.wait();
-    return true;
-  } catch (const std::exception& error) {
-    ++failures_;
-    if (world_.is_main()) say_failure(error);  // the others would say the same
-    return false;
-  }
+  return !writer_ || attempt([&] { writer_->async.wait(); });
 }
 
 }  // namespace lockstep::train
