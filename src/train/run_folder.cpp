@@ -31,14 +31,8 @@ constexpr char kRecordName[] = "run.json";
 // This process's parent, which starts the ranks again: its pid, and when it began, since
 // pids come back.
 std::string launcher_id() {
-  std::ifstream file(fmt::format("/proc/{}/stat", ::getppid()));
-  std::string stat;
-  std::getline(file, stat);
-  // The name, in parentheses, may hold anything; the start time is the 20th field after it.
-  std::istringstream fields(stat.substr(stat.rfind(')') + 1));
-  std::string start;
-  for (int i = 0; i < 20; ++i) fields >> start;
-  return fmt::format("launcher{}_{}", ::getppid(), start);
+  const auto launcher = base::process_state(fmt::format("/proc/{}", ::getppid()));
+  return fmt::format("launcher{}_{}", ::getppid(), launcher ? std::to_string(launcher->start_time) : "");
 }
 
 // What stays the same when a job is started again; empty: nothing starts this one again.
