@@ -2,7 +2,7 @@
 """Checks that folders are layers: script/lint-layers.py [ROOT].
 
 Includes go downward only, the layers without LibTorch do not include it, public headers include nothing of src, and
-examples include public headers only.
+recipes and examples include public headers only.
 """
 
 import pathlib
@@ -33,8 +33,9 @@ LAYERS = {
     # Gradient reduction and ZeRO: a model replicated on the ranks or sharded over them.
     "parallel": (*CORE, "torch_private", "comm", "optim", "checkpoint"),
     "train": (*CORE, "torch_private", "comm", "parallel", "optim", "data", "checkpoint"),
-    # What `lockstep train NAME` runs, and its models.
-    "recipes": (*CORE, "torch_private", "comm", "parallel", "optim", "data", "checkpoint", "train"),
+    # What `lockstep train NAME` runs, and its models. Of these layers a recipe includes only the public
+    # headers: check_program().
+    "recipes": (*CORE, "comm", "parallel", "optim", "data", "checkpoint", "train"),
     "cli": (*CORE, "comm", "parallel", "optim", "data", "checkpoint", "train", "recipes"),
     # A plugin: it is loaded at run time, and nothing includes it.
     "cuda": (*CORE, "torch_private", "comm", "parallel"),
@@ -82,10 +83,15 @@ def check_file(root, path, layer, is_public=False):
             yield f"is in layer {layer} and includes upward into {target}: {name}"
 
 
-def check_example(path):
+def check_program(root, path, kind, own_layer=None):
+    """Users write such a source in their own project: it includes no header of src outside its own folder."""
     for quote, name in INCLUDE.findall(path.read_text()):
-        if quote == '"' and not (path.parent / name).is_file():
-            yield f"is an example and includes a private header: {name}"
+        layer = target_layer(root, path, quote, name)
+        if name.startswith("lockstep/") or layer is not None and layer == own_layer:
+            continue
+        is_missing = quote == '"' and not (path.parent / name).is_file()
+        if layer is not None or is_missing or (root / "src" / name).is_file():
+            yield f"is {kind} and includes a private header: {name}"
 
 
 def problems(root):
@@ -97,6 +103,9 @@ def problems(root):
                 yield f"{path.relative_to(root)}: the folder is no layer of script/lint-layers.py: {layer}"
                 continue
             yield from (f"{path.relative_to(root)}: {text}" for text in check_file(root, path, layer))
+            if layer == "recipes":
+                yield from (f"{path.relative_to(root)}: {text}"
+                            for text in check_program(root, path, "a recipe", own_layer="recipes"))
     for path in sorted((root / "include" / "lockstep").glob("**/*.h")):
         layer = PUBLIC.get(path.stem)
         if layer is None:
@@ -104,7 +113,7 @@ def problems(root):
             continue
         yield from (f"{path.relative_to(root)}: {text}" for text in check_file(root, path, layer, is_public=True))
     for path in sorted((root / "examples").glob("**/*.cpp")):
-        yield from (f"{path.relative_to(root)}: {text}" for text in check_example(path))
+        yield from (f"{path.relative_to(root)}: {text}" for text in check_program(root, path, "an example"))
 
 
 def main():

@@ -15,6 +15,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -157,5 +158,16 @@ class Communicator {
  private:
   std::shared_ptr<Impl> impl_;
 };
+
+// Work that may fail on some ranks, such as opening a file: no rank waits in a collective for one that
+// has thrown. Every rank of the group calls these functions. They block.
+
+// Runs `work` on rank 0 and returns its result on all ranks. If it throws, every rank throws a
+// ConfigError with the same text; launch() prints it once, on rank 0.
+std::string on_main_rank(const Communicator& group, const std::function<std::string()>& work);
+
+// Runs `work` on every rank. If it throws a ConfigError on some of them, every rank throws that of the
+// lowest one; launch() prints it once, on that rank. Other exceptions leave the failing rank at once.
+void on_every_rank(const Communicator& group, const std::function<void()>& work);
 
 }  // namespace lockstep

@@ -17,8 +17,10 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -26,28 +28,60 @@
 
 namespace lockstep {
 
+// The valid values of a program's option and its other names.
+struct ProgramOptionRules {
+  // Text options: the valid values; empty: any.
+  std::vector<std::string> choices = {};
+  // Numeric options.
+  std::optional<int64_t> minimum = {};
+  std::optional<double> maximum = {};
+  // Other names, of the flag and of the key in a file.
+  std::vector<std::string> aliases = {};
+  // false: a bool has no flag --no_NAME.
+  bool negatable = true;
+  // false: no environment variable sets it.
+  bool has_variable = true;
+};
+
 // An option that a program has in addition to those of TrainConfig. It refers to the field, which holds
-// the default and must outlive the option.
+// the default and must outlive the option. An optional field without a value is unset.
 struct ProgramOption {
-  using Field = std::variant<std::reference_wrapper<std::string>, std::reference_wrapper<bool>,
-                             std::reference_wrapper<int64_t>, std::reference_wrapper<double>>;
+  using Field = std::variant<
+      std::reference_wrapper<std::string>, std::reference_wrapper<bool>, std::reference_wrapper<int64_t>,
+      std::reference_wrapper<double>, std::reference_wrapper<std::optional<std::string>>,
+      std::reference_wrapper<std::optional<int64_t>>, std::reference_wrapper<std::optional<double>>>;
 
   std::string name;  // "base_lr": --base_lr, --base-lr, LOCKSTEP_BASE_LR, key of the TOML file
   Field field;
   std::string help;
+  ProgramOptionRules rules = {};
 };
 
 // The options of a program:
 //
 //   double lr = 0.1;
 //   std::string data = "data";
-//   const ProgramOptions own = {{"lr", lr, "learning rate"}, {"data", data, "folder of the data"}};
+//   const ProgramOptions own = {{"lr", lr, "learning rate", {.minimum = 0}},
+//                               {"data", data, "folder of the data"}};
 //   return launch(argc, argv, defaults, own, [&](World& world, const TrainConfig& config) { ... });
 //
 // Their values come from the same places as those of TrainConfig: the flag, or else the variable
 // LOCKSTEP_<NAME>, or else the TOML file. They are recorded among the run's hyperparameters. An option
-// with the name of a TrainConfig field replaces the flag of that field.
-using ProgramOptions = std::vector<ProgramOption>;
+// with the name of a TrainConfig field, or with one of its aliases, replaces the flag of that field.
+struct ProgramOptions {
+  ProgramOptions() = default;
+  ProgramOptions(std::initializer_list<ProgramOption> list) : options(list) {}
+
+  // The same as a further element of `options`.
+  ProgramOptions& add(std::string name, ProgramOption::Field field, std::string help,
+                      ProgramOptionRules rules = {});
+
+  std::vector<ProgramOption> options;
+  // The first line of --help.
+  std::string description = "A training program on Lockstep.";
+  // Options of TrainConfig that this program does not have: no flag, variable or key sets them.
+  std::set<std::string> without;
+};
 
 class Callback;
 class Model;

@@ -57,6 +57,9 @@ class World {
   // The attempt this is, from 0: it grows after a failure, or when nodes join or leave. World size and
   // ranks may differ between attempts.
   int generation() const { return map_.generation; }
+  // The threads that can run at once on this rank, by its CPU affinity, its control groups and the
+  // other ranks of its node; at least 1.
+  int cpu_threads() const;
   // The number of the next training in this world, from 1, the same on all ranks. Each training has its
   // own run folder. Called by Trainer::fit().
   int begin_run() { return ++runs_; }
@@ -68,7 +71,17 @@ class World {
   int runs_ = 0;
 };
 
-class World;
+// The size of a job. On CPUs the numbers of GPUs are 0.
+struct JobShape {
+  int processes = 1;
+  int nodes = 1;
+  int gpus_per_node = 0;  // of the node that has most
+  int gpus = 0;
+};
+
+// Counts the nodes and GPUs of all ranks; ranks that share a GPU count it once. Every rank calls it.
+// Blocks. ConfigError: this rank trains on a GPU and the CUDA library does not load.
+JobShape job_shape(const World& world);
 
 struct PreemptionOptions {
   // Signals that ask the program to save and exit. Empty: SIGTERM, SIGUSR1 and SIGUSR2.

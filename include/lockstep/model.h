@@ -58,4 +58,9 @@ class Model {
   Forward forward_;
 };
 
+// Python's nn.init.trunc_normal_, which LibTorch lacks, with mean 0 and bounds of -2 and 2: fills the
+// tensor with the bits that PyTorch of LibTorch's version draws after the same seed.
+// `standard_deviation` is 1 at most.
+void truncated_normal(const at::Tensor& tensor, double standard_deviation);
+
 }  // namespace lockstep

@@ -167,6 +167,11 @@ class Trainer {
   // called it.
   void save_weights(const std::string& file, Weights which = Weights::kTrained);
 
+  // Rank 0 writes report.html, a page with the curves of this run, to the run folder, and prints its
+  // path if config.verbose. If that fails, it logs a warning: the metrics are in the run folder, and
+  // `lockstep report` can be run later. ConfigError: fit() has not run.
+  void write_report();
+
   // Replaces the step, that is, what happens between a batch and changed weights. Not with fp16, and
   // not with a sharded model: fit() then throws ConfigError.
   void set_optimize_step(OptimizeStep step);

@@ -133,6 +133,13 @@ std::optional<std::string> read_whole_file(const std::filesystem::path& path, si
   return content;
 }
 
+std::optional<std::string> read_first_line(const std::filesystem::path& path) {
+  std::optional<std::string> text = read_whole_file(path);
+  if (!text || text->empty()) return std::nullopt;
+  text->resize(std::min(text->size(), text->find('\n')));
+  return text;
+}
+
 void publish_file(const std::filesystem::path& path, std::string_view content, mode_t mode) {
   publish_file(
       path, [&](const Append& append) { append(content); }, mode);

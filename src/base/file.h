@@ -78,6 +78,10 @@ class MappedFile {
 // reasons: it treats a read error as the end of the file.
 std::optional<std::string> read_whole_file(const std::filesystem::path& path, size_t limit = SIZE_MAX);
 
+// The first line of a small file, as of /proc and /sys, without its end. nullopt: the file is empty
+// or cannot be read.
+std::optional<std::string> read_first_line(const std::filesystem::path& path);
+
 // --- writing ---
 
 // Publishes a file: a reader sees the old content or all of the new content, even after a crash. The

@@ -1,9 +1,6 @@
 #include "base/folder.h"
 
-#include <dirent.h>
-
 #include <cerrno>
-#include <memory>
 #include <string_view>
 
 namespace lockstep::base {
@@ -49,7 +46,7 @@ bool FolderEntry::is_link() const {
 
 std::vector<FolderEntry> list_folder(const std::filesystem::path& folder, std::error_code& error) {
   std::vector<FolderEntry> entries;
-  const std::unique_ptr<DIR, decltype(&::closedir)> stream(open_folder(folder), ::closedir);
+  const FolderStream stream(open_folder(folder));
   if (stream) {
     while (const dirent* const entry = read_entry(stream.get())) {
       const std::string_view name = entry->d_name;

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <dirent.h>
+
 #include <filesystem>
+#include <memory>
 #include <system_error>
 #include <vector>
 
@@ -8,6 +11,12 @@ namespace lockstep::base {
 
 // Listing and removing folders. Signals can interrupt these calls on network and FUSE file systems. The
 // iterators of the standard library then fail; the functions here repeat the calls.
+
+// A stream of opendir(3), which is closed with the pointer.
+struct CloseFolder {
+  void operator()(DIR* stream) const { ::closedir(stream); }
+};
+using FolderStream = std::unique_ptr<DIR, CloseFolder>;
 
 class FolderEntry {
  public:

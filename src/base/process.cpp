@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <sstream>
 #include <string_view>
 #include <thread>
 
@@ -276,6 +277,21 @@ bool ChildProcess::poll_exit() {
   exit_state_.signaled = info.si_code != CLD_EXITED;
   exit_state_.code = info.si_status;
   return true;
+}
+
+std::optional<ProcessState> process_state(const std::filesystem::path& folder) {
+  const std::optional<std::string> text = read_whole_file(folder / "stat");
+  // "PID (NAME) STATE ...": the name may hold anything, so fields are counted from its end. The state
+  // is field 3, the start time field 22.
+  const size_t name_end = text ? text->rfind(')') : std::string::npos;
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(text->substr(name_end + 1));
+  ProcessState process;
+  fields >> process.state;
+  std::string skipped;
+  for (int field = 4; field < 22; ++field) fields >> skipped;
+  if (!(fields >> process.start_time)) return std::nullopt;
+  return process;
 }
 
 std::string own_executable() {

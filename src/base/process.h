@@ -5,6 +5,8 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -103,6 +105,14 @@ class ChildProcess {
   bool reaped_ = false;
   ExitState exit_state_;
 };
+
+// A process or a thread, as its folder in /proc shows it.
+struct ProcessState {
+  char state = '?';         // 'R', 'S', 'D', 'Z', ...
+  uint64_t start_time = 0;  // in clock ticks since boot; with it a pid is unique
+};
+// folder: "/proc/PID" or "/proc/PID/task/TID". nullopt: there is no such process.
+std::optional<ProcessState> process_state(const std::filesystem::path& folder);
 
 // The path and the arguments of the running program, for starting it again.
 std::string own_executable();

@@ -148,7 +148,7 @@ PlannedModel model_of_file(const ModelChoice& choice) {
 }
 
 PlannedModel model_of_recipe(const ModelChoice& choice) {
-  const recipes::RecipeModel recipe = recipes::find_recipe(choice.name).model(choice.size);
+  const recipes::RecipeModel recipe = recipes::find_recipe(choice.name)->model(choice.size);
   PlannedModel result;
   result.module = recipe.model.module();
   // As the trainer does it: buffers of indices stay what they are.
@@ -166,10 +166,7 @@ PlannedModel model_of_recipe(const ModelChoice& choice) {
   return result;
 }
 
-bool is_recipe(const std::string& name) {
-  const auto recipes = recipes::all_recipes();
-  return std::any_of(recipes.begin(), recipes.end(), [&](const auto& recipe) { return name == recipe.name; });
-}
+bool is_recipe(const std::string& name) { return recipes::find_recipe(name) != nullptr; }
 
 // A recipe's model is built on the CPU. Of a file the names and shapes of its
 // floating-point tensors are taken; modules whose names end in a number, of which there

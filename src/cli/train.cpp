@@ -1,9 +1,11 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <lockstep/error.h>
 
 #include <string>
 #include <vector>
 
+#include "base/nearest_name.h"
 #include "cli/commands.h"
 #include "recipes/recipe.h"
 
@@ -24,13 +26,24 @@ namespace {
   throw SubcommandsHelp(text, std::move(names));
 }
 
+// ConfigError lists the recipes and suggests the one with the nearest name.
+const recipes::Recipe& recipe_named(const std::string& name) {
+  if (const recipes::Recipe* recipe = recipes::find_recipe(name)) return *recipe;
+  std::vector<std::string> names;
+  for (const recipes::Recipe& recipe : recipes::all_recipes()) names.emplace_back(recipe.name);
+  const auto nearest = base::nearest_name(name, names);
+  throw ConfigError("train", fmt::format("unknown recipe '{}'{}; there are {}", name,
+                                         nearest ? fmt::format("; did you mean '{}'?", *nearest) : "",
+                                         fmt::join(names, ", ")));
+}
+
 }  // namespace
 
 // Without a recipe it lists them.
 int run_train(int argc, const char* const* argv) {
   const std::string name = argc > 1 ? argv[1] : "--help";
   if (name == "--help" || name == "-h" || name == "help") list_recipes();
-  const recipes::Recipe& recipe = recipes::find_recipe(name);
+  const recipes::Recipe& recipe = recipe_named(name);
   const std::string command = fmt::format("lockstep train {}", recipe.name);
   std::vector<const char*> arguments(argv + 1, argv + argc);
   arguments.front() = command.c_str();

@@ -11,6 +11,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/file.h"
 #include "base/folder.h"
 #include "base/number.h"
 #include "cluster/devices.h"
@@ -21,22 +22,15 @@ namespace {
 
 constexpr int kMaxCpu = 1 << 20;
 
-std::optional<std::string> read_line(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line)) return std::nullopt;
-  return line;
-}
-
 std::optional<int> read_number(const fs::path& path) {
-  const std::optional<std::string> line = read_line(path);
+  const std::optional<std::string> line = base::read_first_line(path);
   const std::optional<int64_t> number = line ? base::parse_integer(*line) : std::nullopt;
   if (!number || *number < -1 || *number > kMaxCpu) return std::nullopt;
   return static_cast<int>(*number);
 }
 
 std::optional<int> lowest_of(const fs::path& list) {
-  const std::optional<std::string> line = read_line(list);
+  const std::optional<std::string> line = base::read_first_line(list);
   if (!line || line->empty()) return std::nullopt;
   const std::vector<int> cpus = parse_cpu_list(*line);
   return *std::min_element(cpus.begin(), cpus.end());
@@ -49,7 +43,7 @@ std::optional<int> last_level_cache(const fs::path& cpu) {
   std::optional<int> lowest_cpu;
   for (const base::FolderEntry& entry : base::list_folder(cpu / "cache", error)) {
     if (!entry.path().filename().string().starts_with("index")) continue;
-    if (read_line(entry.path() / "type") == "Instruction") continue;
+    if (base::read_first_line(entry.path() / "type") == "Instruction") continue;
     const int level = read_number(entry.path() / "level").value_or(-1);
     if (level <= highest) continue;
     highest = level;
@@ -65,7 +59,7 @@ std::map<int, int> numa_node_of_cpus(const fs::path& sysfs) {
     const std::string name = entry.path().filename();
     const std::optional<int64_t> number =
         name.starts_with("node") ? base::parse_integer(name.substr(4)) : std::nullopt;
-    const std::optional<std::string> cpus = read_line(entry.path() / "cpulist");
+    const std::optional<std::string> cpus = base::read_first_line(entry.path() / "cpulist");
     if (!number || !cpus || cpus->empty()) continue;
     for (const int cpu : parse_cpu_list(*cpus)) nodes[cpu] = static_cast<int>(*number);
   }

@@ -16,6 +16,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/file.h"
 #include "base/number.h"
 
 namespace lockstep::cluster {
@@ -56,13 +57,6 @@ std::vector<std::string> folders_up_to_root(const std::string& root, std::string
 
 constexpr int kMaxCpus = 1 << 20;
 
-std::optional<std::string> read_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line)) return std::nullopt;
-  return line;
-}
-
 std::optional<double> ratio(const std::optional<std::string>& quota,
                             const std::optional<std::string>& period) {
   const std::optional<int64_t> quota_us = quota ? base::parse_integer(*quota) : std::nullopt;
@@ -73,7 +67,7 @@ std::optional<double> ratio(const std::optional<std::string>& quota,
 }
 
 std::optional<double> quota_v2(const std::string& folder) {
-  std::istringstream words(read_line(folder + "/cpu.max").value_or(""));
+  std::istringstream words(base::read_first_line(folder + "/cpu.max").value_or(""));
   std::string quota;
   std::string period;
   words >> quota >> period;
@@ -81,7 +75,8 @@ std::optional<double> quota_v2(const std::string& folder) {
 }
 
 std::optional<double> quota_v1(const std::string& folder) {
-  return ratio(read_line(folder + "/cpu.cfs_quota_us"), read_line(folder + "/cpu.cfs_period_us"));
+  return ratio(base::read_first_line(folder + "/cpu.cfs_quota_us"),
+               base::read_first_line(folder + "/cpu.cfs_period_us"));
 }
 
 using ReadQuota = std::optional<double> (*)(const std::string& folder);

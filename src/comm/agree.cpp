@@ -63,21 +63,6 @@ std::vector<RankOutcome> outcomes_of_all_ranks(const Communicator& group,
   return exchange_outcomes(group, run_work<std::exception>(work));
 }
 
-std::string on_main_rank(const Communicator& group, const std::function<std::string()>& work) {
-  RankOutcome outcome = outcome_of_main_rank(group, work);
-  if (outcome.failed) throw_agreed(outcome.text, group.rank() == 0);
-  return std::move(outcome.text);
-}
-
-void on_every_rank(const Communicator& group, const std::function<void()>& work) {
-  const RankOutcome own = run_work<ConfigError>([&] { return work(), std::string(); });
-  int rank = 0;
-  for (const RankOutcome& outcome : exchange_outcomes(group, own)) {
-    if (outcome.failed) throw_agreed(outcome.text, group.rank() == rank);
-    ++rank;
-  }
-}
-
 void throw_once(const Communicator& group, const ConfigError& error, std::chrono::milliseconds patience) {
   const std::string own = error.what();
   // The fake backend has no peers to ask.
@@ -101,3 +86,22 @@ bool any_rank(const Communicator& group, bool flag) {
 }
 
 }  // namespace lockstep::comm
+
+namespace lockstep {
+
+std::string on_main_rank(const Communicator& group, const std::function<std::string()>& work) {
+  comm::RankOutcome outcome = comm::outcome_of_main_rank(group, work);
+  if (outcome.failed) comm::throw_agreed(outcome.text, group.rank() == 0);
+  return std::move(outcome.text);
+}
+
+void on_every_rank(const Communicator& group, const std::function<void()>& work) {
+  const comm::RankOutcome own = comm::run_work<ConfigError>([&] { return work(), std::string(); });
+  int rank = 0;
+  for (const comm::RankOutcome& outcome : comm::exchange_outcomes(group, own)) {
+    if (outcome.failed) comm::throw_agreed(outcome.text, group.rank() == rank);
+    ++rank;
+  }
+}
+
+}  // namespace lockstep

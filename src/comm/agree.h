@@ -12,7 +12,9 @@ class Communicator;
 }
 
 // How ranks reach one result when some of them may fail: no rank waits in a collective for one
-// that has thrown. Every function here is collective over the group and blocks.
+// that has thrown. Every function here is collective over the group and blocks. on_main_rank() and
+// on_every_rank() of lockstep/communicator.h throw an AgreedError on the rank that reports the
+// failure, and ReportedElsewhere on the others.
 namespace lockstep::comm {
 
 // An error on which the whole group has agreed: every rank throws one.
@@ -40,15 +42,6 @@ RankOutcome outcome_of_main_rank(const Communicator& group, const std::function<
 // Runs `work` on every rank and gives all outcomes to all ranks, in rank order.
 std::vector<RankOutcome> outcomes_of_all_ranks(const Communicator& group,
                                                const std::function<std::string()>& work);
-
-// Runs `work` on rank 0 and returns its result on all ranks. If it throws, rank 0 throws an
-// AgreedError with the same text and the others throw ReportedElsewhere.
-std::string on_main_rank(const Communicator& group, const std::function<std::string()>& work);
-
-// Runs `work` on every rank. If it throws a ConfigError on some of them, the first of these throws
-// an AgreedError with the same text and all others throw ReportedElsewhere: for what may be wrong
-// on some nodes only. Other exceptions leave the failing rank at once.
-void on_every_rank(const Communicator& group, const std::function<void()>& work);
 
 // Throws the error with which this rank ends. If all ranks end so within `patience`, the first
 // rank that has a text throws it as an AgreedError, and the others with this text throw

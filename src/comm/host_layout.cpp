@@ -6,7 +6,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
+
+#include "base/file.h"
 
 namespace lockstep::comm {
 
@@ -45,14 +46,14 @@ HostLayout layout_of(const std::vector<std::string>& identities) {
   return layout;
 }
 
+std::string boot_id() { return base::read_first_line("/proc/sys/kernel/random/boot_id").value_or(""); }
+
 std::string host_identity() {
-  std::string boot_id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot_id);
   std::error_code ignored;
   const auto name_space = [&ignored](const char* kind) {
     return std::filesystem::read_symlink(fmt::format("/proc/self/ns/{}", kind), ignored).string();
   };
-  return fmt::format("{} {} {} {}", boot_id, name_space("pid"), name_space("user"), geteuid());
+  return fmt::format("{} {} {} {}", boot_id(), name_space("pid"), name_space("user"), geteuid());
 }
 
 std::vector<std::string> exchange_identities(c10d::Store& store, int rank, int size, const std::string& mine,

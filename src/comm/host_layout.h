@@ -29,6 +29,9 @@ struct HostLayout {
 // Ranks with equal identities share a host.
 HostLayout layout_of(const std::vector<std::string>& identities);
 
+// The identity of the running kernel; "" if /proc does not show it.
+std::string boot_id();
+
 // A text that is equal for two processes exactly when they can map each other's memory: the
 // running kernel, the namespaces of processes and users, and the user. A host name would not be
 // enough: containers share and change it.

@@ -271,11 +271,7 @@ CLI::Option* declare(CLI::App& app, const std::string& names, bool& field) {
 
 CLI::Option* declare(CLI::App& app, const std::string& names, OffloadDevice& field) {
   const auto read = [&field](const CLI::results_t& results) {
-    try {
-      field = device_named(results.back());
-    } catch (const std::invalid_argument& wanted) {
-      throw CLI::ValidationError(fmt::format("'{}' is not {}", results.back(), wanted.what()));
-    }
+    field = device_named(results.back());  // check_choices() has seen it
     return true;
   };
   return app.add_option(names, read)->type_name("TEXT")->default_str(name_of(field));
@@ -418,6 +414,14 @@ class OptionTable::Parser {
       if (const std::string variable = table_.variable_name(entry); !variable.empty()) {
         option->envname(variable);
       }
+      if (entry.is_device()) {
+        option->check(CLI::Validator(
+            [&entry](const std::string& text) {
+              check_choices(entry.name, text, entry.rules);
+              return std::string();
+            },
+            ""));
+      }
       options_.push_back(option);
     }
   }
@@ -555,6 +559,7 @@ void OptionTable::assign(const Json& values, const std::string& source) {
       throw ConfigError("config", fmt::format("{}: '{}' and '{}' are the same option: set one", source,
                                               before->second, key));
     }
+    if (entry->is_device() && value.is_string()) check_choices(key, value.get<std::string>(), entry->rules);
     try {
       assign_value(entry->field, value);
     } catch (const std::exception& expected) {

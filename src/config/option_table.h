@@ -29,7 +29,7 @@ using Field = std::variant<std::string*, bool*, int*, int64_t*, uint64_t*, doubl
 // The valid values of an option and its other names. A vector has one value for each time that its flag is
 // given; each value is checked.
 struct OptionRules {
-  std::vector<std::string> choices = {};  // text options; empty: any
+  std::vector<std::string> choices = {};  // text options; empty: any; devices always have them
   bool several = false;                   // text options and vectors: a value is a list separated by commas
   std::optional<double> minimum = {};     // numeric options
   std::optional<double> maximum = {};     // numeric options
@@ -147,6 +147,7 @@ class OptionTable {
     }
     // Whether each value counts, instead of the last one.
     bool repeats() const { return is_vector() || std::holds_alternative<FreeValues*>(field); }
+    bool is_device() const { return std::holds_alternative<OffloadDevice*>(field); }
   };
   // Wraps CLI11, which adds seconds to the compilation of every source that includes it.
   class Parser;

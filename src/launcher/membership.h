@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/event_loop.h"
+#include "base/mutex.h"
 #include "launcher/job.h"
 #include "launcher/stall.h"
 
@@ -65,40 +67,45 @@ class Membership {
 };
 
 // Queues calls to a listener: each runs from the event loop, in order, and never from inside
-// the call that caused it.
+// the call that caused it. push() and clear() are thread-safe; the queue is destroyed on the
+// loop's thread.
 class ListenerQueue {
  public:
   explicit ListenerQueue(base::EventLoop& loop) : loop_(loop) {}
   ListenerQueue(const ListenerQueue&) = delete;
   ListenerQueue& operator=(const ListenerQueue&) = delete;
-  ~ListenerQueue() { loop_.cancel(timer_); }
 
   void push(std::function<void()> call) {
+    const base::MutexLock lock(mutex_);
     calls_.push_back(std::move(call));
-    if (calls_.size() == 1) schedule();
+    loop_.post([this, alive = std::weak_ptr<const bool>(alive_)] {
+      if (alive.lock()) make_next();
+    });
   }
 
   // Drops the calls that have not been made.
   void clear() {
+    const base::MutexLock lock(mutex_);
     calls_.clear();
-    loop_.cancel(timer_);
   }
 
  private:
-  void schedule() {
-    timer_ = loop_.at(base::EventLoop::Clock::now(), [this] { run_one(); });
-  }
-  void run_one() {
-    const std::function<void()> call = std::move(calls_.front());
-    calls_.pop_front();
-    // Before the call: the last one may destroy this queue.
-    if (!calls_.empty()) schedule();
-    call();
+  void make_next() {
+    std::function<void()> call;
+    {
+      const base::MutexLock lock(mutex_);
+      if (calls_.empty()) return;
+      call = std::move(calls_.front());
+      calls_.pop_front();
+    }
+    call();  // the last one may destroy this queue
   }
 
   base::EventLoop& loop_;
-  base::EventLoop::Timer timer_;
-  std::deque<std::function<void()>> calls_;
+  base::Mutex mutex_;
+  std::deque<std::function<void()>> calls_ LOCKSTEP_GUARDED_BY(mutex_);
+  // Calls that are still posted to the loop when this is destroyed do nothing.
+  const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
 }  // namespace lockstep::launcher

@@ -7,34 +7,6 @@ namespace lockstep {
 namespace optim {
 
 using torch::optim::OptimizerParamGroup;
-using torch::serialize::InputArchive;
-using torch::serialize::OutputArchive;
-
-void AdadeltaGroupOptions::serialize(InputArchive& archive) {
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, lr);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, rho);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, eps);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, weight_decay);
-}
-
-void AdadeltaGroupOptions::serialize(OutputArchive& archive) const {
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(lr);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(rho);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(eps);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(weight_decay);
-}
-
-void AdadeltaParamState::serialize(InputArchive& archive) {
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(int64_t, step);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, square_avg);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, acc_delta);
-}
-
-void AdadeltaParamState::serialize(OutputArchive& archive) const {
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(step);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(square_avg);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(acc_delta);
-}
 
 void Adadelta::step_group(OptimizerParamGroup& group) {
   const auto& options = static_cast<const AdadeltaGroupOptions&>(group.options());
@@ -76,7 +48,7 @@ void Adadelta::step_group(OptimizerParamGroup& group) {
 std::unique_ptr<torch::optim::Optimizer> make_adadelta(const std::vector<at::Tensor>& parameters,
                                                        const AdadeltaOptions& options) {
   constexpr auto kWhat = "the optimizer Adadelta";
-  optim::require(!parameters.empty(), kWhat, "parameters", "one or more", "none");
+  optim::require_parameters(kWhat, parameters);
   optim::require_not_negative(kWhat, "lr", options.lr);
   optim::require_fraction(kWhat, "rho", options.rho);
   optim::require_not_negative(kWhat, "eps", options.eps);

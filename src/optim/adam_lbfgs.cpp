@@ -59,7 +59,7 @@ void AdamLbfgs::load(torch::serialize::InputArchive&) {
 std::unique_ptr<torch::optim::Optimizer> make_adam_lbfgs(const std::vector<at::Tensor>& parameters,
                                                          const AdamLbfgsOptions& options) {
   constexpr auto kWhat = "the optimizer AdamLbfgs";
-  optim::require(!parameters.empty(), kWhat, "parameters", "one or more", "none");
+  optim::require_parameters(kWhat, parameters);
   optim::require_at_least(0, kWhat, "switch_step", options.switch_step);
   optim::require_positive(kWhat, "adam_lr", options.adam_lr);
   for (const auto& [name, beta] :

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <string_view>
+#include <vector>
 
 namespace lockstep::optim {
 
@@ -40,6 +41,21 @@ inline void require_beta(std::string_view what, std::string_view option, double 
 
 inline void require_fraction(std::string_view what, std::string_view option, double value) {
   require(value >= 0 && value <= 1, what, option, "between 0 and 1", value);
+}
+
+template <typename Tensor>
+void require_parameters(std::string_view what, const std::vector<Tensor>& parameters) {
+  require(!parameters.empty(), what, "parameters", "one or more", "none");
+}
+
+// The options of Adam, which its relatives have too.
+template <typename Options>
+void require_adam_options(std::string_view what, const Options& options) {
+  require_not_negative(what, "lr", options.lr);
+  require_beta(what, "beta1", options.beta1);
+  require_beta(what, "beta2", options.beta2);
+  require_not_negative(what, "eps", options.eps);
+  require_not_negative(what, "weight_decay", options.weight_decay);
 }
 
 // Runs a function that reads a saved state. ConfigError: a value is missing or of another type.

@@ -21,7 +21,7 @@ void CpuAdagrad::step_group(OptimizerParamGroup& group) {
 std::unique_ptr<torch::optim::Optimizer> make_cpu_adagrad(const std::vector<at::Tensor>& parameters,
                                                           const CpuAdagradOptions& options) {
   constexpr auto kWhat = "the optimizer CpuAdagrad";
-  optim::require(!parameters.empty(), kWhat, "parameters", "one or more", "none");
+  optim::require_parameters(kWhat, parameters);
   optim::require_flat(kWhat, parameters);
   optim::require_not_negative(kWhat, "lr", options.lr);
   optim::require_not_negative(kWhat, "eps", options.eps);

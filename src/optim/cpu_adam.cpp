@@ -40,13 +40,9 @@ std::unique_ptr<torch::optim::Optimizer> make(const std::vector<at::Tensor>& par
 std::unique_ptr<torch::optim::Optimizer> make_cpu_adam(const std::vector<at::Tensor>& parameters,
                                                        const CpuAdamOptions& options) {
   constexpr auto kWhat = "the optimizer CpuAdam";
-  optim::require(!parameters.empty(), kWhat, "parameters", "one or more", "none");
+  optim::require_parameters(kWhat, parameters);
   optim::require_flat(kWhat, parameters);
-  optim::require_not_negative(kWhat, "lr", options.lr);
-  optim::require_beta(kWhat, "beta1", options.beta1);
-  optim::require_beta(kWhat, "beta2", options.beta2);
-  optim::require_not_negative(kWhat, "eps", options.eps);
-  optim::require_not_negative(kWhat, "weight_decay", options.weight_decay);
+  optim::require_adam_options(kWhat, options);
   return options.adam_w_mode ? optim::make<optim::CpuAdamW, torch::optim::AdamWOptions>(parameters, options)
                              : optim::make<optim::CpuAdam, torch::optim::AdamOptions>(parameters, options);
 }

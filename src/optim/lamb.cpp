@@ -8,42 +8,6 @@ namespace lockstep {
 namespace optim {
 
 using torch::optim::OptimizerParamGroup;
-using torch::serialize::InputArchive;
-using torch::serialize::OutputArchive;
-
-void LambGroupOptions::serialize(InputArchive& archive) {
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, lr);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(betas_t, betas);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, eps);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, weight_decay);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(bool, bias_correction);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(bool, eps_inside_sqrt);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, max_coeff);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, min_coeff);
-}
-
-void LambGroupOptions::serialize(OutputArchive& archive) const {
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(lr);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(betas);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(eps);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(weight_decay);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(bias_correction);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(eps_inside_sqrt);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(max_coeff);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(min_coeff);
-}
-
-void LambParamState::serialize(InputArchive& archive) {
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(int64_t, step);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, exp_avg);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, exp_avg_sq);
-}
-
-void LambParamState::serialize(OutputArchive& archive) const {
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(step);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(exp_avg);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(exp_avg_sq);
-}
 
 namespace {
 
@@ -126,16 +90,12 @@ void Lamb::step_group(OptimizerParamGroup& group) {
 std::unique_ptr<torch::optim::Optimizer> make_lamb(const std::vector<at::Tensor>& parameters,
                                                    const LambOptions& options) {
   constexpr auto kWhat = "the optimizer Lamb";
-  optim::require(!parameters.empty(), kWhat, "parameters", "one or more", "none");
+  optim::require_parameters(kWhat, parameters);
   for (const at::Tensor& parameter : parameters) {
     optim::require(parameter.device() == parameters[0].device(), kWhat, "parameters", "on one device",
                    parameter.device().str());
   }
-  optim::require_not_negative(kWhat, "lr", options.lr);
-  optim::require_beta(kWhat, "beta1", options.beta1);
-  optim::require_beta(kWhat, "beta2", options.beta2);
-  optim::require_not_negative(kWhat, "eps", options.eps);
-  optim::require_not_negative(kWhat, "weight_decay", options.weight_decay);
+  optim::require_adam_options(kWhat, options);
   optim::require_not_negative(kWhat, "min_coeff", options.min_coeff);
   optim::require(options.max_coeff >= options.min_coeff, kWhat, "max_coeff", "at least min_coeff",
                  options.max_coeff);

@@ -8,26 +8,6 @@ namespace lockstep {
 namespace optim {
 
 using torch::optim::OptimizerParamGroup;
-using torch::serialize::InputArchive;
-using torch::serialize::OutputArchive;
-
-void LionGroupOptions::serialize(InputArchive& archive) {
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, lr);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(betas_t, betas);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, weight_decay);
-}
-
-void LionGroupOptions::serialize(OutputArchive& archive) const {
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(lr);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(betas);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(weight_decay);
-}
-
-void LionParamState::serialize(InputArchive& archive) {
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, exp_avg);
-}
-
-void LionParamState::serialize(OutputArchive& archive) const { _TORCH_OPTIM_SERIALIZE_TORCH_ARG(exp_avg); }
 
 namespace {
 
@@ -71,7 +51,7 @@ void Lion::step_group(OptimizerParamGroup& group) {
 std::unique_ptr<torch::optim::Optimizer> make_lion(const std::vector<at::Tensor>& parameters,
                                                    const LionOptions& options) {
   constexpr auto kWhat = "the optimizer Lion";
-  optim::require(!parameters.empty(), kWhat, "parameters", "one or more", "none");
+  optim::require_parameters(kWhat, parameters);
   optim::require_not_negative(kWhat, "lr", options.lr);
   optim::require_fraction(kWhat, "beta1", options.beta1);
   optim::require_fraction(kWhat, "beta2", options.beta2);

@@ -147,7 +147,61 @@ at::Tensor FieldReader::take(const std::string& name) {
   return at::empty_like(like_).copy_(tensor).detach();
 }
 
+// --- one state in an archive of torch::save ---
+
+struct ArchiveWriter {
+  torch::serialize::OutputArchive& archive;
+
+  template <typename T>
+  void operator()(const char* name, const T& value) const {
+    if constexpr (std::is_same_v<T, at::Tensor>) {
+      if (!value.defined()) return;
+    }
+    archive.write(name, c10::IValue(value));
+  }
+};
+
+struct ArchiveReader {
+  torch::serialize::InputArchive& archive;
+
+  template <typename T>
+  void operator()(const char* name, T& value) const {
+    c10::IValue saved;
+    const bool exists = archive.try_read(name, saved);
+    TORCH_CHECK(exists || (std::is_same_v<T, at::Tensor>), "the archive has no '", name, "'");
+    if (exists) value = saved.to<T>();
+  }
+};
+
 }  // namespace
+
+// As torch::optim writes its own classes: an undefined tensor has no key.
+template <typename Own>
+void GroupOptions<Own>::serialize(torch::serialize::OutputArchive& archive) const {
+  for_each_option(static_cast<const Own&>(*this), ArchiveWriter{archive});
+}
+
+template <typename Own>
+void GroupOptions<Own>::serialize(torch::serialize::InputArchive& archive) {
+  for_each_option(static_cast<Own&>(*this), ArchiveReader{archive});
+}
+
+template <typename Own>
+void ParamState<Own>::serialize(torch::serialize::OutputArchive& archive) const {
+  for_each_state(static_cast<const Own&>(*this), ArchiveWriter{archive});
+}
+
+template <typename Own>
+void ParamState<Own>::serialize(torch::serialize::InputArchive& archive) {
+  for_each_state(static_cast<Own&>(*this), ArchiveReader{archive});
+}
+
+template struct GroupOptions<AdadeltaGroupOptions>;
+template struct GroupOptions<LambGroupOptions>;
+template struct GroupOptions<LionGroupOptions>;
+template struct ParamState<AdadeltaParamState>;
+template struct ParamState<LambParamState>;
+template struct ParamState<LionParamState>;
 
 std::vector<at::Tensor> state_tensors(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
   std::vector<at::Tensor> tensors;

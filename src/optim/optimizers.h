@@ -60,29 +60,34 @@ class ForeachOptimizer : public torch::optim::Optimizer {
   virtual void step_group(torch::optim::OptimizerParamGroup& group) = 0;
 };
 
-// The options of a parameter group, in the form of torch::optim.
-struct AdadeltaGroupOptions : torch::optim::OptimizerCloneableOptions<AdadeltaGroupOptions> {
+// The options of a parameter group and the state of a parameter, in the form of torch::optim. Their
+// fields, which are also the keys in an archive, are listed once, in optimizer_kinds.h.
+template <typename Own>
+struct GroupOptions : torch::optim::OptimizerCloneableOptions<Own> {
+  void serialize(torch::serialize::InputArchive& archive) override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+  double get_lr() const override { return static_cast<const Own&>(*this).lr(); }
+  void set_lr(double lr) override { static_cast<Own&>(*this).lr(lr); }
+};
+
+template <typename Own>
+struct ParamState : torch::optim::OptimizerCloneableParamState<Own> {
+  void serialize(torch::serialize::InputArchive& archive) override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+};
+
+struct AdadeltaGroupOptions : GroupOptions<AdadeltaGroupOptions> {
   explicit AdadeltaGroupOptions(double lr = 1.0) : lr_(lr) {}
   TORCH_ARG(double, lr);
   TORCH_ARG(double, rho) = 0.9;
   TORCH_ARG(double, eps) = 1e-6;
   TORCH_ARG(double, weight_decay) = 0;
-
- public:
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
-  double get_lr() const override { return lr(); }
-  void set_lr(double lr) override { this->lr(lr); }
 };
 
-struct AdadeltaParamState : torch::optim::OptimizerCloneableParamState<AdadeltaParamState> {
+struct AdadeltaParamState : ParamState<AdadeltaParamState> {
   TORCH_ARG(int64_t, step) = 0;
   TORCH_ARG(at::Tensor, square_avg);
   TORCH_ARG(at::Tensor, acc_delta);
-
- public:
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
 // See make_adadelta.
@@ -142,7 +147,7 @@ class CpuAdamOptimizer final : public ForeachOptimizer<State, Options> {
 using CpuAdam = CpuAdamOptimizer<torch::optim::AdamParamState, torch::optim::AdamOptions>;
 using CpuAdamW = CpuAdamOptimizer<torch::optim::AdamWParamState, torch::optim::AdamWOptions>;
 
-struct LambGroupOptions : torch::optim::OptimizerCloneableOptions<LambGroupOptions> {
+struct LambGroupOptions : GroupOptions<LambGroupOptions> {
   explicit LambGroupOptions(double lr = 1e-3) : lr_(lr) {}
   TORCH_ARG(double, lr);
   using betas_t = std::tuple<double, double>;
@@ -153,22 +158,12 @@ struct LambGroupOptions : torch::optim::OptimizerCloneableOptions<LambGroupOptio
   TORCH_ARG(bool, eps_inside_sqrt) = false;
   TORCH_ARG(double, max_coeff) = 10;
   TORCH_ARG(double, min_coeff) = 0.01;
-
- public:
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
-  double get_lr() const override { return lr(); }
-  void set_lr(double lr) override { this->lr(lr); }
 };
 
-struct LambParamState : torch::optim::OptimizerCloneableParamState<LambParamState> {
+struct LambParamState : ParamState<LambParamState> {
   TORCH_ARG(int64_t, step) = 0;
   TORCH_ARG(at::Tensor, exp_avg);
   TORCH_ARG(at::Tensor, exp_avg_sq);
-
- public:
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
 // See make_lamb.
@@ -180,26 +175,16 @@ class Lamb final : public ForeachOptimizer<LambParamState, LambGroupOptions> {
   void step_group(torch::optim::OptimizerParamGroup& group) override;
 };
 
-struct LionGroupOptions : torch::optim::OptimizerCloneableOptions<LionGroupOptions> {
+struct LionGroupOptions : GroupOptions<LionGroupOptions> {
   explicit LionGroupOptions(double lr = 1e-4) : lr_(lr) {}
   TORCH_ARG(double, lr);
   using betas_t = std::tuple<double, double>;
   TORCH_ARG(betas_t, betas) = std::make_tuple(0.9, 0.99);
   TORCH_ARG(double, weight_decay) = 0;
-
- public:
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
-  double get_lr() const override { return lr(); }
-  void set_lr(double lr) override { this->lr(lr); }
 };
 
-struct LionParamState : torch::optim::OptimizerCloneableParamState<LionParamState> {
+struct LionParamState : ParamState<LionParamState> {
   TORCH_ARG(at::Tensor, exp_avg);
-
- public:
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
 // See make_lion.

@@ -23,14 +23,6 @@ struct AdamLists {
   std::vector<at::Scalar> roots;  // of the second moment's bias correction
 };
 
-std::unique_ptr<AdamParamState> make_state(const at::Tensor& parameter, bool amsgrad) {
-  auto state = std::make_unique<AdamParamState>();
-  state->exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-  state->exp_avg_sq(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-  if (amsgrad) state->max_exp_avg_sq(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
-  return state;
-}
-
 void append(AdamLists& lists, const at::Tensor& parameter, AdamParamState& state,
             const torch::optim::AdamOptions& options) {
   state.step(state.step() + 1);
@@ -52,9 +44,14 @@ void PythonAdam::step_group(OptimizerParamGroup& group) {
   AdamLists lists;
   for (const at::Tensor& parameter : group.params()) {
     if (!parameter.grad().defined()) continue;
-    auto& slot = state_[parameter.unsafeGetTensorImpl()];
-    if (slot == nullptr) slot = make_state(parameter, options.amsgrad());
-    append(lists, parameter, static_cast<AdamParamState&>(*slot), options);
+    AdamParamState& state = state_of(parameter, [&](AdamParamState& fresh) {
+      fresh.exp_avg(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+      fresh.exp_avg_sq(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+      if (options.amsgrad()) {
+        fresh.max_exp_avg_sq(torch::zeros_like(parameter, at::MemoryFormat::Preserve));
+      }
+    });
+    append(lists, parameter, state, options);
   }
   if (lists.parameters.empty()) return;
   if (options.weight_decay() != 0) {
@@ -76,12 +73,8 @@ void PythonAdam::step_group(OptimizerParamGroup& group) {
 std::unique_ptr<torch::optim::Optimizer> make_python_adam(const std::vector<at::Tensor>& parameters,
                                                           const PythonAdamOptions& options) {
   constexpr auto kWhat = "the optimizer PythonAdam";
-  optim::require(!parameters.empty(), kWhat, "parameters", "one or more", "none");
-  optim::require_not_negative(kWhat, "lr", options.lr);
-  optim::require_beta(kWhat, "beta1", options.beta1);
-  optim::require_beta(kWhat, "beta2", options.beta2);
-  optim::require_not_negative(kWhat, "eps", options.eps);
-  optim::require_not_negative(kWhat, "weight_decay", options.weight_decay);
+  optim::require_parameters(kWhat, parameters);
+  optim::require_adam_options(kWhat, options);
   const auto group = torch::optim::AdamOptions(options.lr)
                          .betas({options.beta1, options.beta2})
                          .eps(options.eps)

@@ -11,11 +11,11 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <mutex>
 #include <unordered_set>
 #include <vector>
 
 #include "torch_private/autograd_node.h"
+#include "torch_private/random_state.h"
 
 namespace lockstep {
 
@@ -42,9 +42,8 @@ class AmbientState {
   explicit AmbientState(const std::vector<c10::Device>& devices)
       : autocast_cache_(at::autocast::is_autocast_cache_enabled()) {
     for (const c10::Device device : devices) {
-      at::Generator generator = at::globalContext().defaultGenerator(device);
-      const std::lock_guard lock(generator.mutex());  // LibTorch's
-      devices_.push_back({device, generator.get_state(), at::autocast::is_autocast_enabled(device.type()),
+      devices_.push_back({device, torch_private::random_state(device),
+                          at::autocast::is_autocast_enabled(device.type()),
                           at::autocast::get_autocast_dtype(device.type())});
     }
   }
@@ -92,11 +91,7 @@ class RestoredState {
  private:
   static void apply(const AmbientState& state) {
     for (const AmbientState::OfDevice& own : state.devices_) {
-      at::Generator generator = at::globalContext().defaultGenerator(own.device);
-      {
-        const std::lock_guard lock(generator.mutex());  // LibTorch's
-        generator.set_state(own.random);
-      }
+      torch_private::set_random_state(own.device, own.random);
       at::autocast::set_autocast_dtype(own.device.type(), own.autocast_dtype);
       at::autocast::set_autocast_enabled(own.device.type(), own.autocast);
     }

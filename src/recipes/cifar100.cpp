@@ -10,13 +10,10 @@
 
 #include <algorithm>
 
-#include "comm/agree.h"
 #include "recipes/epoch_progress.h"
 #include "recipes/image_data.h"
 #include "recipes/printed_lines.h"
-#include "recipes/rank_places.h"
 #include "recipes/recipe.h"
-#include "train/train_options.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -42,8 +39,9 @@ struct CifarOptions {
     train.run_name = "cifar100";
   }
 
-  config::OptionTable own() {
-    config::OptionTable table("");
+  ProgramOptions own() {
+    ProgramOptions table;
+    table.description = "Sigma2's Wide ResNet on CIFAR-100.";
     images.add_to(table);
     table
         .add("batch_size", batch_size, "samples a step over all ranks, which must divide it",
@@ -172,7 +170,7 @@ void train_cifar100(World& world, const CifarOptions& options) {
   int64_t batch_size = 0;
   ImageSet train_set;
   ImageSet test_set;
-  comm::on_every_rank(world.communicator(), [&] {
+  on_every_rank(world.communicator(), [&] {
     batch_size = rank_batch_size(options, world);
     train_set = find_images("cifar100", images, Split::kTrain);
     check_classes(*train_set, 100, "this recipe is for the set of its name");
@@ -193,22 +191,22 @@ void train_cifar100(World& world, const CifarOptions& options) {
   } else {
     config.batch_size = batch_size;  // where the file has none
   }
-  const GpuLog gpu_log;
   const auto time = std::make_shared<TrainingTime>();
-  config.callbacks = {gpu_log.start, gpu_log.stop, time};
+  config.callbacks = gpu_log();
+  config.callbacks.push_back(time);
   std::shared_ptr<StopAtTarget> target;
   if (options.patience > 0) {
     target = std::make_shared<StopAtTarget>("val_accuracy", options.target_accuracy, options.patience);
     config.callbacks.push_back(target);
   }
-  const JobShape shape = job_shape(gather_places(world));
+  const JobShape shape = job_shape(world);
   announce(world, options, shape);
   CifarTrainer trainer(world, model, *optimizer, config, train, batch_size, time, target);
   const FitResult result = trainer.fit(train, test);
   if (result.stopped != "interrupted") {
     trainer.print(training_summary_lines(shape, time->seconds(), time->images_per_s()));
   }
-  write_run_report(trainer);
+  trainer.write_report();
 }
 
 }  // namespace
@@ -233,8 +231,7 @@ RecipeModel cifar100_model(const std::string& size) {
 
 int run_cifar100(int argc, const char* const* argv) {
   CifarOptions options;
-  train::parse_options("Sigma2's Wide ResNet on CIFAR-100.", options.own(), options.train, argc, argv,
-                       {"batch_size", "global_batch_size", "precision"});
+  options.train = TrainConfig::from_args(argc, argv, options.train, options.own());
   refuse_governed(options);
   return launch(options.train, [&](World& world) { train_cifar100(world, options); });
 }

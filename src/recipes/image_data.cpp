@@ -8,9 +8,6 @@
 
 #include <algorithm>
 
-#include "base/environment.h"
-#include "cluster/node_resources.h"
-
 namespace lockstep::recipes {
 namespace {
 
@@ -22,9 +19,7 @@ constexpr int64_t kMostBytesOnDevice = int64_t{2} << 30;
 int workers_of(const ImageDataOptions& options, const World& world) {
   if (options.num_workers) return static_cast<int>(*options.num_workers);
   if (!world.device().is_cuda()) return 1;
-  const int threads =
-      cluster::threads_of_this_process(base::Environment::of_process(), world.map().local_world_size);
-  return std::clamp(threads, 1, kMostWorkers);
+  return std::min(world.cpu_threads(), kMostWorkers);
 }
 
 // What DeviceImageDataset keeps of them.
@@ -54,7 +49,7 @@ void check_classes(const ImageSource& images, int64_t outputs, const char* advic
                                          images.num_classes(), outputs, advice));
 }
 
-void ImageDataOptions::add_to(config::OptionTable& table) {
+void ImageDataOptions::add_to(ProgramOptions& table) {
   table.add("data", data, "folder or file of the data, or 'synthetic'; left out: the usual places")
       .add("max_samples", max_samples, "images of each part of the data at most", {.minimum = 1})
       .add("device_data", device_data, "keep the images on the device; auto: up to 2 GiB on GPUs",

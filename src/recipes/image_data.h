@@ -1,5 +1,6 @@
 #pragma once
 
+#include <lockstep/config.h>
 #include <lockstep/data.h>
 #include <lockstep/image_files.h>
 
@@ -7,8 +8,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-
-#include "config/option_table.h"
 
 namespace lockstep {
 class World;
@@ -24,7 +23,7 @@ struct ImageDataOptions {
   std::optional<int64_t> num_workers;
   std::string device_data = "auto";  // yes, no, or auto: on a GPU, where they fit well
 
-  void add_to(config::OptionTable& table);
+  void add_to(ProgramOptions& table);
 };
 
 // The set of this name, from where the options say. ConfigError lists where it was looked

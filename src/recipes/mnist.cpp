@@ -10,13 +10,10 @@
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
-#include "comm/agree.h"
 #include "recipes/epoch_progress.h"
 #include "recipes/image_data.h"
 #include "recipes/printed_lines.h"
-#include "recipes/rank_places.h"
 #include "recipes/recipe.h"
-#include "train/train_options.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -42,8 +39,10 @@ struct MnistOptions {
     train.checkpoint_every = 1;
   }
 
-  config::OptionTable own() {
-    config::OptionTable table("");
+  ProgramOptions own(const char* data_set) {
+    ProgramOptions table;
+    table.description = fmt::format("Princeton's network on {}.", data_set);
+    table.without = {"global_batch_size"};
     images.add_to(table);
     table.add("test_batch_size", test_batch_size, "samples a batch on each rank in tests", {.minimum = 1})
         .add("lr", lr, "learning rate of Adadelta", {.minimum = 0})
@@ -117,7 +116,7 @@ void train_mnist(World& world, const MnistOptions& options, const Variant& varia
   const ImageDataOptions& images = options.images;
   ImageSet train_set;
   ImageSet test_set;
-  comm::on_every_rank(world.communicator(), [&] {
+  on_every_rank(world.communicator(), [&] {
     train_set = find_images(variant.name, images, Split::kTrain);
     check_classes(*train_set, 10, "this recipe is for the set of its name");
     test_set = find_images(variant.name, images, Split::kTest);
@@ -131,20 +130,18 @@ void train_mnist(World& world, const MnistOptions& options, const Variant& varia
   MnistTrainer trainer(world, model, *optimizer, options, train, test);
   const FitResult result = trainer.fit(train, test);
   if (options.save_model && result.stopped != "interrupted") save_model(trainer, variant);
-  write_run_report(trainer);
+  trainer.write_report();
 }
 
 int run(const Variant& variant, int argc, const char* const* argv) {
   MnistOptions options;
   options.train.run_name = variant.name;
-  train::parse_options(fmt::format("Princeton's network on {}.", variant.name), options.own(), options.train,
-                       argc, argv, {"global_batch_size"});
+  options.train = TrainConfig::from_args(argc, argv, options.train, options.own(variant.name));
   if (options.no_cuda) options.train.compute_setup = "cpu";
   if (options.dry_run) options.train.max_batches = 1;
-  const GpuLog gpu_log;
-  options.train.callbacks = {
-      gpu_log.start, gpu_log.stop,
-      std::make_shared<ScheduleLearningRate>(step_decay({.every = 1, .gamma = options.gamma}))};
+  options.train.callbacks = gpu_log();
+  options.train.callbacks.push_back(
+      std::make_shared<ScheduleLearningRate>(step_decay({.every = 1, .gamma = options.gamma})));
   return launch(options.train, [&](World& world) { train_mnist(world, options, variant); });
 }
 

@@ -1,6 +1,7 @@
 #include "recipes/printed_lines.h"
 
 #include <fmt/format.h>
+#include <lockstep/launch.h>
 
 #include <cmath>
 

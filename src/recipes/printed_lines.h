@@ -3,6 +3,10 @@
 #include <cstdint>
 #include <string>
 
+namespace lockstep {
+struct JobShape;
+}
+
 namespace lockstep::recipes {
 
 // The lines of the pages that the recipes come from, character by character, so that what
@@ -26,13 +30,7 @@ std::string train_epoch_line(const TrainProgress& progress);
 // Princeton: '\nTest set: Average loss: {:.4f}, Accuracy: {}/{} ({:.0f}%)\n'.
 std::string test_set_line(double loss, int64_t correct, int64_t total);
 
-// Sigma2. How many of what the job has; on CPUs there are no GPUs.
-struct JobShape {
-  int processes = 1;
-  int nodes = 1;
-  int gpus_per_node = 0;
-  int gpus = 0;
-};
+// Sigma2.
 std::string training_started_lines(const JobShape& shape);
 
 struct EpochNumbers {

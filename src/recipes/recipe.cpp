@@ -1,17 +1,7 @@
 #include "recipes/recipe.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <lockstep/error.h>
-#include <lockstep/launch.h>
-#include <lockstep/trainer.h>
-
-#include <filesystem>
-#include <vector>
-
-#include "base/log.h"
-#include "base/nearest_name.h"
-#include "report/report.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -37,28 +27,11 @@ void require_no_size(const std::string& recipe, const std::string& size) {
       "train", fmt::format("the recipe {} has one model, without sizes: leave out --model {}", recipe, size));
 }
 
-const Recipe& find_recipe(const std::string& name) {
-  std::vector<std::string> names;
+const Recipe* find_recipe(std::string_view name) {
   for (const Recipe& recipe : kRecipes) {
-    if (name == recipe.name) return recipe;
-    names.emplace_back(recipe.name);
+    if (name == recipe.name) return &recipe;
   }
-  const auto nearest = base::nearest_name(name, names);
-  throw ConfigError("train", fmt::format("unknown recipe '{}'{}; there are {}", name,
-                                         nearest ? fmt::format("; did you mean '{}'?", *nearest) : "",
-                                         fmt::join(names, ", ")));
-}
-
-void write_run_report(Trainer& trainer) {
-  if (!trainer.world().is_main()) return;
-  const std::filesystem::path folder = trainer.run_folder();
-  try {
-    report::write_report({folder}, folder / "report.html");
-    if (trainer.config().verbose) trainer.print("Report: " + (folder / "report.html").string());
-  } catch (const std::exception& error) {
-    // The training is done and its metrics are there: `lockstep report` can be run again.
-    base::log_warning("train", "the report was not written: {}", error.what());
-  }
+  return nullptr;
 }
 
 }  // namespace lockstep::recipes

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace torch::optim {
@@ -39,8 +40,8 @@ struct Recipe {
 // In the order in which they are listed.
 std::span<const Recipe> all_recipes();
 
-// ConfigError names the recipes there are and the one that was probably meant.
-const Recipe& find_recipe(const std::string& name);
+// nullptr: there is no recipe of this name.
+const Recipe* find_recipe(std::string_view name);
 
 // The functions of the table in recipe.cpp; each recipe is a source of its own.
 
@@ -63,17 +64,5 @@ int run_vit(int argc, const char* const* argv);
 
 // ConfigError: the recipe has one model, and its flag --model was given.
 void require_no_size(const std::string& recipe, const std::string& size);
-
-}  // namespace lockstep::recipes
-
-namespace lockstep {
-class Trainer;
-}
-
-namespace lockstep::recipes {
-
-// What a recipe leaves after training beside the metrics: report.html in the run folder.
-// Rank 0 writes it and says where it is; where it cannot, it warns. Every rank calls it.
-void write_run_report(Trainer& trainer);
 
 }  // namespace lockstep::recipes

@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "recipes/recipe.h"
-#include "train/train_options.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -34,7 +33,7 @@ void train_sine(World& world, const TrainConfig& config, double lr) {
   torch::optim::SGD optimizer(model->parameters(), lr);
   Trainer trainer(world, model, optimizer, config, mse);
   trainer.fit(Loader(TensorDataset({x, y}), {.batch_size = kBatchSize, .shuffle = true}));
-  write_run_report(trainer);
+  trainer.write_report();
 }
 
 }  // namespace
@@ -55,14 +54,14 @@ RecipeModel sine_model(const std::string& size) {
 }
 
 int run_sine(int argc, const char* const* argv) {
-  TrainConfig config = defaults();
   double lr = 0.01;
   std::string data = "synthetic";
-  config::OptionTable own("");
   // LOCKSTEP_DATA is about images; here there is nothing to choose.
-  own.add("lr", lr, "learning rate of SGD")
-      .add("data", data, "the samples are computed", {.choices = {"synthetic"}, .has_variable = false});
-  train::parse_options("Fits sin(2 pi x) with a network of one hidden layer.", own, config, argc, argv);
+  ProgramOptions own = {
+      {"lr", lr, "learning rate of SGD"},
+      {"data", data, "the samples are computed", {.choices = {"synthetic"}, .has_variable = false}}};
+  own.description = "Fits sin(2 pi x) with a network of one hidden layer.";
+  const TrainConfig config = TrainConfig::from_args(argc, argv, defaults(), own);
   return launch(config, [&](World& world) { train_sine(world, config, lr); });
 }
 

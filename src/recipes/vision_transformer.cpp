@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "recipes/model_input.h"
-#include "torch_private/truncated_normal.h"
 
 namespace lockstep::models {
 
@@ -153,7 +152,7 @@ VisionTransformer::VisionTransformer(const VisionTransformerOptions& options)
   heads->push_back("head", head_);
   register_module("heads", heads);
   const double fan_in = 3.0 * static_cast<double>(options.patch_size * options.patch_size);
-  torch_private::truncated_normal(conv_proj_->weight, std::sqrt(1 / fan_in));
+  truncated_normal(conv_proj_->weight, std::sqrt(1 / fan_in));
   torch::nn::init::zeros_(conv_proj_->bias);
   torch::nn::init::zeros_(head_->weight);
   torch::nn::init::zeros_(head_->bias);

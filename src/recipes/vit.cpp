@@ -16,12 +16,9 @@
 #include <filesystem>
 #include <optional>
 
-#include "comm/agree.h"
 #include "recipes/image_data.h"
 #include "recipes/printed_lines.h"
-#include "recipes/rank_places.h"
 #include "recipes/recipe.h"
-#include "train/train_options.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -51,8 +48,10 @@ struct VitOptions {
     train.run_name = "vit";
   }
 
-  config::OptionTable own() {
-    config::OptionTable table("");
+  ProgramOptions own() {
+    ProgramOptions table;
+    table.description = "LUMI's vision transformer on an HDF5 file with 'images' and 'labels'.";
+    table.without = {"global_batch_size"};
     images.add_to(table);
     table.add("model", model, "size of the transformer", {.choices = {"tiny", "small", "base"}})
         .add("weights", weights, "file of torchvision's weights to begin with: *.pth, *.pt, *.safetensors")
@@ -113,7 +112,7 @@ void save_model(Trainer& trainer, const VitOptions& options) {
 
 void train_vit(World& world, const VitOptions& options) {
   ImageSet images;
-  comm::on_every_rank(world.communicator(), [&] {
+  on_every_rank(world.communicator(), [&] {
     images = find_images("tiny-imagenet", options.images, Split::kTrain);
     check_classes(*images, options.classes, "give --classes");
   });
@@ -124,13 +123,11 @@ void train_vit(World& world, const VitOptions& options) {
   const Loader validation = image_loader(split.validation, options.images, transform_of(options),
                                          {.batch_size = batch_size}, world);
   std::optional<Model> made;
-  comm::on_every_rank(world.communicator(),
-                      [&] { made = make_model(options); });  // its weights are a file, too
+  on_every_rank(world.communicator(), [&] { made = make_model(options); });  // its weights are a file, too
   const Model& model = *made;
   const auto optimizer = make_python_adam(model.module()->parameters(), {.lr = options.lr});
-  const GpuLog gpu_log;
   TrainConfig config = options.train;
-  config.callbacks = {gpu_log.start, gpu_log.stop};
+  config.callbacks = gpu_log();
   VitTrainer trainer(world, model, *optimizer, config, validation);
   const auto start = std::chrono::steady_clock::now();
   const FitResult result = trainer.fit(train, validation);
@@ -138,7 +135,7 @@ void train_vit(World& world, const VitOptions& options) {
   const bool whole = result.stopped != "interrupted";
   if (whole) trainer.print(time_elapsed_line(elapsed.count()));
   if (whole && options.save_model) save_model(trainer, options);
-  write_run_report(trainer);
+  trainer.write_report();
 }
 
 }  // namespace
@@ -162,8 +159,7 @@ RecipeModel vit_model(const std::string& size) {
 
 int run_vit(int argc, const char* const* argv) {
   VitOptions options;
-  train::parse_options("LUMI's vision transformer on an HDF5 file with 'images' and 'labels'.", options.own(),
-                       options.train, argc, argv, {"global_batch_size"});
+  options.train = TrainConfig::from_args(argc, argv, options.train, options.own());
   if (options.train.cuda_graph) {
     throw ConfigError(
         "train",

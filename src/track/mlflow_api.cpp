@@ -14,7 +14,6 @@
 #include "base/process.h"
 #include "track/json_value.h"
 #include "track/mlflow.h"
-#include "track/mlflow_folder.h"
 #include "track/output_file.h"
 #include "track/trackers.h"
 

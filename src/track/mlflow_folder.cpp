@@ -1,11 +1,11 @@
-#include "track/mlflow_folder.h"
-
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
 #include <algorithm>
 #include <system_error>
+
+#include "track/mlflow.h"
 
 namespace lockstep::track {
 namespace {

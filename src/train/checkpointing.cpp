@@ -70,7 +70,7 @@ struct Checkpointing::Writer {
 Checkpointing::Checkpointing(const World& world, const TrainConfig& config, fs::path folder, bool divided)
     : world_(world), config_(config), folder_(std::move(folder)), enabled_(asks_for_checkpoints(config)) {
   if (!enabled_) return;
-  comm::on_main_rank(world.communicator(), [&] {
+  on_main_rank(world.communicator(), [&] {
     writer_ = std::make_unique<Writer>(folder_, config_);
     return std::string();
   });
@@ -107,17 +107,21 @@ bool Checkpointing::prepare(const checkpoint::Snapshot& snapshot) {
   }
 }
 
-bool Checkpointing::write_now(const checkpoint::Snapshot& snapshot) {
-  if (!writer_) return true;
-  wait_for_writer();
+bool Checkpointing::attempt(const std::function<void()>& write) {
   try {
-    writer_->async.save_now(snapshot);
+    write();
     return true;
   } catch (const std::exception& error) {
     ++failures_;
     if (world_.is_main()) say_failure(error);  // the others would say the same
     return false;
   }
+}
+
+bool Checkpointing::write_now(const checkpoint::Snapshot& snapshot) {
+  if (!writer_) return true;
+  wait_for_writer();
+  return attempt([&] { writer_->async.save_now(snapshot); });
 }
 
 void Checkpointing::save(TrainState& state, std::optional<double> metric, bool best, bool wait) {
@@ -163,7 +167,7 @@ fs::path Checkpointing::find() const {
 
 std::optional<fs::path> Checkpointing::resume(TrainState& state) {
   // One rank searches, so that all ranks resume from the same checkpoint.
-  const fs::path path = comm::on_main_rank(world_.communicator(), [this] { return find().string(); });
+  const fs::path path = on_main_rank(world_.communicator(), [this] { return find().string(); });
   if (path.empty()) return std::nullopt;
   restore_snapshot(checkpoint::Reader(path), state, world_, config_.seed);
   last_step_ = state.progress.result.step;
@@ -180,15 +184,7 @@ bool Checkpointing::finish() {
 }
 
 bool Checkpointing::wait_for_writer() {
-  if (!writer_) return true;
-  try {
-    writer_->async.wait();
-    return true;
-  } catch (const std::exception& error) {
-    ++failures_;
-    if (world_.is_main()) say_failure(error);  // the others would say the same
-    return false;
-  }
+  return !writer_ || attempt([&] { writer_->async.wait(); });
 }
 
 }  // namespace lockstep::train

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -59,6 +60,9 @@ class Checkpointing {
   struct Writer;
 
   void say_failure(const std::exception& error) const;
+  // Calls `write`, which waits until a checkpoint is on disk. False: it threw; the failure was counted
+  // and reported.
+  bool attempt(const std::function<void()>& write);
   // This rank's part of finish().
   bool wait_for_writer();
   // Copies the state that is to be written. False: it failed, and the failure was reported.

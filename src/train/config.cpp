@@ -3,6 +3,8 @@
 #include <lockstep/deepspeed_config.h>
 #include <lockstep/error.h>
 
+#include <algorithm>
+
 #include "config/zero_options.h"
 #include "train/train_options.h"
 
@@ -175,6 +177,45 @@ void refuse_governed(const TrainConfig& config, const Json& before, const Json& 
   }
 }
 
+// A table of a program's own options, which refers to their fields.
+config::OptionTable table_of(const ProgramOptions& own) {
+  config::OptionTable table("");
+  for (const ProgramOption& option : own.options) {
+    const ProgramOptionRules& rules = option.rules;
+    std::visit(
+        [&](auto field) {
+          table.add(option.name, field.get(), option.help,
+                    {.choices = rules.choices,
+                     .minimum = rules.minimum,
+                     .maximum = rules.maximum,
+                     .negatable = rules.negatable,
+                     .has_variable = rules.has_variable,
+                     .aliases = rules.aliases});
+        },
+        option.field);
+  }
+  return table;
+}
+
+// The trainer's options that a program replaces by its own or does not have.
+std::set<std::string> replaced_options(const ProgramOptions& own, const config::OptionTable& trainer) {
+  const std::vector<std::string> names = trainer.names();
+  std::set<std::string> replaced;
+  for (const std::string& name : own.without) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      throw ConfigError("config", fmt::format("ProgramOptions::without names '{}', which is no option of "
+                                              "TrainConfig: leave it out",
+                                              name));
+    }
+    replaced.insert(name);
+  }
+  for (const ProgramOption& option : own.options) {
+    replaced.insert(option.name);
+    replaced.insert(option.rules.aliases.begin(), option.rules.aliases.end());
+  }
+  return replaced;
+}
+
 }  // namespace
 
 config::OptionTable train::options_of(TrainConfig& config) {
@@ -186,34 +227,26 @@ config::OptionTable train::options_of(TrainConfig& config) {
   return table;
 }
 
-config::OptionTable train::options_of(const ProgramOptions& own) {
-  config::OptionTable table("");
-  for (const ProgramOption& option : own) {
-    std::visit([&](auto field) { table.add(option.name, field.get(), option.help); }, option.field);
-  }
-  return table;
-}
-
-void train::parse_options(const std::string& description, const config::OptionTable& own, TrainConfig& config,
-                          int argc, const char* const* argv, const std::set<std::string>& instead_of) {
-  config::OptionTable table(description);
-  table.add_config_file().add_all(own).add_all(options_of(config), instead_of);
-  const Json before = table.to_json();
-  table.parse(argc, argv);
-  refuse_governed(config, before, table.to_json());
-  const Json values = own.to_json();
-  for (const auto& [name, value] : values.items()) {
-    if (!value.is_null()) config.hyperparams.emplace(name, config::free_value_of(value));
-  }
+ProgramOptions& ProgramOptions::add(std::string name, ProgramOption::Field field, std::string help,
+                                    ProgramOptionRules rules) {
+  options.push_back({std::move(name), field, std::move(help), std::move(rules)});
+  return *this;
 }
 
 TrainConfig TrainConfig::from_args(int argc, const char* const* argv, const TrainConfig& defaults,
                                    const ProgramOptions& own) {
   TrainConfig config = defaults;
-  const config::OptionTable table = train::options_of(own);
-  const std::vector<std::string> names = table.names();
-  train::parse_options("A training program on Lockstep.", table, config, argc, argv,
-                       {names.begin(), names.end()});
+  const config::OptionTable trainer = train::options_of(config);
+  const config::OptionTable program = table_of(own);
+  config::OptionTable table(own.description);
+  table.add_config_file().add_all(program).add_all(trainer, replaced_options(own, trainer));
+  const Json before = table.to_json();
+  table.parse(argc, argv);
+  refuse_governed(config, before, table.to_json());
+  const Json values = program.to_json();
+  for (const auto& [name, value] : values.items()) {
+    if (!value.is_null()) config.hyperparams.emplace(name, config::free_value_of(value));
+  }
   check_together(config);
   return config;
 }

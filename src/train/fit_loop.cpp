@@ -320,7 +320,7 @@ void FitLoop::check_epoch_so_far() const {
 // The loss of a step does not show whether its update was good. A training whose only checkpoint has
 // broken weights is lost.
 void FitLoop::check_weights() const {
-  comm::on_every_rank(world_.communicator(), [this] {
+  on_every_rank(world_.communicator(), [this] {
     const std::string name = first_broken(trained_weights(step_, trainer_.model));
     if (name.empty()) return;
     throw ConfigError(

@@ -13,7 +13,6 @@
 #include <sstream>
 
 #include "base/log.h"
-#include "comm/agree.h"
 #include "parallel/parallel_model.h"
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
@@ -60,7 +59,7 @@ void FitLoop::announce() const {
 
 void FitLoop::open_trackers(bool resumed) {
   // A tracker that cannot be opened is an error on all ranks, because the user is still present.
-  comm::on_main_rank(world_.communicator(), [this, resumed] {
+  on_main_rank(world_.communicator(), [this, resumed] {
     TrackerOptions options;
     options.folder = folder_.path();
     options.run_name = folder_.path().filename().string();

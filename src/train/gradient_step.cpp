@@ -224,13 +224,8 @@ void GradientStep::add_to(checkpoint::Snapshot& snapshot) const {
   if (world().is_main() && parts_.scaler) snapshot.metadata["scaler"] = parts_.scaler->state();
 }
 
-void GradientStep::restore_state(const checkpoint::Reader& reader) {
+void GradientStep::restore_rest(const checkpoint::Reader& reader) {
   const Json& metadata = reader.metadata();
-  if (!metadata.contains("optimizer")) {
-    throw ConfigError("train", fmt::format("the checkpoint '{}' holds no optimizer with gradients",
-                                           reader.folder().string()));
-  }
-  parallel().restore_optimizer(reader, optimizer_);
   if (parts_.scaler && metadata.contains("scaler")) parts_.scaler->load_state(metadata.at("scaler"));
 }
 

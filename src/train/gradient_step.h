@@ -33,9 +33,10 @@ class GradientStep final : public Step {
   void finish_state() override;
 
   void add_to(checkpoint::Snapshot& snapshot) const override;
-  void restore_state(const checkpoint::Reader& reader) override;
 
  private:
+  void restore_rest(const checkpoint::Reader& reader) override;
+
   // Inspects the optimizer and its state, and selects one of the variants below.
   void prepare();
   // Forward, backward and reduction over the batches. Gradients are then ready for the update.

@@ -20,7 +20,7 @@
 #include "cluster/placement.h"
 #include "comm/agree.h"
 #include "comm/plugin.h"
-#include "launcher/agent/spawn.h"
+#include "launcher/agent/run_job.h"
 #include "launcher/error_file.h"
 #include "torch_private/onednn.h"
 #include "train/device.h"
@@ -156,6 +156,11 @@ std::unique_ptr<World> join_world(const RankMap& map, const TrainConfig& config)
 }  // namespace lockstep::train
 
 namespace lockstep {
+
+int World::cpu_threads() const {
+  return cluster::threads_of_this_process(base::Environment::of_process(), map_.local_world_size);
+}
+
 namespace {
 
 cluster::Placement place(const TrainConfig& config) {

@@ -5,9 +5,15 @@
 #include <lockstep/trainer.h>
 #include <torch/torch.h>
 
+#include "torch_private/truncated_normal.h"
+
 namespace lockstep {
 
 at::Tensor Model::operator()(const at::Tensor& input) const { return forward_(input); }
+
+void truncated_normal(const at::Tensor& tensor, double standard_deviation) {
+  torch_private::truncated_normal(tensor, standard_deviation);
+}
 
 namespace {
 

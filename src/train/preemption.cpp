@@ -12,7 +12,6 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "cluster/job_deadline.h"
-#include "comm/agree.h"
 #include "train/signal_watch.h"
 
 namespace lockstep {
@@ -29,7 +28,7 @@ std::vector<int> signals_or_default(const std::vector<int>& signals) {
 struct Preemption::Impl {
   Impl(const World& world_, const PreemptionOptions& options_)
       : world(world_), options(options_), signals(signals_or_default(options_.signals)) {
-    comm::on_main_rank(world.communicator(), [this] {
+    on_main_rank(world.communicator(), [this] {
       find_deadline();
       return std::string();
     });

@@ -19,7 +19,6 @@
 #include "base/number.h"
 #include "base/process.h"
 #include "checkpoint/error.h"
-#include "comm/agree.h"
 
 namespace lockstep::train {
 namespace {
@@ -32,14 +31,8 @@ constexpr char kRecordName[] = "run.json";
 // The parent of this process, which restarts the ranks: its pid and its start time, because pids are
 // reused.
 std::string launcher_id() {
-  std::ifstream file(fmt::format("/proc/{}/stat", ::getppid()));
-  std::string stat;
-  std::getline(file, stat);
-  // The name, in parentheses, may contain any character; the start time is the 20th field after it.
-  std::istringstream fields(stat.substr(stat.rfind(')') + 1));
-  std::string start;
-  for (int i = 0; i < 20; ++i) fields >> start;
-  return fmt::format("launcher{}_{}", ::getppid(), start);
+  const auto launcher = base::process_state(fmt::format("/proc/{}", ::getppid()));
+  return fmt::format("launcher{}_{}", ::getppid(), launcher ? std::to_string(launcher->start_time) : "");
 }
 
 // An identity that stays the same when the job is started again; empty: nothing starts this job again.
@@ -297,7 +290,7 @@ RunFolder::RunFolder(World& world, const TrainConfig& config, const base::Enviro
     say_new_folder(runs, wanted, path_);
   };
   // The path, which may contain any bytes except 0, and the end of the run in it.
-  const std::string answer = comm::on_main_rank(world.communicator(), [&] {
+  const std::string answer = on_main_rank(world.communicator(), [&] {
     try {
       take();
     } catch (const std::exception& error) {
@@ -325,7 +318,7 @@ std::string RunFolder::record(const World& world, const std::optional<RunEnd>& e
 
 void RunFolder::describe(const World& world, const TrainConfig& config,
                          const std::optional<RunEnd>& end) const {
-  comm::on_main_rank(world.communicator(), [&, ranks = ranks_json(world)] {
+  on_main_rank(world.communicator(), [&, ranks = ranks_json(world)] {
     try {
       base::publish_file(path_ / kConfigName, config.to_json() + "\n");
       base::publish_file(path_ / "config_defaults.json", TrainConfig().to_json() + "\n");

@@ -52,7 +52,7 @@ void SearchStep::add_to(checkpoint::Snapshot& snapshot) const {
   if (world().is_main()) parallel::add_section(snapshot, kSection, optimizer_.state());
 }
 
-void SearchStep::restore_state(const checkpoint::Reader& reader) {
+void SearchStep::restore_rest(const checkpoint::Reader& reader) {
   optimizer_.load_state(parallel::read_section(reader, kSection));
 }
 

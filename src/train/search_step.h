@@ -24,9 +24,10 @@ class SearchStep final : public Step {
   bool accepts_loss(double) override { return true; }
 
   void add_to(checkpoint::Snapshot& snapshot) const override;
-  void restore_state(const checkpoint::Reader& reader) override;
 
  private:
+  void restore_rest(const checkpoint::Reader& reader) override;
+
   GradientFreeOptimizer& optimizer_;
 };
 

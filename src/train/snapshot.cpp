@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "parallel/parallel_model.h"
+#include "torch_private/random_state.h"
 #include "train/step.h"
 
 namespace lockstep::train {
@@ -34,22 +35,20 @@ std::string tensor_bytes(const at::Tensor& tensor) {
 
 const c10::Device kCpu(c10::DeviceType::CPU);
 
-at::Generator generator_of(c10::Device device) { return at::globalContext().defaultGenerator(device); }
-
 // The states of the default generators of the CPU and of the device, as bytes.
 std::string random_state(c10::Device device) {
   // The length of a state depends on the device: the CPU's state comes first, with its length.
-  const std::string cpu = tensor_bytes(generator_of(kCpu).get_state());
-  const std::string other = device.is_cpu() ? "" : tensor_bytes(generator_of(device).get_state());
+  const std::string cpu = tensor_bytes(torch_private::random_state(kCpu));
+  const std::string other = device.is_cpu() ? "" : tensor_bytes(torch_private::random_state(device));
   return std::to_string(cpu.size()) + ":" + cpu + other;
 }
 
 void set_random_state(const std::string& state, c10::Device device) {
   const size_t colon = state.find(':');
   const size_t cpu_bytes = std::stoul(state.substr(0, colon));
-  generator_of(kCpu).set_state(bytes_tensor(state.substr(colon + 1, cpu_bytes)));
+  torch_private::set_random_state(kCpu, bytes_tensor(state.substr(colon + 1, cpu_bytes)));
   const std::string other = state.substr(colon + 1 + cpu_bytes);
-  if (!device.is_cpu() && !other.empty()) generator_of(device).set_state(bytes_tensor(other));
+  if (!device.is_cpu() && !other.empty()) torch_private::set_random_state(device, bytes_tensor(other));
 }
 
 // Seeds the random streams of a rank at a step, for a training that resumes with another number of

@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "checkpoint/reader.h"
 #include "parallel/parallel_model.h"
 #include "train/precision.h"
 
@@ -74,5 +75,16 @@ void Step::finish_update() const {
 }
 
 void Step::restore_weights(const checkpoint::Reader& reader) { parallel().restore_weights(reader); }
+
+void Step::restore_state(const checkpoint::Reader& reader) {
+  if (torch::optim::Optimizer* const own = optimizer()) {
+    if (!reader.metadata().contains("optimizer")) {
+      throw ConfigError("train", fmt::format("the checkpoint '{}' holds no optimizer with gradients",
+                                             reader.folder().string()));
+    }
+    parallel().restore_optimizer(reader, *own);
+  }
+  restore_rest(reader);
+}
 
 }  // namespace lockstep::train

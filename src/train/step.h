@@ -208,10 +208,13 @@ class Step {
   virtual void add_to(checkpoint::Snapshot& snapshot) const = 0;
   // ConfigError: another model, and what differs.
   void restore_weights(const checkpoint::Reader& reader);
-  // Restores everything except the weights. ConfigError: the checkpoint has another optimizer.
-  virtual void restore_state(const checkpoint::Reader& reader) = 0;
+  // Restores everything except the weights. ConfigError: the checkpoint has another optimizer, or none.
+  void restore_state(const checkpoint::Reader& reader);
 
  protected:
+  // What add_to() adds besides the weights and the optimizer's state.
+  virtual void restore_rest(const checkpoint::Reader& reader) = 0;
+
   const World& world() const { return parts_.world; }
   const TrainConfig& config() const { return parts_.config; }
   StepClock& clock() const { return parts_.clock; }

@@ -4,7 +4,6 @@
 #include <lockstep/deepspeed_config.h>
 #include <lockstep/json.h>
 
-#include <set>
 #include <string>
 #include <vector>
 
@@ -12,19 +11,9 @@
 
 namespace lockstep::train {
 
-// The options of a configuration's fields, for a program that adds options. The table refers to the
-// configuration. The table does not check fields that contradict each other; TrainConfig::validate()
-// does.
+// The options of a configuration's fields. The table refers to the configuration. The table does not
+// check fields that contradict each other; TrainConfig::validate() does.
 config::OptionTable options_of(TrainConfig& config);
-
-// A table of a program's own options, which refers to their fields.
-config::OptionTable options_of(const ProgramOptions& own);
-
-// Reads the flags of a program, its own and the trainer's, from a file, variables and the command line.
-// `own` replaces the trainer's options that `instead_of` names. The values of its options are added to
-// config.hyperparams, so that the run folder records them. Throws as OptionTable::parse() does.
-void parse_options(const std::string& description, const config::OptionTable& own, TrainConfig& config,
-                   int argc, const char* const* argv, const std::set<std::string>& instead_of = {});
 
 // An option of the trainer or of its program that a DeepSpeed configuration also sets.
 struct GovernedOption {

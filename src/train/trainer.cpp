@@ -8,10 +8,13 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <set>
 
+#include "base/log.h"
 #include "parallel/parallel_model.h"
+#include "report/report.h"
 #include "train/deepspeed/engine_step.h"
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
@@ -279,6 +282,18 @@ void Trainer::save_weights(const std::string& file, Weights which) {
   std::optional<WeightAverage::Swap> averaged;
   if (is_average) averaged.emplace(impl_->average->swap_in());
   lockstep::save_weights(*impl_->model.module(), file);
+}
+
+void Trainer::write_report() {
+  if (run_folder().empty()) throw ConfigError("train", "there is no run to report: call fit() first");
+  if (!impl_->world.is_main()) return;
+  const std::filesystem::path folder = run_folder();
+  try {
+    report::write_report({folder}, folder / "report.html");
+    if (config().verbose) print("Report: " + (folder / "report.html").string());
+  } catch (const std::exception& error) {
+    base::log_warning("train", "the report was not written: {}", error.what());
+  }
 }
 
 void Trainer::set_optimize_step(OptimizeStep step) { impl_->parts.custom = std::move(step); }

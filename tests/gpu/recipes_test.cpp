@@ -31,7 +31,8 @@ class GpuRecipesTest : public test::GpuTest {
                                  "--epochs", "2", "--run-dir", run.string()});
       std::vector<const char*> argv;
       for (const std::string& flag : flags) argv.push_back(flag.c_str());
-      EXPECT_EQ(recipes::find_recipe(words[0]).run(static_cast<int>(argv.size()), argv.data()), kExitSuccess);
+      EXPECT_EQ(recipes::find_recipe(words[0])->run(static_cast<int>(argv.size()), argv.data()),
+                kExitSuccess);
       if (std::getenv("LOCAL_RANK") == nullptr) look(words[0], run);
     });
   }

@@ -92,7 +92,11 @@ TEST_F(RecipesTest, TheCommandAloneListsTheRecipesWithTheirDefaults) {
   }
   const Finished wrong = train({"fashion_mnist"});
   EXPECT_EQ(wrong.code, kExitUsage);
-  EXPECT_THAT(wrong.errors, HasSubstr("unknown recipe 'fashion_mnist'; did you mean 'fashion-mnist'?"));
+  EXPECT_THAT(wrong.errors,
+              HasSubstr("[train] unknown recipe 'fashion_mnist'; did you mean 'fashion-mnist'?; there are "
+                        "sine, mnist, fashion-mnist, cifar100, vit\n"));
+  EXPECT_THAT(train({"llama"}).errors, HasSubstr("[train] unknown recipe 'llama'; there are sine, mnist, "
+                                                 "fashion-mnist, cifar100, vit\n"));
 }
 
 TEST_F(RecipesTest, MnistPrintsPrincetonsLinesOverBothRanks) {

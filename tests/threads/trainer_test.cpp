@@ -431,6 +431,27 @@ TEST_F(TrainerOptionsTest, TheRunFolderHoldsConfigurationAndMetrics) {
   EXPECT_TRUE(std::filesystem::exists(folder / "model.safetensors"));
 }
 
+TEST_F(TrainerOptionsTest, ARunHasAReportAndAJobAShape) {
+  const auto outcome = with([](Training& training) {
+    training.ranks = 2;
+    training.make_callbacks = gpu_log;  // writes nothing on CPUs
+    training.fit = [](Trainer& trainer, const Loader& data) {
+      EXPECT_THAT([&] { trainer.write_report(); }, ThrowsMessage<ConfigError>(HasSubstr("call fit() first")));
+      const JobShape shape = job_shape(trainer.world());
+      EXPECT_EQ(shape.processes, 2);
+      EXPECT_EQ(shape.nodes, 1);
+      EXPECT_EQ(shape.gpus, 0);
+      EXPECT_GE(trainer.world().cpu_threads(), 1);
+      FitResult result = trainer.fit(data);
+      trainer.write_report();
+      return result;
+    };
+  });
+  const std::filesystem::path folder = outcome.result.run_folder;
+  EXPECT_TRUE(std::filesystem::is_regular_file(folder / "report.html"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "gpu.csv"));
+}
+
 TEST_F(TrainerOptionsTest, AFailedRunHasItsHyperparameters) {
   std::filesystem::path folder;
   expect_refused(

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "cluster/node_resources.h"
 
 namespace lockstep::comm::shm {
 namespace {
@@ -82,10 +83,7 @@ class Waiter {
 };
 
 // Whether this process may use at least `count` CPUs.
-bool cpus_suffice_for(int count) {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) >= count;
-}
+bool cpus_suffice_for(int count) { return static_cast<int>(cluster::affinity_cpus().size()) >= count; }
 
 constexpr auto kProcessCheckPeriod = std::chrono::milliseconds(20);
 constexpr std::string_view kPrefix = "[shm] ";

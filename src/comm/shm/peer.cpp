@@ -14,15 +14,15 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <new>
 #include <random>
-#include <sstream>
 #include <string>
 #include <system_error>
 
 #include "base/mutex.h"
+#include "base/process.h"
+#include "comm/host_layout.h"
 
 namespace lockstep::comm::shm {
 namespace {
@@ -43,31 +43,16 @@ std::byte* map_shared(int fd, size_t bytes) {
 
 // 0: no such process runs (a zombie does not run).
 uint64_t process_start_time(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  if (!std::getline(file, line)) return 0;
-  // The second field is the program's name in parentheses, with any characters: count from its
-  // end. The state is field 3, the start time field 22.
-  std::istringstream fields(line.substr(line.rfind(')') + 1));
-  std::string state;
-  std::string skipped;
-  fields >> state;
-  for (int field = 4; field < 22; ++field) {
-    fields >> skipped;
-  }
-  uint64_t start_time = 0;
-  fields >> start_time;
-  return state == "Z" || state == "X" ? 0 : start_time;
+  const auto process = base::process_state(fmt::format("/proc/{}", pid));
+  return !process || process->state == 'Z' || process->state == 'X' ? 0 : process->start_time;
 }
 
 // What a rank announces to the others.
 Json announcement(const std::shared_ptr<Mapping>& memory, uint64_t magic) {
-  std::string boot_id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot_id);
   std::error_code ignored;
   return {{"version", kLayoutVersion},
           {"bytes", memory->bytes()},
-          {"host", boot_id},
+          {"host", boot_id()},
           {"pid_namespace", std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string()},
           {"pid", getpid()},
           {"start_time", process_start_time(getpid())},

@@ -174,12 +174,16 @@ void expose_list(CollectiveWork& work, const std::vector<at::Tensor>& tensors, c
   }
 }
 
+void add_output(CollectiveWork& work, const at::Tensor& output) {
+  work.outputs.push_back(bytes_of(output));
+  work.tensors.push_back(output);
+}
+
 // The result of each rank goes to one of these, each like `like`.
 void add_outputs(CollectiveWork& work, const std::vector<at::Tensor>& outputs, const at::Tensor& like) {
   for (const auto& output : outputs) {
     check_blocks("list of outputs", output, like, 1);
-    work.outputs.push_back(bytes_of(output));
-    work.tensors.push_back(output);
+    add_output(work, output);
   }
 }
 
@@ -326,8 +330,7 @@ class ShmBackend final : public c10d::Backend {
     if (rank_ == root) {
       expose_list(*work, only_list("scatter", inputs, size_), output);
     }
-    work->outputs.push_back(bytes_of(output));
-    work->tensors.push_back(output);
+    add_output(*work, output);
     return start(std::move(work));
   }
 
@@ -338,8 +341,7 @@ class ShmBackend final : public c10d::Backend {
     set_reduction(*work, options.reduceOp);
     work->block_bytes = output.nbytes();
     expose_list(*work, only_list("reduce_scatter", inputs, size_), output);
-    work->outputs.push_back(bytes_of(output));
-    work->tensors.push_back(output);
+    add_output(*work, output);
     return start(std::move(work));
   }
 
@@ -350,8 +352,7 @@ class ShmBackend final : public c10d::Backend {
     auto work = make(OpType::_REDUCE_SCATTER_BASE, call_for(Kind::kReduceScatter, output), options.timeout);
     set_reduction(*work, options.reduceOp);
     expose(*work, input, size_);
-    work->outputs.push_back(bytes_of(output));
-    work->tensors.push_back(output);
+    add_output(*work, output);
     return start(std::move(work));
   }
 

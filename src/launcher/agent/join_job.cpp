@@ -34,7 +34,7 @@ constexpr int kLeaseParts = 10;
 
 MembershipThread::MembershipThread(base::EventLoop& loop, MembershipListener& listener, Keeper& keeper,
                                    const Join& join)
-    : loop_(loop), listener_(listener), keeper_(keeper) {
+    : listener_(listener), events_(loop), keeper_(keeper) {
   membership_ = join(own_loop_, *this);
   thread_ = base::start_without_signals([this] { run(); });
 }
@@ -50,27 +50,8 @@ void MembershipThread::run() {
     own_loop_.run();
   } catch (...) {
     keeper_.end();
-    call_listener([error = std::current_exception()] { std::rethrow_exception(error); });
+    events_.push([error = std::current_exception()] { std::rethrow_exception(error); });
   }
-}
-
-void MembershipThread::call_listener(std::function<void()> call) {
-  const base::MutexLock lock(mutex_);
-  calls_.push_back(std::move(call));
-  loop_.post([this, alive = std::weak_ptr<const bool>(alive_)] {
-    if (alive.lock()) make_next_call();
-  });
-}
-
-void MembershipThread::make_next_call() {
-  std::function<void()> call;
-  {
-    const base::MutexLock lock(mutex_);
-    if (calls_.empty()) return;
-    call = std::move(calls_.front());
-    calls_.pop_front();
-  }
-  call();
 }
 
 void MembershipThread::call_membership(std::function<void(Membership&)> call) {
@@ -95,26 +76,23 @@ uint16_t MembershipThread::reserve_store_port(int generation) {
   return listener_.reserve_store_port(generation);
 }
 void MembershipThread::start(const Generation& generation) {
-  call_listener([this, generation] { listener_.start(generation); });
+  events_.push([this, generation] { listener_.start(generation); });
 }
 void MembershipThread::stop(int generation, const std::string& reason) {
-  call_listener([this, generation, reason] { listener_.stop(generation, reason); });
+  events_.push([this, generation, reason] { listener_.stop(generation, reason); });
 }
 void MembershipThread::note(const std::string& text) {
-  call_listener([this, text] { listener_.note(text); });
+  events_.push([this, text] { listener_.note(text); });
 }
 void MembershipThread::stalled(int generation, const Stall& stall) {
-  call_listener([this, generation, stall] { listener_.stalled(generation, stall); });
+  events_.push([this, generation, stall] { listener_.stalled(generation, stall); });
 }
 
 void MembershipThread::finish(const JobOutcome& outcome) {
   own_loop_.cancel(lease_timer_);
-  {
-    // Drops a start() that the launcher's loop has not run yet: those workers must not start.
-    const base::MutexLock lock(mutex_);
-    calls_.clear();
-  }
-  call_listener([this, outcome] { listener_.finish(outcome); });
+  // Drops a start() that the launcher's loop has not run yet: those workers must not start.
+  events_.clear();
+  events_.push([this, outcome] { listener_.finish(outcome); });
   keeper_.end();
 }
 

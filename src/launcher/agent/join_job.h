@@ -1,13 +1,10 @@
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
-
 #include <thread>
 
 #include "base/event_loop.h"
-#include "base/mutex.h"
 #include "launcher/agent/keeper.h"
 #include "launcher/agent/run_options.h"
 #include "launcher/membership.h"
@@ -48,25 +45,17 @@ class MembershipThread final : public Membership, private MembershipListener {
 
   void run();
   void keep_lease();
-  // Makes a call to the listener from the launcher's loop.
-  void call_listener(std::function<void()> call);
-  void make_next_call();
   // Makes a call to the membership from its loop.
   void call_membership(std::function<void(Membership&)> call);
 
-  base::EventLoop& loop_;
   MembershipListener& listener_;
+  ListenerQueue events_;  // on the launcher's loop
   Keeper& keeper_;
 
   base::EventLoop own_loop_;
   std::unique_ptr<Membership> membership_;
   std::chrono::milliseconds lease_{0};
   base::EventLoop::Timer lease_timer_;
-
-  base::Mutex mutex_;
-  std::deque<std::function<void()>> calls_ LOCKSTEP_GUARDED_BY(mutex_);  // to the listener
-  // Calls that are still posted to the launcher's loop when this is destroyed do nothing.
-  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
   std::thread thread_;
 };
 

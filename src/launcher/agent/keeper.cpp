@@ -1,6 +1,5 @@
 #include "launcher/agent/keeper.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -25,6 +24,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/folder.h"
 #include "base/number.h"
 #include "base/process.h"
 #include "base/unique_fd.h"
@@ -58,7 +58,7 @@ void read_environment(int proc, const char* pid, std::string& text) {
 
 // Returns how many processes it killed.
 int kill_round(const std::string& entry, const std::set<pid_t>& killed) {
-  const std::unique_ptr<DIR, decltype(&::closedir)> folder(::opendir("/proc"), ::closedir);
+  const base::FolderStream folder(::opendir("/proc"));
   if (!folder) return 0;
   int count = 0;
   std::string environment;

@@ -61,7 +61,7 @@ struct JoinOptions {
 };
 
 // What `lockstep run` has to do, with every value checked. A program that starts its own copies
-// fills it in too (spawn.h).
+// fills it in too (spawn_options()).
 struct RunOptions {
   std::string print_completion;   // a shell: print its completion script instead of a run
   std::string component = "run";  // of messages about the job's end and stalls

@@ -1,5 +1,3 @@
-#include "launcher/agent/spawn.h"
-
 #include <lockstep/error.h>
 #include <signal.h>
 

@@ -20,6 +20,7 @@
 #include <system_error>
 
 #include "base/folder.h"
+#include "base/process.h"
 #include "cluster/cpu_binding.h"
 #include "cluster/node_resources.h"
 #include "launcher/agent/keeper.h"
@@ -85,12 +86,7 @@ base::UniqueFd write_key(const std::string& key) {
 
 // 'D', 'R', ..., or '?'.
 char state_of(const std::filesystem::path& thread) {
-  std::ifstream stat(thread / "stat");
-  std::string line;
-  std::getline(stat, line);
-  // "PID (NAME) STATE ...", and the name may hold anything.
-  const size_t end = line.rfind(')');
-  return end != std::string::npos && end + 2 < line.size() ? line[end + 2] : '?';
+  return base::process_state(thread).value_or(base::ProcessState{}).state;
 }
 
 // ", in state D in nfs_wait_on_request", as far as the kernel shows it: of a thread that cannot

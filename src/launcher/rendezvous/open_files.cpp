@@ -1,13 +1,13 @@
 #include "launcher/rendezvous/open_files.h"
 
-#include <dirent.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
+
+#include "base/folder.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -20,7 +20,7 @@ constexpr rlim_t kWantedFiles = 65536;
 constexpr int64_t kFewStrangers = 4;
 
 int64_t count_open_files() {
-  const std::unique_ptr<DIR, decltype(&::closedir)> folder(::opendir("/proc/self/fd"), ::closedir);
+  const base::FolderStream folder(::opendir("/proc/self/fd"));
   int64_t count = 0;
   while (folder && ::readdir(folder.get()) != nullptr) ++count;
   return count;

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 using TagValidation = DeepSpeedConfig::Checkpoint::TagValidation;
 
 // Runs `work` on rank 0 and returns its result on all ranks. If it throws, all throw a ConfigError.
-std::string on_main_rank(const Communicator& group, const std::function<std::string()>& work) {
+std::string result_of_main_rank(const Communicator& group, const std::function<std::string()>& work) {
   const comm::RankOutcome outcome = comm::outcome_of_main_rank(group, work);
   if (outcome.failed) throw ConfigError("engine", outcome.text);
   return outcome.text;
@@ -109,21 +109,21 @@ fs::path EngineCore::save_checkpoint(const fs::path& folder, const SaveCheckpoin
   snapshot.metadata[deepspeed::kSection]["client_state"] = client_state;
 
   std::unique_ptr<checkpoint::Store> store;
-  on_main_rank(impl.communicator, [&] {
+  result_of_main_rank(impl.communicator, [&] {
     checkpoint::StoreOptions keep_all;
     keep_all.rotation = {.keep_last = 0, .keep_best = 0};
     store = std::make_unique<checkpoint::Store>(place, keep_all);
     return std::string();
   });
   const checkpoint::Entry entry = deepspeed::save_together(impl.communicator, store.get(), snapshot);
-  return on_main_rank(impl.communicator, [&] { return entry.path.string(); });
+  return result_of_main_rank(impl.communicator, [&] { return entry.path.string(); });
 }
 
 std::optional<LoadedCheckpoint> EngineCore::load_checkpoint(const fs::path& folder,
                                                             const LoadCheckpointOptions& options) {
   Impl& impl = *impl_;
   const fs::path place = tag_folder(folder, options.tag);
-  const fs::path path = on_main_rank(impl.communicator, [&] {
+  const fs::path path = result_of_main_rank(impl.communicator, [&] {
     const auto newest = checkpoint::newest_valid(checkpoint::checkpoints_folder(place));
     if (!newest) base::log_warning("engine", "there is no checkpoint to load in '{}'", place.string());
     return newest ? newest->path.string() : std::string();
@@ -156,7 +156,7 @@ bool EngineCore::save_16bit_model(const fs::path& folder, const std::string& fil
   }
   impl.communicator.meet("save_16bit_model()");
   const std::shared_ptr<void> whole = gather_parameters();
-  on_main_rank(impl.communicator, [&] {
+  result_of_main_rank(impl.communicator, [&] {
     fs::create_directories(folder);
     save_weights(*impl.module, folder / file);
     return std::string();

@@ -189,14 +189,8 @@ void EngineStep::add_to(checkpoint::Snapshot& snapshot) const {
   if (world().is_main()) snapshot.metadata[deepspeed::kSection] = core_->impl().state();
 }
 
-void EngineStep::restore_state(const checkpoint::Reader& reader) {
-  const Json& metadata = reader.metadata();
-  if (!metadata.contains("optimizer")) {
-    throw ConfigError("train", fmt::format("the checkpoint '{}' holds no optimizer with gradients",
-                                           reader.folder().string()));
-  }
-  parallel().restore_optimizer(reader, *optimizer());
-  core_->impl().load_state(metadata.value(deepspeed::kSection, Json::object()), reader.step(),
+void EngineStep::restore_rest(const checkpoint::Reader& reader) {
+  core_->impl().load_state(reader.metadata().value(deepspeed::kSection, Json::object()), reader.step(),
                            /*with_schedule=*/true);
 }
 

@@ -40,10 +40,11 @@ class EngineStep final : public Step {
   parallel::ParallelModel& parallel() const override;
 
   void add_to(checkpoint::Snapshot& snapshot) const override;
-  void restore_state(const checkpoint::Reader& reader) override;
 
  private:
   class Core;
+
+  void restore_rest(const checkpoint::Reader& reader) override;
 
   const std::unique_ptr<Core> core_;
   std::vector<GradientStatistics> watched_;  // of the last step, if requested

@@ -116,6 +116,19 @@ TEST(ReadWholeFile, ReadsUpToTheLimit) {
   EXPECT_EQ(errno, ENOENT);
 }
 
+TEST(ReadFirstLine, HasNoValueForAnEmptyFile) {
+  const test::TemporaryFolder folder;
+  std::ofstream(folder.path() / "number") << "-1";
+  EXPECT_EQ(read_first_line(folder.path() / "number"), "-1");
+  std::ofstream(folder.path() / "lines") << "max 100000\nsecond";
+  EXPECT_EQ(read_first_line(folder.path() / "lines"), "max 100000");
+  std::ofstream(folder.path() / "blank") << "\n";
+  EXPECT_EQ(read_first_line(folder.path() / "blank"), "");
+  std::ofstream(folder.path() / "empty");
+  EXPECT_EQ(read_first_line(folder.path() / "empty"), std::nullopt);
+  EXPECT_EQ(read_first_line(folder.path() / "none"), std::nullopt);
+}
+
 TEST(MappedFile, ShowsTheBytesOfAFile) {
   const test::TemporaryFolder folder;
   const auto path = folder.path() / "file";

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -218,6 +220,22 @@ TEST(ProgramTest, FindsProgramsByPath) {
   EXPECT_EQ(find_program("sh", {{"PATH", "/nonexistent:/bin"}}), "/bin/sh");
   EXPECT_EQ(find_program("sh", {{"PATH", "/nonexistent"}}), std::nullopt);
   EXPECT_TRUE(find_program("sh", {}).has_value());
+}
+
+TEST(ProcessStateTest, NamesWithAnyCharactersDoNotMatter) {
+  const auto before = process_state("/proc/thread-self");
+  ASSERT_TRUE(before);
+  EXPECT_EQ(before->state, 'R');
+  EXPECT_GT(before->start_time, 0u);
+  std::array<char, 16> name{};
+  ::prctl(PR_GET_NAME, name.data());
+  ::prctl(PR_SET_NAME, "a) Z 1\n(2");
+  const auto renamed = process_state("/proc/thread-self");
+  ::prctl(PR_SET_NAME, name.data());
+  ASSERT_TRUE(renamed);
+  EXPECT_EQ(renamed->state, 'R');
+  EXPECT_EQ(renamed->start_time, before->start_time);
+  EXPECT_FALSE(process_state("/proc/0"));
 }
 
 }  // namespace

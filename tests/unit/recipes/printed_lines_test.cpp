@@ -3,6 +3,7 @@
 #include "recipes/printed_lines.h"
 
 #include <gtest/gtest.h>
+#include <lockstep/launch.h>
 
 namespace lockstep::recipes {
 namespace {

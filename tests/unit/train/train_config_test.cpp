@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "support/config_error.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
@@ -163,6 +164,11 @@ TEST_F(TrainConfigTest, FieldsThatContradictEachOtherAreNamed) {
           "zero_offload_param cpu needs zero_stage 3, and it is 2: set zero_stage to 3");
   refused({"--zero_stage", "3", "--zero_offload_param", "cpu"},
           "zero_offload_param cpu needs zero_offload_optimizer too, and it is none: set it to cpu or nvme");
+  refused({"--zero_offload_optimizer", "disk"},
+          "zero_offload_optimizer must be one of none, cpu, nvme: 'disk'");
+  refused({"--zero-offload-param=nvme"}, "zero_offload_param must be one of none, cpu: 'nvme'");
+  const std::string file = toml("zero_offload_optimizer = \"disk\"\n");
+  refused({"--config", file}, "zero_offload_optimizer must be one of none, cpu, nvme: 'disk'");
   refused({"--zero_stage", "3", "--ema_decay", "0.9"}, "use zero_stage 2, or set ema_decay to 0");
   refused({"--deepspeed"}, "give deepspeed_config a file");
 }
@@ -199,6 +205,56 @@ TEST_F(TrainConfigTest, AProgramHasOptionsOfItsOwn) {
   EXPECT_EQ(
       json_of(config).at("hyperparams"),
       nlohmann::json({{"base_lr", 0.3}, {"data", "data"}, {"fast", true}, {"seed", 0.25}, {"width", 32}}));
+}
+
+TEST_F(TrainConfigTest, OptionsOfAProgramHaveRules) {
+  std::string layout = "auto";
+  int64_t batch = 512;
+  std::optional<int64_t> samples;
+  bool dry = false;
+  ProgramOptions own = {
+      {"layout", layout, "of images", {.choices = {"auto", "yes", "no"}}},
+      {"batch_size", batch, "over all ranks", {.minimum = 1, .aliases = {"global_batch_size"}}}};
+  own.add("samples", samples, "at most", {.minimum = 1, .has_variable = false})
+      .add("dry", dry, "one batch", {.negatable = false});
+  own.description = "Trains a layout.";
+  own.without = {"ema_decay"};
+  const auto parse_own = [&](std::vector<const char*> words) {
+    words.insert(words.begin(), "program");
+    return TrainConfig::from_args(static_cast<int>(words.size()), words.data(), {}, own);
+  };
+  const auto refusal = [&](const std::vector<const char*>& words) {
+    layout = "auto";  // a refused value stays in the field
+    samples.reset();
+    return test::error_of([&] { parse_own(words); });
+  };
+  ::setenv("LOCKSTEP_SAMPLES", "3", 1);
+  const TrainConfig config = parse_own({"--global-batch-size", "64", "--layout=no", "--dry"});
+  ::unsetenv("LOCKSTEP_SAMPLES");
+  EXPECT_EQ(batch, 64);
+  EXPECT_EQ(layout, "no");
+  EXPECT_TRUE(dry);
+  EXPECT_FALSE(samples.has_value());
+  EXPECT_FALSE(config.batch_size.has_value());
+  EXPECT_FALSE(config.global_batch_size.has_value());
+  EXPECT_EQ(json_of(config).at("hyperparams"),
+            nlohmann::json({{"batch_size", 64}, {"dry", true}, {"layout", "no"}}));
+  parse_own({"--samples", "7"});
+  EXPECT_EQ(samples, 7);
+  EXPECT_EQ(refusal({"--layout", "maybe"}), "[config] layout must be one of auto, yes, no: 'maybe'");
+  EXPECT_EQ(refusal({"--samples", "0"}), "[config] samples must be at least 1: 0");
+  EXPECT_THAT(refusal({"--no-dry"}), HasSubstr("--no-dry"));
+  EXPECT_THAT(refusal({"--ema-decay", "0.5"}), HasSubstr("--ema-decay"));
+  try {
+    parse_own({"--help"});
+    ADD_FAILURE() << "--help did not throw";
+  } catch (const HelpRequested& help) {
+    EXPECT_THAT(help.what(), HasSubstr("Trains a layout."));
+  }
+  own.without = {"ema_decai"};
+  EXPECT_EQ(refusal({}),
+            "[config] ProgramOptions::without names 'ema_decai', which is no option of "
+            "TrainConfig: leave it out");
 }
 
 // A field that nothing reads is a promise that nobody keeps.

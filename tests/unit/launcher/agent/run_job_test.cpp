@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "launcher/agent/spawn.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::launcher {

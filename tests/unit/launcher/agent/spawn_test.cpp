@@ -1,4 +1,4 @@
-#include "launcher/agent/spawn.h"
+#include "launcher/agent/run_job.h"
 
 #include <gtest/gtest.h>
 

@@ -1,14 +1,14 @@
-#include "recipes/rank_places.h"
+#include "train/rank_places.h"
 
 #include <gtest/gtest.h>
 
-namespace lockstep::recipes {
+namespace lockstep::train {
 namespace {
 
 TEST(JobShape, RanksThatSeeTheirOwnGpuAloneHaveAGpuEach) {
   // All of them call it cuda:0.
   const std::vector<RankPlace> ranks = {{"0", "GPU-a"}, {"0", "GPU-b"}, {"1", "GPU-c"}, {"1", "GPU-d"}};
-  const JobShape shape = job_shape(ranks);
+  const JobShape shape = shape_of(ranks);
   EXPECT_EQ(shape.processes, 4);
   EXPECT_EQ(shape.nodes, 2);
   EXPECT_EQ(shape.gpus, 4);
@@ -19,7 +19,7 @@ TEST(JobShape, RanksThatSeeTheirOwnGpuAloneHaveAGpuEach) {
 TEST(JobShape, RanksThatShareAGpuCountItOnceAndTheFirstOfThemIsItsFirst) {
   const std::vector<RankPlace> ranks = {
       {"a", "GPU-1"}, {"a", "GPU-1"}, {"a", "GPU-2"}, {"b", "GPU-3"}, {"a", "GPU-2"}};
-  const JobShape shape = job_shape(ranks);
+  const JobShape shape = shape_of(ranks);
   EXPECT_EQ(shape.processes, 5);
   EXPECT_EQ(shape.nodes, 2);
   EXPECT_EQ(shape.gpus, 3);
@@ -32,7 +32,7 @@ TEST(JobShape, RanksThatShareAGpuCountItOnceAndTheFirstOfThemIsItsFirst) {
 
 TEST(JobShape, CpusAreNoGpus) {
   const std::vector<RankPlace> ranks = {{"0", ""}, {"0", ""}, {"1", ""}};
-  const JobShape shape = job_shape(ranks);
+  const JobShape shape = shape_of(ranks);
   EXPECT_EQ(shape.nodes, 2);
   EXPECT_EQ(shape.gpus, 0);
   EXPECT_EQ(shape.gpus_per_node, 0);
@@ -40,4 +40,4 @@ TEST(JobShape, CpusAreNoGpus) {
 }
 
 }  // namespace
-}  // namespace lockstep::recipes
+}  // namespace lockstep::train

@@ -1,24 +1,17 @@
-#include "recipes/rank_places.h"
-
-#include <fmt/format.h>
-#include <lockstep/callbacks.h>
-#include <lockstep/launch.h>
-#include <lockstep/trainer.h>
+#include "train/rank_places.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <set>
 
 #include "comm/plugin.h"
-#include "track/gpu_monitor.h"
 
-namespace lockstep::recipes {
+namespace lockstep::train {
 
 RankPlace own_place(const World& world) {
   const RankMap& map = world.map();
   RankPlace place;
-  // Where nobody tells the node, the host is one.
+  // A launcher may not say which node this is: then every host is a node.
   place.node = map.node_rank >= 0 && map.num_nodes > 0 ? std::to_string(map.node_rank) : map.host;
   if (world.device().is_cuda()) {
     place.gpu_uuid = comm::list_cuda_devices().at(static_cast<size_t>(world.device().index())).uuid;
@@ -36,7 +29,7 @@ std::vector<RankPlace> gather_places(const World& world) {
   return places;
 }
 
-JobShape job_shape(std::span<const RankPlace> ranks) {
+JobShape shape_of(std::span<const RankPlace> ranks) {
   std::map<std::string, std::set<std::string>> gpus_of;
   for (const RankPlace& rank : ranks) {
     std::set<std::string>& gpus = gpus_of[rank.node];
@@ -61,32 +54,10 @@ bool is_first_on_gpu(std::span<const RankPlace> ranks, int rank) {
   });
 }
 
-namespace {
+}  // namespace lockstep::train
 
-std::filesystem::path log_file(const Trainer& trainer) {
-  const int node = trainer.world().map().node_rank;
-  const std::string name = node > 0 ? fmt::format("gpu_node{}.csv", node) : "gpu.csv";
-  return std::filesystem::path(trainer.run_folder()) / name;
-}
+namespace lockstep {
 
-}  // namespace
+JobShape job_shape(const World& world) { return train::shape_of(train::gather_places(world)); }
 
-GpuLog::GpuLog() {
-  const auto monitor = std::make_shared<std::unique_ptr<track::GpuMonitor>>();
-  start = std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainStart}, [monitor](Trainer& trainer) {
-    const World& world = trainer.world();
-    if (!world.device().is_cuda()) return;
-    const auto begin = [&] {
-      *monitor = std::make_unique<track::GpuMonitor>(log_file(trainer), own_place(world).gpu_uuid);
-    };
-    // A node's file gets its heading from one rank, before the others meet it.
-    const bool is_leader = world.local_rank() == 0;
-    if (is_leader) begin();
-    const std::vector<RankPlace> places = gather_places(world);
-    if (!is_leader && is_first_on_gpu(places, world.rank())) begin();
-  });
-  stop = std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainEnd},
-                                    [monitor](Trainer&) { monitor->reset(); });
-}
-
-}  // namespace lockstep::recipes
+}  // namespace lockstep
