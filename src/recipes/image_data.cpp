@@ -74,7 +74,7 @@ Loader image_loader(const ImageSet& images, const ImageDataOptions& options, con
 
 void use_channels_last(torch::nn::Module& module) {
   const torch::NoGradGuard no_grad;
-  for (at::Tensor parameter : module.parameters()) {
+  for (const at::Tensor& parameter : module.parameters()) {
     if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
   }
 }
