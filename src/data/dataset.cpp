@@ -73,6 +73,7 @@ at::Tensor copy_rows(const at::Tensor& tensor, std::span<const int64_t> indices)
   shape[0] = static_cast<int64_t>(indices.size());
   at::Tensor out = at::empty(shape, tensor.options());
   const size_t row_bytes = tensor.nbytes() / static_cast<size_t>(tensor.size(0));
+  if (row_bytes == 0) return out;  // such tensors may have no memory, which memcpy() does not accept
   const auto* source = static_cast<const char*>(tensor.const_data_ptr());
   auto* target = static_cast<char*>(out.mutable_data_ptr());
   for (const int64_t index : indices) {
