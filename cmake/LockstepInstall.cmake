@@ -20,6 +20,12 @@ foreach(target lockstep_program lockstep_tensor_program lockstep_mpi lockstep_cu
             LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   endif()
 endforeach()
+# CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out folders of the source tree, and .deps is one.
+foreach(target lockstep_tensor_program lockstep_mpi lockstep_cuda)
+  if(TARGET ${target})
+    set_property(TARGET ${target} APPEND PROPERTY INSTALL_RPATH ${LOCKSTEP_TORCH_ROOT}/lib)
+  endif()
+endforeach()
 
 # Installs what the program prints: shell completion and the manual page.
 function(lockstep_install_output folder file)
