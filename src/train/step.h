@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/progress.h"
+#include "parallel/parallel_model.h"
 #include "train/batch_source.h"
 #include "train/gradient_statistics.h"
 
@@ -22,10 +23,6 @@ namespace lockstep::checkpoint {
 class Reader;
 struct Snapshot;
 }  // namespace lockstep::checkpoint
-
-namespace lockstep::parallel {
-class ParallelModel;
-}
 
 namespace lockstep::train {
 
