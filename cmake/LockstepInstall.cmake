@@ -29,13 +29,13 @@ endforeach()
 
 # Installs what the program prints: shell completion and the manual page.
 function(lockstep_install_output folder file)
+  set(output ${PROJECT_BINARY_DIR}/installed_output/${file})
   list(JOIN ARGN " " words)
   install(CODE "
-    set(folder \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${folder}\")
-    message(STATUS \"Installing: \${folder}/${file}\")
-    file(MAKE_DIRECTORY \"\${folder}\")
+    file(MAKE_DIRECTORY \"${PROJECT_BINARY_DIR}/installed_output\")
     execute_process(COMMAND \"$<TARGET_FILE:lockstep_program>\" ${words}
-                    OUTPUT_FILE \"\${folder}/${file}\" COMMAND_ERROR_IS_FATAL ANY)")
+                    OUTPUT_FILE \"${output}\" COMMAND_ERROR_IS_FATAL ANY)")
+  install(FILES ${output} DESTINATION ${folder})
 endfunction()
 lockstep_install_output(${CMAKE_INSTALL_DATADIR}/bash-completion/completions lockstep completion bash)
 lockstep_install_output(${CMAKE_INSTALL_DATADIR}/zsh/site-functions _lockstep completion zsh)

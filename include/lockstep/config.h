@@ -33,7 +33,7 @@ struct ProgramOptionRules {
   // Text options: the valid values; empty: any.
   std::vector<std::string> choices = {};
   // Numeric options.
-  std::optional<int64_t> minimum = {};
+  std::optional<double> minimum = {};
   std::optional<double> maximum = {};
   // Other names, of the flag and of the key in a file.
   std::vector<std::string> aliases = {};
@@ -67,7 +67,7 @@ struct ProgramOption {
 //
 // Their values come from the same places as those of TrainConfig: the flag, or else the variable
 // LOCKSTEP_<NAME>, or else the TOML file. They are recorded among the run's hyperparameters. An option
-// with the name of a TrainConfig field, or with one of its aliases, replaces the flag of that field.
+// of TrainConfig is replaced if one of its names is the name or an alias of a program's option.
 struct ProgramOptions {
   ProgramOptions() = default;
   ProgramOptions(std::initializer_list<ProgramOption> list) : options(list) {}
@@ -94,7 +94,7 @@ using PlotFunction = std::function<std::pair<std::string, Image>(const Model& mo
 // from_args(). Every field that is a value has a flag of its name (--max_iter or --max-iter), a
 // variable (LOCKSTEP_MAX_ITER) and a key in the TOML file that --config names. max_iter is also
 // --epochs, log_folder is also --run-dir. The command line wins over the variable, the variable over
-// the file, the file over the code.
+// the file, the file over the code. local_rank has no variable: launchers set LOCAL_RANK.
 struct TrainConfig {
   // --- processes ---
 

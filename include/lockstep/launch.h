@@ -133,8 +133,6 @@ class Preemption {
   std::unique_ptr<Impl> impl_;
 };
 
-class World;
-
 // Runs `rank_main` as one rank of a job and returns the exit status for main(). Blocks until the rank
 // has ended, or all ranks that this process started.
 //

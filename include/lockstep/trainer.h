@@ -172,8 +172,8 @@ class Trainer {
   // `lockstep report` can be run later. ConfigError: fit() has not run.
   void write_report();
 
-  // Replaces the step, that is, what happens between a batch and changed weights. Not with fp16, and
-  // not with a sharded model: fit() then throws ConfigError.
+  // Replaces the step, that is, what happens between a batch and changed weights. Not with fp16,
+  // with a sharded model or with config.deepspeed_config: fit() then throws ConfigError.
   void set_optimize_step(OptimizeStep step);
   // `save` is called at preemption, in addition to the checkpoint, or alone if checkpoints are off.
   // Called on every rank.

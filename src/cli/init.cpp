@@ -194,9 +194,10 @@ void check_name(const std::string& name) {
   const bool is_taken = name == "all" || name == "clean" || name == "test" || name == "install" ||
                         name == "help" || name == "lockstep" || name == "build";
   if (begins_well && !is_taken && std::all_of(name.begin(), name.end(), is_good)) return;
-  throw ConfigError("init", fmt::format("a project's name begins with a letter, goes on with letters, "
-                                        "digits, - and _, and is none of CMake's own; give --name: '{}'",
-                                        name));
+  throw ConfigError("init",
+                    fmt::format("a project's name begins with a letter, contains only letters, digits, "
+                                "- and _, and is not a target of CMake's own; give --name: '{}'",
+                                name));
 }
 
 fs::path folder_of(const InitOptions& options) {

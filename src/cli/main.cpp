@@ -11,8 +11,8 @@
 
 namespace {
 
-// A descriptor that was closed would be given to the next file or socket, which then
-// gets what is meant for a person.
+// The next file or socket would get the number of a closed standard stream, and then the text that is
+// meant for the terminal.
 void open_closed_streams() {
   for (int fd = ::open("/dev/null", O_RDWR); fd >= 0; fd = ::open("/dev/null", O_RDWR)) {
     if (fd <= STDERR_FILENO) continue;

@@ -74,7 +74,7 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
   return std::make_shared<optim::SGD>(parameters, optim::SGDOptions(0.1).momentum(0.9));
 }
 
-// What a file tells of a module: parameters and parts, by the dots of their names.
+// The module that the names in a file describe: a dot separates a module from its parameter.
 struct FileModule : Module {
   at::Tensor forward(const at::Tensor& x) { return x; }
 };
@@ -168,10 +168,9 @@ PlannedModel model_of_recipe(const ModelChoice& choice) {
 
 bool is_recipe(const std::string& name) { return recipes::find_recipe(name) != nullptr; }
 
-// A recipe's model is built on the CPU. Of a file the names and shapes of its
-// floating-point tensors are taken; modules whose names end in a number, of which there
-// are several ("layers.0", "layers.1"), count as Sharded<> units. ConfigError: no such
-// recipe or file.
+// Builds a recipe's model on the CPU. A file gives the names and shapes of its floating-point tensors, and
+// modules with numbered names ("layers.0", "layers.1") count as Sharded<> units. ConfigError: no recipe
+// and no file has the name.
 PlannedModel planned_model(const ModelChoice& choice) {
   if (!is_recipe(choice.name) && !std::filesystem::exists(choice.name)) {
     std::vector<std::string> names;
@@ -251,7 +250,7 @@ std::string stage_table(const Answer& answer) {
 
 std::string bucket_table(const Answer::Stage& stage) {
   std::vector<std::vector<std::string>> rows = {
-      {"bucket", "dtype", "elements", "padding", "a rank's part", "whole", "unit", "group", "parameters"}};
+      {"bucket", "dtype", "elements", "padding", "shard", "gathered", "unit", "group", "parameters"}};
   for (size_t i = 0; i < stage.plan.buckets.size(); ++i) {
     const ZeroPlan::Bucket& bucket = stage.plan.buckets[i];
     const std::string others =

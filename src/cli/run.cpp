@@ -26,7 +26,7 @@ int run_run(int argc, const char* const* argv) {
     const char* const words[] = {"lockstep", "completion", options.print_completion.c_str()};
     return run_command_line(static_cast<int>(std::size(words)), words);
   }
-  // Nodes are alike as a rule: the first one speaks for all.
+  // Nodes are usually alike, so only the first one prints hints about Slurm.
   if (!options.quiet) {
     for (const std::string& hint : options.hints) base::log_warning("run", "{}", hint);
   }

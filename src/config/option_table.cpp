@@ -516,8 +516,11 @@ void OptionTable::parse(int argc, const char* const* argv) {
 }
 
 OptionTable& OptionTable::add_all(const OptionTable& other, const std::set<std::string>& without) {
+  const auto is_left_out = [&](const std::string& name) { return without.count(name) != 0; };
   for (const Entry& entry : other.entries_) {
-    if (without.count(entry.name) == 0) entries_.push_back(entry);
+    const std::vector<std::string>& aliases = entry.rules.aliases;
+    if (is_left_out(entry.name) || std::any_of(aliases.begin(), aliases.end(), is_left_out)) continue;
+    entries_.push_back(entry);
   }
   return *this;
 }

@@ -44,20 +44,21 @@ struct CifarOptions {
     table.description = "Sigma2's Wide ResNet on CIFAR-100.";
     images.add_to(table);
     table
-        .add("batch_size", batch_size, "samples a step over all ranks, which must divide it",
+        .add("batch_size", batch_size, "samples per step over all ranks; a multiple of their number",
              {.minimum = 1, .aliases = {"global_batch_size"}})
-        .add("precision", precision, "of the forward; auto: fp16 on GPUs, fp32 on CPUs",
+        .add("precision", precision, "precision of the forward pass; auto: fp16 on GPUs, fp32 on CPUs",
              {.choices = {"auto", "fp32", "bf16", "fp16"}})
-        .add("base_lr", base_lr, "learning rate, used as it is whatever the number of ranks", {.minimum = 0})
-        .add("momentum", momentum, "of SGD; the page's script for one GPU has 0", {.minimum = 0})
-        .add("weight_decay", weight_decay, "of SGD; the page's script for one GPU has 0", {.minimum = 0})
-        .add("target_accuracy", target_accuracy, "a fraction: stop when it is reached",
+        .add("base_lr", base_lr, "learning rate, for any number of ranks", {.minimum = 0})
+        .add("momentum", momentum, "momentum of SGD; the page's script for one GPU has 0", {.minimum = 0})
+        .add("weight_decay", weight_decay, "weight decay of SGD; the page's script for one GPU has 0",
+             {.minimum = 0})
+        .add("target_accuracy", target_accuracy, "accuracy at which training stops, a fraction",
              {.minimum = 0, .maximum = 1})
         .add("patience", patience, "validations in a row that reach the target; 0: never stop early",
              {.minimum = 0})
         .add("channels_last", channels_last, "layout of images and weights; auto: on GPUs",
              {.choices = {"auto", "yes", "no"}})
-        .add("test_batch_size", test_batch_size, "samples a batch on each rank in tests", {.minimum = 1});
+        .add("test_batch_size", test_batch_size, "samples per batch on each rank in tests", {.minimum = 1});
     return table;
   }
 };

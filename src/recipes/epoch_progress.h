@@ -13,11 +13,11 @@ class Trainer;
 
 namespace lockstep::recipes {
 
-// Counts the steps of the running epoch for printed lines, wherever training began: a run
-// that goes on in the middle of an epoch does not count it from its start.
+// Counts the steps of the running epoch for printed lines. A run that resumes in the middle of an epoch
+// continues the count.
 class EpochSteps {
  public:
-  // `loader` is the whole one that fit() gets, `batch_size` that of each rank.
+  // `loader` is the one that fit() gets, `batch_size` is that of each rank.
   EpochSteps(const Trainer& trainer, const Loader& loader, int64_t batch_size);
 
   // At the start of an epoch.
@@ -39,21 +39,21 @@ class EpochSteps {
   int64_t next_ = 0;
 };
 
-// Time spent training, without evaluation, and images trained on in it, over a whole run:
-// kept in checkpoints, those in the middle of an epoch too, so that a run that goes on adds
-// to what it had. What was trained after the checkpoint is trained again and counts once.
+// The training time of a whole run, without evaluation, and the number of images trained on. Both are
+// saved in checkpoints, also in the middle of an epoch, and a resumed run adds to them. Steps after the
+// checkpoint are trained again and count once.
 //
-// By the end of an epoch all ranks have met and the device has finished, so that the time
-// is that of the slowest.
+// At the end of an epoch all ranks have synchronised and the device has finished, so the time is that of
+// the slowest rank.
 class TrainingTime : public Callback {
  public:
   TrainingTime() : Callback({.on = Stage::kTrainEpochEnd}) {}
 
-  // At the start of an epoch, or where it goes on; `steps` counts it, and must live until it
-  // ends.
+  // Called at the start of an epoch, or at the step where it resumes. `steps` counts the epoch and must
+  // outlive it.
   void begin(const EpochSteps& steps);
 
-  // Of the last epoch, with what of it was trained before the run went on.
+  // Of the last epoch, including the part before a resume.
   double epoch_seconds() const { return epoch_.seconds; }
   double epoch_images_per_s() const { return static_cast<double>(epoch_.images) / epoch_.seconds; }
   double seconds() const { return total_.seconds; }

@@ -51,7 +51,7 @@ void check_classes(const ImageSource& images, int64_t outputs, const char* advic
 
 void ImageDataOptions::add_to(ProgramOptions& table) {
   table.add("data", data, "folder or file of the data, or 'synthetic'; left out: the usual places")
-      .add("max_samples", max_samples, "images of each part of the data at most", {.minimum = 1})
+      .add("max_samples", max_samples, "maximum number of images of each split", {.minimum = 1})
       .add("device_data", device_data, "keep the images on the device; auto: up to 2 GiB on GPUs",
            {.choices = {"auto", "yes", "no"}})
       .add("num_workers", num_workers, "threads of each rank that read ahead; 0: none", {.minimum = 0});

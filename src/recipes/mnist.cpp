@@ -44,12 +44,12 @@ struct MnistOptions {
     table.description = fmt::format("Princeton's network on {}.", data_set);
     table.without = {"global_batch_size"};
     images.add_to(table);
-    table.add("test_batch_size", test_batch_size, "samples a batch on each rank in tests", {.minimum = 1})
+    table.add("test_batch_size", test_batch_size, "samples per batch on each rank in tests", {.minimum = 1})
         .add("lr", lr, "learning rate of Adadelta", {.minimum = 0})
-        .add("gamma", gamma, "the learning rate is multiplied by it after every epoch", {.minimum = 0})
+        .add("gamma", gamma, "factor of the learning rate after every epoch", {.minimum = 0})
         .add("no_cuda", no_cuda, "train on CPUs: the same as --compute-setup cpu", {.negatable = false})
         .add("no_mps", no_mps, "accepted and without effect: it is for Apple's GPUs", {.negatable = false})
-        .add("dry_run", dry_run, "one batch an epoch, to see that all is in place")
+        .add("dry_run", dry_run, "train on one batch per epoch, to check the set-up")
         .add("log_interval", log_interval, "batches between two lines", {.minimum = 1})
         .add("save_model", save_model, "write the weights for Python's torch.load at the end");
     return table;

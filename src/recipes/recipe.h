@@ -28,12 +28,12 @@ struct RecipeModel {
 struct Recipe {
   const char* name;
   const char* description;
-  // The flags that matter most with the values they have when they are left out.
+  // The most important flags with their default values.
   std::string (*defaults)();
   // Reads the flags, joins or starts the ranks, trains, and returns the exit status.
   // argv[0] is the command as the user wrote it. Throws ConfigError and HelpRequested.
   int (*run)(int argc, const char* const* argv);
-  // `size`: what its flag --model says; empty: as it is by default. ConfigError: no such.
+  // `size`: the value of the flag --model; empty: the default. ConfigError: no model has this size.
   RecipeModel (*model)(const std::string& size);
 };
 

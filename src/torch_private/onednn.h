@@ -19,7 +19,7 @@ AmxReport read_amx_report();
 bool amx_is_undescribed(const AmxReport& report);
 
 // Makes oneDNN use AVX-512 instead of AMX where AMX is not described, by ONEDNN_MAX_CPU_ISA. A value
-// that the user has set stays. Returns whether this call or an earlier one set the variable. Call it
+// that the user has set stays. Returns whether oneDNN is limited in this way. Call it
 // before the first 16-bit operation, and before other threads read the environment.
 bool avoid_undescribed_amx();
 

@@ -68,14 +68,15 @@ struct MlflowArtifact {
 // --- files of a run in a folder of the server ---
 
 // A server that keeps the files of runs in a folder answers with its path, and clients write there
-// themselves. The server, or whoever answers in its place, shall not choose any other file.
+// themselves. The checks below prevent that a server, or a program that answers in its place, chooses
+// any other file.
 
 // Whether the server's address is this machine's own: localhost or a loopback address.
 bool is_on_this_machine(const std::string& tracking_uri);
 
-// Where the file `name` of a run goes, below the run's folder as the server told it. ConfigError: the
-// folder is none that MLflow makes, an absolute path that ends in RUN_ID/artifacts; the name leads out
-// of it, or a link in it does.
+// The path of the file `name` of a run, below the run's folder that the server sent. ConfigError: the
+// folder is not one of MLflow's (an absolute path that ends in RUN_ID/artifacts), or the name or a link
+// in the folder leads out of it.
 std::filesystem::path place_in_run_folder(const std::filesystem::path& folder, const std::string& run_id,
                                           const std::string& name);
 

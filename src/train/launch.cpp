@@ -101,14 +101,17 @@ void share_cores(const RankMap& map) {
   }
 }
 
-// 16-bit products are several times slower without AMX, and the user can do something about that.
+// 16-bit products are several times slower without AMX, and the operator of the machine can change that.
 void warn_of_undescribed_amx(const RankMap& map, const TrainConfig& config, c10::Device device) {
-  const bool uses_16_bits = config.precision != "fp32" || config.dtype.ends_with("16");
-  if (map.rank != 0 || !device.is_cpu() || !uses_16_bits || !torch_private::avoid_undescribed_amx()) return;
+  // A DeepSpeed configuration is read later, and often asks for 16 bits.
+  const bool may_use_16_bits =
+      config.precision != "fp32" || config.dtype.ends_with("16") || !config.deepspeed_config.empty();
+  if (map.rank != 0 || !device.is_cpu() || !may_use_16_bits || !torch_private::avoid_undescribed_amx())
+    return;
   base::log_warning(
       "launch",
       "this virtual machine has AMX and does not describe it (CPUID leaf 0x1d): 16-bit matrices "
-      "are multiplied without AMX; ask its operator, or set ONEDNN_MAX_CPU_ISA yourself");
+      "are multiplied without AMX, which is slower; ask its operator to describe it");
 }
 
 CommunicatorOptions communicator_options(const TrainConfig& config, c10::Device device) {

@@ -133,8 +133,7 @@ struct StepParts {
 
 // Changes the weights of a model: by gradients (gradient_step.h), by a DeepSpeed configuration
 // (deepspeed/engine_step.h) or by search (search_step.h). Fit loop, evaluation and checkpoints know
-// only this interface. A new kind has its own source and one line in Trainer::Impl, which makes the
-// step.
+// only this interface. A new kind has its own source and one line in make_step() of trainer.cpp.
 //
 // Collective: all ranks make the same calls, on one thread.
 class Step {
@@ -209,7 +208,7 @@ class Step {
   void restore_state(const checkpoint::Reader& reader);
 
  protected:
-  // What add_to() adds besides the weights and the optimizer's state.
+  // Restores what add_to() adds besides the weights and the optimizer's state.
   virtual void restore_rest(const checkpoint::Reader& reader) = 0;
 
   const World& world() const { return parts_.world; }

@@ -61,6 +61,12 @@ class CommandsTest(unittest.TestCase):
             done = run(*words, LOCKSTEP_CONFIG="/no/such/file", LOCKSTEP_MAX_ITER="7654", PET_NODE_RANK="x")
             self.assertEqual((done.returncode, done.stdout, done.stderr), (0, run(*words).stdout, ""))
 
+    def test_the_readme_lists_every_command(self):
+        readme = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
+        listed = set(re.findall(r"^lockstep ((?:bench )?[a-z]+)  ", readme, re.MULTILINE))
+        ours = {command for command in commands() if command != "bench" and not command.startswith("ckpt ")}
+        self.assertEqual(listed, ours - {"help"})
+
     def test_an_unknown_command_is_a_usage_error(self):
         for words, nearest in {("tarin", "mnist"): "train", ("bench", "dta"): "data", ("ckpt", "lss"): "ls"}.items():
             done = run(*words)

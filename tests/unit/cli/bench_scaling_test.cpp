@@ -31,6 +31,8 @@ TEST(BenchScalingCommandTest, ErrorsSayWhatToDo) {
               HasSubstr("not expected: --bogus; lockstep bench scaling --help"));
   EXPECT_THAT(error_of_words({"--ranks", "1,zwei", "--", "x"}), HasSubstr("--ranks"));
   EXPECT_THAT(error_of_words({"--ranks", "0", "--", "x"}), HasSubstr("--ranks must be at least 1: 0"));
+  EXPECT_THAT(error_of_words({"--ranks", "1", "2", "--", "x"}),
+              HasSubstr("the program is a number: '2'. Write --ranks and --cpus-per-rank with commas"));
   EXPECT_THAT(error_of_words({"--help"}), HasSubstr("--cpus-per-rank"));
 }
 

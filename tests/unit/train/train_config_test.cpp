@@ -207,6 +207,16 @@ TEST_F(TrainConfigTest, AProgramHasOptionsOfItsOwn) {
       nlohmann::json({{"base_lr", 0.3}, {"data", "data"}, {"fast", true}, {"seed", 0.25}, {"width", 32}}));
 }
 
+TEST_F(TrainConfigTest, AnOptionOfAProgramReplacesOneWithTheSameAlias) {
+  int64_t epochs = 7;
+  const ProgramOptions own = {{"epochs", epochs, "passes over the data"}};
+  const std::vector<const char*> words = {"program", "--epochs", "9"};
+  const TrainConfig config =
+      TrainConfig::from_args(static_cast<int>(words.size()), words.data(), {.max_iter = 2}, own);
+  EXPECT_EQ(epochs, 9);
+  EXPECT_EQ(config.max_iter, 2);
+}
+
 TEST_F(TrainConfigTest, OptionsOfAProgramHaveRules) {
   std::string layout = "auto";
   int64_t batch = 512;
