@@ -117,7 +117,7 @@ A training program on Lockstep, made by `lockstep init`.
 cmake -S . -B build -DCMAKE_PREFIX_PATH=@PREFIX@
 cmake --build build
 build/@NAME@ --nprocs 2                          two processes on this machine
-build/@NAME@ --run-dir runs/one --epochs 60      goes on from the checkpoints in runs/one
+build/@NAME@ --run-dir runs/one --epochs 60      resumes from the checkpoints in runs/one
 sbatch job.sbatch                                on a Slurm cluster
 lockstep report runs/*                           a page with curves of the runs
 ```
