@@ -12,7 +12,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from workloads import make_workload
+from workloads import leave_group, make_workload
 
 
 def make_optimizer(name, parameters):
@@ -42,7 +42,7 @@ def run(rank, world_size, store, name, steps, optimizer_name):
     seconds = time.perf_counter() - start
     if rank == 0:
         print(json.dumps({"value": steps / seconds, "unit": "steps/s"}), flush=True)
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import datasets, transforms
+from workloads import leave_group
 
 
 class Net(torch.nn.Module):
@@ -61,7 +62,7 @@ def run(rank, root, store):
     dist.all_reduce(correct)
     if rank == 0:
         print(f"Test set: Accuracy: {int(correct)}/{len(test)}")
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":
