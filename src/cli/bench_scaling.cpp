@@ -33,8 +33,6 @@ std::vector<std::string> default_command() {
           "--compute-setup",      "cpu"};
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 scaling::Study parse_study(int argc, const char* const* argv) {
   scaling::Study study{.ranks = {1, 2}, .cpus_per_rank = {1}, .command = {}, .output = {}};
   std::string output;
@@ -53,11 +51,12 @@ scaling::Study parse_study(int argc, const char* const* argv) {
       .add("oversubscribe", study.oversubscribe, "also runs that need more CPUs than there are",
            {.negatable = false});
   study.command = table.parse_command(argv[0], {argv + 1, argv + argc});
-  if (!study.command.empty() && std::all_of(study.command[0].begin(), study.command[0].end(), is_digit)) {
+  const std::string program = study.command.empty() ? "" : study.command[0];
+  if (!program.empty() && program.find_first_not_of("0123456789") == std::string::npos) {
     throw ConfigError("bench",
                       fmt::format("the program is a number: '{}'. Write --ranks and --cpus-per-rank with "
                                   "commas: --ranks 1,2",
-                                  study.command[0]));
+                                  program));
   }
   if (study.command.empty()) study.command = default_command();
   study.output = output.empty() ? default_output() : output;
