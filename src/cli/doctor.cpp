@@ -15,6 +15,7 @@
 #include "base/environment.h"
 #include "cli/commands.h"
 #include "cluster/allocation_check.h"
+#include "cluster/amd_gpus.h"
 #include "cluster/devices.h"
 #include "cluster/node_resources.h"
 #include "cluster/placement.h"
@@ -50,17 +51,41 @@ Json cpu_facts() {
           {"libtorch threads", at::get_num_threads()}};
 }
 
-Json gpu_facts() {
-  try {
-    Json devices = Json::object();
-    int index = 0;
-    for (const comm::CudaDevice& device : comm::list_cuda_devices()) {
-      devices[fmt::format("cuda:{}", index++)] = fmt::format("{} {}", device.name, device.uuid);
-    }
-    return devices.empty() ? Json("none: the CUDA library loads and finds no device") : devices;
-  } catch (const std::exception& error) {
-    return fmt::format("none: {}", error.what());
+// The AMD GPUs, which no build uses; empty: none.
+Json amd_gpu_facts() {
+  Json devices = Json::object();
+  int index = 0;
+  for (const cluster::AmdGpu& gpu : cluster::visible_amd_gpus(base::Environment::of_process())) {
+    const std::string space = gpu.uuid.empty() ? "" : " ";
+    devices[fmt::format("amd:{}", index++)] = gpu.description() + space + gpu.uuid;
   }
+  if (!devices.empty()) devices["amd"] = fmt::format("not used: {}", cluster::kNoRocm);
+  return devices;
+}
+
+Json cuda_gpu_facts() {
+  Json devices = Json::object();
+  int index = 0;
+  for (const comm::CudaDevice& device : comm::list_cuda_devices()) {
+    devices[fmt::format("cuda:{}", index++)] = fmt::format("{} {}", device.name, device.uuid);
+  }
+  return devices;
+}
+
+Json gpu_facts() {
+  Json devices = Json::object();
+  std::string problem = "the CUDA library loads and finds no device";
+  try {
+    devices = cuda_gpu_facts();
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  try {
+    devices.update(amd_gpu_facts());
+  } catch (const std::exception& error) {
+    devices["amd"] = fmt::format("none: {}", error.what());
+  }
+  return devices.empty() ? Json("none: " + problem) : devices;
 }
 
 // One all-reduce of 1 and 2 between two ranks; the text of what went wrong, or "".

@@ -25,6 +25,7 @@ struct SlurmOptions {
   std::string nodes;
   std::string ntasks_per_node;
   std::string cpus_per_task;
+  std::string gpu_vendor;
   std::string style = "torchrun";
   std::string version;
   bool submit = false;
@@ -41,6 +42,9 @@ config::OptionTable options_of(SlurmOptions& options) {
       config::kNoVariables);
   table.add("nodes", options.nodes, "nodes; left out: one")
       .add("gpus_per_node", request.gpus_per_node, "GPUs of each node: 4 or a100:4")
+      .add("gpu_vendor", options.gpu_vendor,
+           "whose GPUs; with --container, amd passes --rocm and nvidia --nv; left out: nvidia",
+           {.choices = {"", "nvidia", "amd"}})
       .add("ntasks_per_node", options.ntasks_per_node, "ranks of each node; left out: one per GPU, else one")
       .add("cpus_per_task", options.cpus_per_task, "CPUs of each rank")
       .add("mem", request.mem, "memory of each node: 64G; 0 is all of it")
@@ -117,6 +121,10 @@ SlurmOptions parse_slurm(int argc, const char* const* argv) {
   read_count("--nodes", options.nodes, options.request.nodes);
   read_count("--ntasks-per-node", options.ntasks_per_node, options.request.ntasks_per_node);
   read_count("--cpus-per-task", options.cpus_per_task, options.request.cpus_per_task);
+  if (!options.gpu_vendor.empty()) {
+    options.request.gpu_vendor =
+        options.gpu_vendor == "amd" ? launcher::GpuVendor::kAmd : launcher::GpuVendor::kNvidia;
+  }
   options.request.style = style_of(options.style);
   return options;
 }

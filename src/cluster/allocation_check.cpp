@@ -38,13 +38,23 @@ void check_one_visible_gpu(Check& check, int on_node) {
       "them slow: use --gpus-per-node instead of --gpus-per-task, and srun --gpu-bind=none");
 }
 
+// The variables that may hide GPUs. ROCm's and Slurm's lists are shown only if they are set.
+std::string gpu_variables(const Check& check) {
+  Names names{"CUDA_VISIBLE_DEVICES", "SLURM_GPUS_ON_NODE"};
+  for (const char* const name :
+       {"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"}) {
+    if (check.variables.has(name)) names.emplace_back(name);
+  }
+  return check.variables.show(names);
+}
+
 void check_gpus(Check& check) {
   if (!check.facts.wants_gpu) return;
   const int visible = check.facts.visible_gpus;
   const int on_node = check.variables.number("SLURM_GPUS_ON_NODE", 0, 1024).value_or(visible);
   if (visible == 0) {
     check.add(fmt::format("no GPU is visible: ask for --gpus-per-node={}, and look at {}", check.ranks(),
-                          check.variables.show({"CUDA_VISIBLE_DEVICES", "SLURM_GPUS_ON_NODE"})));
+                          gpu_variables(check)));
   } else if (visible == 1 && check.ranks() > 1) {
     check_one_visible_gpu(check, on_node);
   } else if (visible < check.ranks()) {

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/folder.h"
 #include "base/number.h"
+#include "cluster/amd_gpus.h"
 #include "cluster/devices.h"
 
 namespace lockstep::cluster {
@@ -122,6 +123,10 @@ std::vector<int> gpu_numa_nodes(const base::Environment& environment, const std:
   const std::vector<Gpu> gpus = all_gpus(sysfs, driver_folder);
   const VisibleDevices visible = parse_visible_devices(environment.get("CUDA_VISIBLE_DEVICES"));
   std::vector<int> nodes;
+  if (gpus.empty()) {
+    for (const AmdGpu& gpu : visible_amd_gpus(environment, sysfs)) nodes.push_back(gpu.numa_node);
+    return nodes;
+  }
   if (!visible.restricted) {
     for (const Gpu& gpu : gpus) nodes.push_back(gpu.numa_node);
     return nodes;

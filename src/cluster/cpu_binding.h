@@ -22,7 +22,7 @@ struct LogicalCpu {
 std::vector<LogicalCpu> read_cpu_topology(const std::vector<int>& cpus, const std::string& sysfs = "/sys");
 
 // The NUMA node of every GPU that this process may use, in CUDA's order when CUDA numbers
-// devices by PCI address. Empty: no GPU.
+// devices by PCI address; without NVIDIA GPUs that of every AMD GPU, in ROCm's order. Empty: no GPU.
 std::vector<int> gpu_numa_nodes(const base::Environment& environment, const std::string& sysfs = "/sys",
                                 const std::string& driver_folder = "/proc/driver/nvidia/gpus");
 

@@ -10,6 +10,7 @@
 
 #include "base/folder.h"
 #include "base/number.h"
+#include "cluster/amd_gpus.h"
 #include "cluster/variables.h"
 
 namespace lockstep::cluster {
@@ -19,8 +20,8 @@ constexpr char kVariable[] = "CUDA_VISIBLE_DEVICES";
 
 bool is_uuid(std::string_view text) { return text.substr(0, 4) == "GPU-" || text.substr(0, 4) == "MIG-"; }
 
-[[noreturn]] void fail(std::string_view sentence, const std::string& value) {
-  throw ConfigError("cluster", fmt::format("{} {}: {}='{}'", kVariable, sentence, kVariable, value));
+[[noreturn]] void fail(std::string_view variable, std::string_view sentence, const std::string& value) {
+  throw ConfigError("cluster", fmt::format("{} {}: {}='{}'", variable, sentence, variable, value));
 }
 
 std::string shown(const base::Environment& environment) {
@@ -30,22 +31,25 @@ std::string shown(const base::Environment& environment) {
 
 }  // namespace
 
-VisibleDevices parse_visible_devices(const std::optional<std::string>& value) {
+VisibleDevices parse_visible_devices(const std::optional<std::string>& value, std::string_view variable) {
   VisibleDevices result;
   if (!value) return result;
   result.restricted = true;
   if (value->empty() || *value == "NoDevFiles") return result;
-  std::string_view rest = *value;
+  std::string text = *value;
+  // ROCm's runtime allows "0, 1"; CUDA and HIP do not.
+  if (variable == "ROCR_VISIBLE_DEVICES") std::erase(text, ' ');
+  std::string_view rest = text;
   while (true) {
     const size_t comma = rest.find(',');
     const std::string entry(rest.substr(0, comma));
     const std::optional<int64_t> index = base::parse_integer(entry);
     if (index && *index < 0) return result;
     if (!index && !is_uuid(entry))
-      fail(fmt::format("holds '{}', which is neither an index nor a UUID", entry), *value);
+      fail(variable, fmt::format("holds '{}', which is neither an index nor a UUID", entry), *value);
     const std::string name = index ? std::to_string(*index) : entry;
     if (std::find(result.devices.begin(), result.devices.end(), name) != result.devices.end()) {
-      fail(fmt::format("names device {} twice", name), *value);
+      fail(variable, fmt::format("names device {} twice", name), *value);
     }
     result.devices.push_back(name);
     if (comma == std::string_view::npos) return result;
@@ -53,10 +57,23 @@ VisibleDevices parse_visible_devices(const std::optional<std::string>& value) {
   }
 }
 
-int count_visible_gpus(const base::Environment& environment, const std::string& driver_folder) {
+std::optional<int> count_listed_gpus(const base::Environment& environment) {
+  std::optional<int> least;
+  for (const char* const variable : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}) {
+    const VisibleDevices visible = parse_visible_devices(environment.get(variable), variable);
+    if (!visible.restricted) continue;
+    const int count = static_cast<int>(visible.devices.size());
+    least = least ? std::min(*least, count) : count;
+  }
+  return least;
+}
+
+int count_visible_gpus(const base::Environment& environment, const std::string& driver_folder,
+                       const std::string& sysfs) {
   const VisibleDevices visible = parse_visible_devices(environment.get("CUDA_VISIBLE_DEVICES"));
   std::error_code error;
   const size_t present = base::list_folder(driver_folder, error).size();
+  if (present == 0) return static_cast<int>(visible_amd_gpus(environment, sysfs).size());
   return static_cast<int>(visible.restricted ? std::min(present, visible.devices.size()) : present);
 }
 

@@ -10,7 +10,9 @@
 #include <future>
 #include <thread>
 
+#include "base/environment.h"
 #include "base/progress.h"
+#include "cluster/amd_gpus.h"
 #include "comm/backends.h"
 #include "comm/lifeline.h"
 #include "comm/plugin.h"
@@ -136,15 +138,20 @@ BackendPtr connect_nccl(const TransportRequest& request, const PluginRequest& wa
   return backend.get();
 }
 
+// What this build or machine lacks for NCCL: "; sentence", or "".
+std::string missing_for_nccl() {
+  // With AMD's GPUs only, the CUDA library would not help.
+  const std::string amd = cluster::explain_amd_gpus(base::Environment::of_process());
+  if (!amd.empty()) return "; " + amd;
+  if (plugin_exists("cuda")) return "";
+  return fmt::format("; this build has no CUDA library (liblockstep_cuda.so), build it: {}", kBuildCuda);
+}
+
 Transport make_nccl(const TransportRequest& request) {
   if (request.options.device_index < 0) {
-    const std::string library =
-        plugin_exists("cuda")
-            ? ""
-            : fmt::format("; this build has no CUDA library (liblockstep_cuda.so), build it: {}", kBuildCuda);
     throw ConfigError("comm",
                       fmt::format("backend nccl needs a CUDA device for rank {}: device_index is {}{}",
-                                  request.rank, request.options.device_index, library));
+                                  request.rank, request.options.device_index, missing_for_nccl()));
   }
   PluginRequest wanted = plugin_request(request);
   wanted.share_device = ranks_share_devices();

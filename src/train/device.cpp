@@ -15,6 +15,7 @@
 
 #include "base/environment.h"
 #include "base/log.h"
+#include "cluster/amd_gpus.h"
 #include "cluster/devices.h"
 #include "comm/plugin.h"
 #include "track/gpu_monitor.h"
@@ -48,13 +49,30 @@ std::string visible_gpus() {
                     : fmt::format("{} NVIDIA GPUs are visible ({})", count, names[0]);
 }
 
+void report_unused_amd_gpus() {
+  try {
+    const std::string gpus = cluster::explain_amd_gpus(base::Environment::of_process());
+    if (gpus.empty()) return;
+    base::log_warning(
+        "launch",
+        "{}, so the ranks use the CPU. To choose the CPU without this warning: set compute_setup "
+        "to cpu",
+        gpus);
+  } catch (const ConfigError&) {
+    // ROCm sees none either.
+  }
+}
+
 // For compute_setup auto: warns about GPUs that this machine has and this build cannot use, once for
-// each job.
+// each job. problem: why CUDA does not work; "": it does, and has no GPU.
 void report_unused_gpus(const RankMap& map, const std::string& problem) {
   if (map.rank != 0) return;
   const std::string gpus = visible_gpus();
-  if (gpus.empty()) return;
-  if (!comm::plugin_exists("cuda")) {
+  if (gpus.empty()) {
+    report_unused_amd_gpus();
+  } else if (problem.empty()) {
+    return;
+  } else if (!comm::plugin_exists("cuda")) {
     base::log_warning("launch",
                       "{}, but this build has no CUDA library (liblockstep_cuda.so), so the ranks use the "
                       "CPU. To use GPUs: {}",
@@ -67,22 +85,32 @@ void report_unused_gpus(const RankMap& map, const std::string& problem) {
 bool wants_gpu(const RankMap& map, const std::string& compute_setup) {
   if (compute_setup == "gpu") return true;
   if (compute_setup == "cpu") return false;
-  if (!has_driver()) {
-    report_unused_gpus(map, "the CUDA driver's libcuda.so.1 does not load");
-    return false;
-  }
+  std::string problem;
   try {
-    return !comm::list_cuda_devices().empty();
+    if (!has_driver()) {
+      problem = "the CUDA driver's libcuda.so.1 does not load";
+    } else if (!comm::list_cuda_devices().empty()) {
+      return true;
+    }
   } catch (const ConfigError& error) {
-    report_unused_gpus(map, error.what());
-    return false;
+    problem = error.what();
   }
+  report_unused_gpus(map, problem);
+  return false;
+}
+
+// For compute_setup gpu: with AMD's GPUs only, neither NVIDIA's driver nor the CUDA library would help.
+void refuse_amd_gpus() {
+  const std::string gpus = cluster::explain_amd_gpus(base::Environment::of_process());
+  if (gpus.empty() || !visible_gpus().empty()) return;
+  throw ConfigError("launch", fmt::format("compute_setup is gpu, and {}: set compute_setup to cpu", gpus));
 }
 
 }  // namespace
 
 c10::Device choose_device(const RankMap& map, const std::string& compute_setup) {
   if (!wants_gpu(map, compute_setup)) return c10::Device(c10::DeviceType::CPU);
+  if (compute_setup == "gpu") refuse_amd_gpus();
   if (!has_driver()) {
     throw ConfigError(
         "launch",

@@ -2,9 +2,9 @@
 // same weights to the bit as that version made of them.
 //
 // tests/process/golden/earlier_runs has a run folder of each kind with a checkpoint in the middle of an
-// epoch, and the weights (KIND.safetensors) with which 0.1.0 itself ended it. A change of the format of
-// checkpoints or run folders that breaks this test needs a reader of the old format; the files stay as they
-// are.
+// epoch, and the weights (KIND.safetensors) with which 0.1.0 itself ended it, with the kernels that give the
+// same bits on every CPU. A change of the format of checkpoints or run folders that breaks this test needs a
+// reader of the old format; the files stay as they are.
 
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ class EarlierRunsTest : public testing::TestWithParam<EarlierRun> {
   }
   static Finished lockstep(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), program_path("lockstep"));
-    Process process(std::move(arguments));
+    Process process(std::move(arguments), portable_kernels());
     return finish(process, std::chrono::seconds(120));
   }
 };

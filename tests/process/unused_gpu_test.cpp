@@ -1,15 +1,19 @@
-// A machine with GPUs, played by a library in NVML's place, and a program without the CUDA
-// library: the program says so once, and what to do.
+// A machine with GPUs that the program cannot use: the program says so once, and what to do. NVIDIA's are
+// played by a library in NVML's place, and the program has no CUDA library; AMD's by files in sysfs's place.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
+#include "support/amd_machine.h"
 #include "support/process.h"
 #include "support/temporary_folder.h"
 
@@ -84,6 +88,95 @@ TEST_F(UnusedGpuTest, ALibraryThatIsThereIsNotBuiltAgain) {
   EXPECT_EQ(sine.code, 0) << sine.errors;
   EXPECT_THAT(sine.errors, HasSubstr("but the ranks use the CPU: "));
   EXPECT_THAT(sine.errors, Not(HasSubstr("this build has no CUDA library")));
+}
+
+constexpr char kTwoAmdGpus[] =
+    "2 AMD GPUs are visible (AMD Instinct MI250X, gfx90a), but this build has no ROCm (its LibTorch and its "
+    "GPU "
+    "library are for CUDA)";
+
+class AmdGpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    make_amd_machine(folder_.path() / "sys", 2);
+    // Found before those of the system, and no libraries: this machine has nothing of NVIDIA.
+    for (const char* name : {"libcuda.so.1", "libnvidia-ml.so.1"})
+      std::ofstream(folder_.path() / name) << "no library";
+  }
+
+  // In a mount namespace of its own, where /sys/class is another folder.
+  Finished run(const std::vector<std::string>& command, Process::EnvironmentChanges changes = {}) const {
+    std::vector<std::string> arguments{"unshare", "--mount"};
+    if (::geteuid() != 0) arguments.emplace_back("--map-root-user");
+    const std::vector<std::string> mount{"sh", "-c",
+                                         "mount --bind \"$0\" /sys/class && "
+                                         "{ [ ! -d /proc/driver/nvidia/gpus ] || mount -t tmpfs none "
+                                         "/proc/driver/nvidia/gpus; } && exec \"$@\"",
+                                         folder_.path() / "sys/class"};
+    arguments.insert(arguments.end(), mount.begin(), mount.end());
+    arguments.insert(arguments.end(), command.begin(), command.end());
+    const char* before = std::getenv("LD_LIBRARY_PATH");
+    changes["LD_LIBRARY_PATH"] =
+        folder_.path().string() + (before != nullptr ? ":" + std::string(before) : "");
+    changes["LOCKSTEP_ROOT_FOLDER"] = (folder_.path() / "runs").string();
+    changes.insert(kExcuseMpiLeaks);  // the doctor tries all backends
+    for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
+      changes.try_emplace(name, std::nullopt);
+    Process process(std::move(arguments), changes);
+    return finish(process, seconds(120));
+  }
+  Finished run_sine(std::vector<std::string> flags, Process::EnvironmentChanges changes = {}) const {
+    flags.insert(flags.begin(), {program_path("sine"), "--max_iter", "1"});
+    return run(flags, std::move(changes));
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(AmdGpuTest, RankZeroNamesThemOnce) {
+  const Finished sine = run_sine({"--nprocs", "2"});
+  EXPECT_EQ(sine.code, 0) << sine.errors;
+  EXPECT_THAT(sine.errors, HasSubstr(std::string(kTwoAmdGpus) + ", so the ranks use the CPU."));
+  const size_t first = sine.errors.find("AMD GPUs");
+  EXPECT_EQ(sine.errors.find("AMD GPUs", first + 1), std::string::npos) << "once: " << sine.errors;
+}
+
+TEST_F(AmdGpuTest, HiddenGpusAndTheChoiceOfTheCpuAreSilent) {
+  const Finished hidden = run_sine({}, {{"ROCR_VISIBLE_DEVICES", "-1"}});
+  EXPECT_EQ(hidden.code, 0) << hidden.errors;
+  EXPECT_EQ(hidden.errors, "");
+  EXPECT_EQ(run_sine({"--compute_setup", "cpu"}).errors, "");
+}
+
+TEST_F(AmdGpuTest, WhoAsksForGpusOrNcclHearsWhatIsMissing) {
+  const Finished gpu = run_sine({"--compute_setup", "gpu"});
+  EXPECT_EQ(gpu.code, kExitUsage);
+  EXPECT_THAT(gpu.errors, HasSubstr("[launch] compute_setup is gpu, and " + std::string(kTwoAmdGpus) +
+                                    ": set compute_setup to cpu"));
+  const Finished nccl = run_sine({"--nprocs", "2", "--backend", "nccl", "--compute_setup", "cpu"});
+  EXPECT_EQ(nccl.code, kExitUsage);
+  EXPECT_THAT(nccl.errors, HasSubstr("backend nccl needs a CUDA device"));
+  EXPECT_THAT(nccl.errors, HasSubstr(kTwoAmdGpus));
+  EXPECT_THAT(nccl.errors, Not(HasSubstr(kAdvice)));
+}
+
+TEST_F(AmdGpuTest, TheLauncherCountsThem) {
+  const std::vector<std::string> command{
+      program_path("lockstep"), "run", "--quiet", "--no-prefix", "-n", "gpu", "printenv", "WORLD_SIZE"};
+  EXPECT_EQ(run(command).output, "2\n2\n");
+  EXPECT_EQ(run(command, {{"ROCR_VISIBLE_DEVICES", "1"}}).output, "1\n");
+  const Finished broken = run(command, {{"ROCR_VISIBLE_DEVICES", "one"}});
+  EXPECT_EQ(broken.code, kExitUsage);
+  EXPECT_THAT(broken.errors, HasSubstr("ROCR_VISIBLE_DEVICES holds 'one'"));
+}
+
+TEST_F(AmdGpuTest, TheDoctorListsThem) {
+  const Finished doctor = run({program_path("lockstep"), "doctor", "--json"}, {{"HIP_VISIBLE_DEVICES", "1"}});
+  ASSERT_EQ(doctor.code, 0) << doctor.errors;
+  const nlohmann::json gpus = nlohmann::json::parse(doctor.output).at("ranks").at(0).at("machine").at("gpus");
+  EXPECT_EQ(gpus.at("amd:0"), "AMD Instinct MI250X, gfx90a GPU-8000000000000002");
+  EXPECT_THAT(gpus.at("amd").get<std::string>(), HasSubstr("not used: this build has no ROCm"));
+  EXPECT_FALSE(gpus.contains("amd:1"));
 }
 
 }  // namespace

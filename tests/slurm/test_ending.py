@@ -58,7 +58,9 @@ def submit_worker(slurm, *flags, style="srun", time="5", arguments=()):
 
 def test_signal_before_the_time_is_up(slurm):
     """USR1 reaches every rank; the ranks save and exit with 75, and the script requeues the job."""
-    job = submit_worker(slurm, "--nodes", "2", "--ntasks-per-node", "2", "--signal", "USR1@60", time="1")
+    # Slurm looks every 30 s whether a signal is due within the next 30 s, so this one comes 10 to 40 s after
+    # the start. An earlier one could reach a rank before its handler is there, and end it.
+    job = submit_worker(slurm, "--nodes", "2", "--ntasks-per-node", "2", "--signal", "USR1@20", time="1")
     slurm.wait_for_files("saved.*", 4)
     (slurm.folder / "finish").touch()
     slurm.wait_for(job, "COMPLETED")

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "support/formula.h"
+#include "support/golden.h"
 #include "support/group_case.h"
 
 namespace lockstep::test {
@@ -111,9 +112,7 @@ std::string bytes_of(const torch::nn::Module& module) {
 }  // namespace
 
 void use_portable_kernels() {
-  setenv("ATEN_CPU_CAPABILITY", "default", 1);
-  setenv("MKL_CBWR", "COMPATIBLE", 1);
-  setenv("ONEDNN_MAX_CPU_ISA", "SSE41", 1);
+  for (const auto& [name, value] : portable_kernels()) setenv(name.c_str(), value->c_str(), 1);
 }
 
 const std::vector<std::string>& parity_cases() {

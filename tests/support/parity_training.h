@@ -11,8 +11,7 @@ namespace lockstep::test {
 // The C++ half of tests/numeric/golden/make_ddp_golden.py: the same models, weights,
 // data and optimizers, with DataParallel.
 
-// Makes ATen, MKL and oneDNN run the kernels that every x86-64 processor has, as the
-// script does. Call it before the first tensor operation of the process.
+// Sets portable_kernels() for this process. Call it before the first tensor operation.
 void use_portable_kernels();
 
 // mlp_sgd, mlp_adam, mlp_fused_adam, and the same with cnn.

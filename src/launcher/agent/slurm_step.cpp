@@ -34,13 +34,11 @@ std::vector<std::string> check_slurm_share(const base::Environment& environment,
   map.launcher = Launcher::kLockstep;
   map.local_world_size = local_world_size;
   // By Slurm's variables: the driver also shows GPUs of other jobs.
-  const cluster::VisibleDevices visible =
-      cluster::parse_visible_devices(environment.get("CUDA_VISIBLE_DEVICES"));
   const int given = cluster::Variables(environment).number("SLURM_GPUS_ON_NODE", 0, 1024).value_or(0);
   return cluster::check_allocation(
       map, environment,
       cluster::facts_of_process(environment, local_world_size,
-                                visible.restricted ? static_cast<int>(visible.devices.size()) : given));
+                                cluster::count_listed_gpus(environment).value_or(given)));
 }
 
 }  // namespace lockstep::launcher

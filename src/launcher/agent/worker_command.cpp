@@ -89,18 +89,22 @@ WorkerCommand resolve_command(CommandKind kind, const std::vector<std::string>& 
 
 namespace {
 
+void show_one_gpu(base::Environment& environment, const char* variable, int local_rank) {
+  const cluster::VisibleDevices visible = cluster::parse_visible_devices(environment.get(variable), variable);
+  if (visible.restricted && static_cast<size_t>(local_rank) >= visible.devices.size()) {
+    throw ConfigError("run", fmt::format("--virtual-local-rank: local rank {} has no GPU in {}: '{}'",
+                                         local_rank, variable, environment.get(variable).value_or("")));
+  }
+  environment.set(variable, visible.restricted ? visible.devices[local_rank] : std::to_string(local_rank));
+}
+
 // Every worker sees one GPU, as number 0.
 void set_virtual_local_rank(base::Environment& environment, int local_rank) {
-  const cluster::VisibleDevices visible =
-      cluster::parse_visible_devices(environment.get("CUDA_VISIBLE_DEVICES"));
-  if (visible.restricted && static_cast<size_t>(local_rank) >= visible.devices.size()) {
-    throw ConfigError("run", fmt::format("--virtual-local-rank: local rank {} has no GPU in "
-                                         "CUDA_VISIBLE_DEVICES: '{}'",
-                                         local_rank, environment.get("CUDA_VISIBLE_DEVICES").value_or("")));
-  }
   environment.set("LOCAL_RANK", "0");
-  environment.set("CUDA_VISIBLE_DEVICES",
-                  visible.restricted ? visible.devices[local_rank] : std::to_string(local_rank));
+  show_one_gpu(environment, "CUDA_VISIBLE_DEVICES", local_rank);
+  // ROCm's HIP reads CUDA's variable only if its own is unset. Both count in the list of
+  // ROCR_VISIBLE_DEVICES.
+  if (environment.has("HIP_VISIBLE_DEVICES")) show_one_gpu(environment, "HIP_VISIBLE_DEVICES", local_rank);
 }
 
 bool is_name_character(char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0; }

@@ -284,6 +284,11 @@ void check_request(const SbatchRequest& request) {
   if (request.ntasks_per_node) check_count("--ntasks-per-node", *request.ntasks_per_node);
   if (request.cpus_per_task) check_count("--cpus-per-task", *request.cpus_per_task);
   check_texts(request);
+  if (request.gpu_vendor && request.gpus_per_node.empty()) {
+    throw ConfigError("slurm",
+                      "--gpu-vendor has no effect without --gpus-per-node: add --gpus-per-node, or leave out "
+                      "--gpu-vendor");
+  }
   if (request.gpus_per_node.empty()) return;
   const int gpus = parse_gpus("--gpus-per-node", request.gpus_per_node);
   if (request.ranks_per_node() > gpus) {
@@ -299,6 +304,7 @@ void check_request(const SbatchRequest& request) {
 namespace {
 
 bool has_gpus(const SbatchRequest& request) { return !request.gpus_per_node.empty(); }
+bool has_amd_gpus(const SbatchRequest& request) { return request.gpu_vendor == GpuVendor::kAmd; }
 bool one_task_per_node(const SbatchRequest& request) { return request.style != SlurmStyle::kSrun; }
 bool knows_gpu_options(const SbatchRequest& request) {
   return !request.version || has_gpu_options(*request.version);
@@ -432,14 +438,19 @@ std::string container(const SbatchRequest& request) {
          "}\n";
 }
 
+// Brings the driver's devices and libraries into the container.
+std::string_view gpu_flag(const SbatchRequest& request) {
+  if (!has_gpus(request)) return "";
+  return has_amd_gpus(request) ? "--rocm " : "--nv ";
+}
+
 std::string command_words(const SbatchRequest& request) {
   std::string text;
   if (request.style == SlurmStyle::kTorchrun) {
     text += shell_quote(request.launcher) + " run --nproc-per-node=\"$SLURM_NTASKS_PER_NODE\" ";
   }
   if (!request.container.empty()) {
-    text += fmt::format("\"$runtime\" exec {}{} ", has_gpus(request) ? "--nv " : "",
-                        shell_quote(request.container));
+    text += fmt::format("\"$runtime\" exec {}{} ", gpu_flag(request), shell_quote(request.container));
   }
   for (const std::string& word : request.command) text += shell_quote(word) + " ";
   text.pop_back();
@@ -451,15 +462,17 @@ bool binds_gpus(const SbatchRequest& request) { return has_gpus(request) && know
 // --gpu-bind=none has side effects (see the text), so it is used only if something would bind.
 std::string gpu_binding(const SbatchRequest& request) {
   if (!binds_gpus(request)) return "";
-  return "\n# Each rank sees all GPUs that its node gives the job, so that they can copy to each other "
-         "directly.\n"
-         "# Where the site or the environment binds each task to one, that is turned off; not elsewhere, "
-         "since\n"
-         "# this also unsets CUDA_VISIBLE_DEVICES, which keeps two jobs of one node apart.\n"
-         "gpu_bind=\n"
-         "if [ -n \"${SLURM_GPU_BIND:-}${SLURM_GPUS_PER_TASK:-}${SLURM_NTASKS_PER_GPU:-}\" ]; then\n"
-         "  gpu_bind=--gpu-bind=none\n"
-         "fi\n";
+  return fmt::format(
+      "\n# Each rank sees all GPUs that its node gives the job, so that they can copy to each other "
+      "directly.\n"
+      "# Where the site or the environment binds each task to one, that is turned off; not elsewhere, "
+      "since\n"
+      "# this also unsets {}_VISIBLE_DEVICES, which keeps two jobs of one node apart.\n"
+      "gpu_bind=\n"
+      "if [ -n \"${{SLURM_GPU_BIND:-}}${{SLURM_GPUS_PER_TASK:-}}${{SLURM_NTASKS_PER_GPU:-}}\" ]; then\n"
+      "  gpu_bind=--gpu-bind=none\n"
+      "fi\n",
+      has_amd_gpus(request) ? "ROCR" : "CUDA");
 }
 
 std::string srun(const SbatchRequest& request) {

@@ -39,16 +39,20 @@ enum class SlurmStyle {
   kSpawn,     // one task per node runs the program, which starts the rest by lockstep::launch
 };
 
+// Who made the GPUs of the nodes.
+enum class GpuVendor { kNvidia, kAmd };
+
 // A job as the user describes it; text fields hold Slurm's own syntax, "" is "not given".
 struct SbatchRequest {
   std::vector<std::string> command;  // the program and its arguments, at least the first
   SlurmStyle style = SlurmStyle::kTorchrun;
 
   int nodes = 1;
-  std::string gpus_per_node;           // "4" or "a100:4"
-  std::optional<int> ntasks_per_node;  // ranks per node; left out: one per GPU, else one
-  std::optional<int> cpus_per_task;    // of each rank
-  std::string mem;                     // of each node
+  std::string gpus_per_node;            // "4" or "a100:4"
+  std::optional<GpuVendor> gpu_vendor;  // left out: NVIDIA
+  std::optional<int> ntasks_per_node;   // ranks per node; left out: one per GPU, else one
+  std::optional<int> cpus_per_task;     // of each rank
+  std::string mem;                      // of each node
   std::string time;
   std::string partition;
   std::string account;

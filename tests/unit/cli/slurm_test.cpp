@@ -32,6 +32,15 @@ TEST(SlurmCommandTest, FlagsReachTheScript) {
   EXPECT_THAT(script, HasSubstr("  ./sine --nodes 9 -- x\n"));
 }
 
+TEST(SlurmCommandTest, TheVendorOfTheGpusReachesTheContainer) {
+  EXPECT_THAT(slurm_says({"--gpus-per-node", "8", "--gpu-vendor", "amd", "--container", "a.sif", "x"}),
+              HasSubstr(" exec --rocm a.sif x\n"));
+  EXPECT_THAT(slurm_says({"--gpus-per-node", "8", "--container", "a.sif", "x"}),
+              HasSubstr(" exec --nv a.sif x\n"));
+  EXPECT_THAT(slurm_says({"--gpus-per-node", "8", "--gpu-vendor", "intel", "x"}),
+              HasSubstr("--gpu-vendor must be one of nvidia, amd: 'intel'"));
+}
+
 TEST(SlurmCommandTest, WhatFollowsTwoDashesIsTheProgram) {
   EXPECT_THAT(slurm_says({"--style=srun", "--", "./sine", "--wait", "--", "--help"}),
               HasSubstr("  ./sine --wait -- --help\n"));

@@ -46,6 +46,12 @@ const AllocationCase kCases[] = {
      {.wants_gpu = true, .visible_gpus = 0, .affinity_cpus = 8},
      "no GPU is visible: ask for --gpus-per-node=2, and look at CUDA_VISIBLE_DEVICES unset, "
      "SLURM_GPUS_ON_NODE unset"},
+    {"NoAmdGpu",
+     2,
+     job({{"ROCR_VISIBLE_DEVICES", "-1"}, {"SLURM_JOB_GPUS", "0,1"}}),
+     {.wants_gpu = true, .visible_gpus = 0, .affinity_cpus = 8},
+     "no GPU is visible: ask for --gpus-per-node=2, and look at CUDA_VISIBLE_DEVICES unset, "
+     "SLURM_GPUS_ON_NODE unset, ROCR_VISIBLE_DEVICES='-1', SLURM_JOB_GPUS='0,1'"},
     {"CpuJobNeedsNoGpu", 2, job(), {.visible_gpus = 0, .affinity_cpus = 8}, ""},
     {"FewerGpusThanRanks",
      4,

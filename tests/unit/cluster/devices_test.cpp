@@ -63,7 +63,7 @@ TEST(VisibleGpusTest, CountsWhatTheDriverHasAndTheVariableShows) {
   EXPECT_EQ(count_visible_gpus({}, driver), 3);
   EXPECT_EQ(count_visible_gpus({{"CUDA_VISIBLE_DEVICES", "0,2"}}, driver), 2);
   EXPECT_EQ(count_visible_gpus({{"CUDA_VISIBLE_DEVICES", ""}}, driver), 0);
-  EXPECT_EQ(count_visible_gpus({{"CUDA_VISIBLE_DEVICES", "0,1"}}, "/nonexistent"), 0);
+  EXPECT_EQ(count_visible_gpus({{"CUDA_VISIBLE_DEVICES", "0,1"}}, "/nonexistent", "/nonexistent"), 0);
   std::filesystem::remove_all(driver);
 }
 

@@ -28,6 +28,12 @@ TEST(SlurmShareTest, HiddenGpusDoNotCount) {
   EXPECT_THAT(check_slurm_share(job, 4), Contains(HasSubstr("4 ranks of this node share 2 GPUs")));
 }
 
+TEST(SlurmShareTest, TheVariableThatSlurmSetsForAmdCounts) {
+  const base::Environment job{
+      {"SLURM_JOB_ID", "7"}, {"SLURM_GPUS_ON_NODE", "8"}, {"ROCR_VISIBLE_DEVICES", "0,1"}};
+  EXPECT_THAT(check_slurm_share(job, 4), Contains(HasSubstr("4 ranks of this node share 2 GPUs")));
+}
+
 TEST(SlurmShareTest, MemoryIsSharedByAllRanks) {
   EXPECT_THAT(
       check_slurm_share({{"SLURM_JOB_ID", "7"}, {"SLURM_MEM_PER_NODE", "1500"}}, 2),

@@ -80,5 +80,27 @@ TEST_F(WorkerCommandTest, RefusalsSayWhatToDo) {
   EXPECT_THAT(refusal(CommandKind::kModule, {"x"}), HasSubstr("no python3 in PATH"));
 }
 
+TEST(VirtualLocalRankTest, EveryWorkerSeesOneGpuInTheVariableThatIsRead) {
+  RunOptions options;
+  options.virtual_local_rank = true;
+  Generation generation;
+  generation.nodes.resize(1);
+  generation.nodes[0].local_world_size = 2;
+  const auto second = [&](const base::Environment& ours) {
+    return worker_environment(ours, options, generation, 1, "");
+  };
+  const base::Environment cuda = second({{"CUDA_VISIBLE_DEVICES", "4,7"}, {"OMP_NUM_THREADS", "1"}});
+  EXPECT_EQ(cuda.get("LOCAL_RANK"), "0");
+  EXPECT_EQ(cuda.get("CUDA_VISIBLE_DEVICES"), "7");
+  EXPECT_EQ(cuda.get("HIP_VISIBLE_DEVICES"), std::nullopt);
+  const base::Environment hip = second({{"HIP_VISIBLE_DEVICES", "4,7"}, {"OMP_NUM_THREADS", "1"}});
+  EXPECT_EQ(hip.get("HIP_VISIBLE_DEVICES"), "7");
+  EXPECT_THAT(
+      [&] {
+        second({{"HIP_VISIBLE_DEVICES", "4"}});
+      },
+      testing::ThrowsMessage<ConfigError>(HasSubstr("local rank 1 has no GPU in HIP_VISIBLE_DEVICES: '4'")));
+}
+
 }  // namespace
 }  // namespace lockstep::launcher

@@ -164,6 +164,9 @@ TEST(SbatchRequestTest, ChecksWhatBelongsTogether) {
   EXPECT_EQ(refusal({.command = {"x"}, .gpus_per_node = "2", .ntasks_per_node = 4}),
             "[slurm] two ranks would share one GPU, ask for --gpus-per-node=4: --ntasks-per-node=4, "
             "--gpus-per-node=2");
+  EXPECT_EQ(refusal({.command = {"x"}, .gpu_vendor = GpuVendor::kAmd}),
+            "[slurm] --gpu-vendor has no effect without --gpus-per-node: add --gpus-per-node, or leave out "
+            "--gpu-vendor");
   EXPECT_THAT(refusal({.command = {}}), HasSubstr("the program is missing"));
   EXPECT_THAT(refusal({.command = {""}}), HasSubstr("the program is missing"));
   EXPECT_THAT(refusal({.command = {"-x"}}), HasSubstr("must not begin with a dash"));
@@ -291,6 +294,20 @@ TEST(SbatchScriptTest, ContainerHoldsTheProgramOnly) {
               HasSubstr("\" \"$runtime\" exec --nv 'my image.sif' ./sine --lr 0.1\n"));
   request.gpus_per_node = "";
   EXPECT_THAT(sbatch_script(request), HasSubstr(" exec 'my image.sif' ./sine"));
+}
+
+TEST(SbatchScriptTest, AmdGpusComeIntoTheContainerWithRocm) {
+  SbatchRequest request = full_request(SlurmStyle::kSrun);
+  request.gpus_per_node = "mi250:8";
+  request.gpu_vendor = GpuVendor::kAmd;
+  request.container = "image.sif";
+  const std::string script = sbatch_script(request);
+  EXPECT_THAT(script, HasSubstr("  \"$runtime\" exec --rocm image.sif ./sine --lr 0.1\n"));
+  EXPECT_THAT(script, HasSubstr("this also unsets ROCR_VISIBLE_DEVICES"));
+  EXPECT_THAT(script, Not(HasSubstr("--nv")));
+  EXPECT_THAT(script, Not(HasSubstr("CUDA")));
+  request.gpu_vendor = GpuVendor::kNvidia;
+  EXPECT_THAT(sbatch_script(request), HasSubstr("exec --nv image.sif"));
 }
 
 std::string words_given_to_srun(const std::string& script, const std::string& variables = "");
