@@ -73,6 +73,9 @@ int run_main(const std::function<int()>& body) noexcept {
     return print_and_leave(error.what(), kExitCommunication);
   } catch (const InternalError& error) {
     return print_and_leave(error.what(), kExitInternal);
+  } catch (const c10::DistError& error) {
+    // Of a store or a process group: rank 0 may have left, which is then the cause that the launcher reports.
+    return print_and_leave(fmt::format("[comm] {}", error.what_without_backtrace()), kExitCommunication);
   } catch (const c10::Error& error) {
     return print_and_leave(fmt::format("[libtorch] {}", error.what_without_backtrace()), kExitFailure);
   } catch (const std::exception& error) {
