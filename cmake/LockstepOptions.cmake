@@ -5,6 +5,7 @@ option(LOCKSTEP_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
 option(LOCKSTEP_BENCH "Build the benchmark programs" ${PROJECT_IS_TOP_LEVEL})
 option(LOCKSTEP_MPI "Build the MPI backend plugin if MPI is found" ON)
 set(LOCKSTEP_CUDA AUTO CACHE STRING "Build the CUDA library: AUTO (if CUDA is found), ON or OFF")
+option(LOCKSTEP_PORTABLE "Make programs that need no libraries except LibTorch, libstdc++ and glibc, for script/package" OFF)
 option(LOCKSTEP_PCH "Precompile the headers that most sources share" ON)
 set(LOCKSTEP_UNITY ON CACHE STRING
   "Compile sources in batches, which reduces a full build to a fifth of the time: ON, OFF or REVERSED (last source first)")
@@ -31,8 +32,19 @@ endif()
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
-# Installed programs must find the plugins and LibTorch without LD_LIBRARY_PATH.
-set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+if(LOCKSTEP_PORTABLE)
+  # Other machines have LibTorch elsewhere: `lockstep` finds it. Plugins and programs link the static libraries in
+  # parts only.
+  add_compile_definitions(LOCKSTEP_PORTABLE)
+  add_compile_options(-ffunction-sections -fdata-sections)
+  add_link_options(LINKER:--gc-sections LINKER:--icf=safe LINKER:--strip-all)
+  # libstdc++ of GCC 12 has a second version of this function, which differs in noexcept alone. With the first one the
+  # programs run with libstdc++ of GCC 11 (Red Hat Enterprise Linux 9).
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-include${PROJECT_SOURCE_DIR}/cmake/portable_symbols.h>)
+else()
+  # Installed programs must find the plugins and LibTorch without LD_LIBRARY_PATH.
+  set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+endif()
 
 # Warnings and sanitizers must not affect users, so this target is linked PRIVATE and never exported.
 add_library(lockstep_flags INTERFACE)

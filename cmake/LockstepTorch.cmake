@@ -2,7 +2,7 @@
 # lockstep::torch_cuda.
 #
 # Search order: LOCKSTEP_TORCH_DIR (CMake or environment variable), the LibTorch that an installed Lockstep was built
-# against, .deps of the source tree, the torch that python3 imports. The file torch-versions lists the supported
+# against or that is in its prefix, .deps of the source tree, the torch that python3 imports. The file torch-versions lists the supported
 # versions. find_package(Torch) is not used, because for a CUDA wheel it requires a CUDA toolkit even if a program uses
 # no GPU, and libtorch.so would load torch_cuda and cuDNN.
 
@@ -32,7 +32,7 @@ function(lockstep_locate_torch out)
     endif()
   endforeach()
   message(FATAL_ERROR
-    "LibTorch not found in: ${candidates}. Run script/setup, or set "
+    "LibTorch not found in: ${candidates}. Install the Python package torch, or run script/setup in a checkout, or set "
     "LOCKSTEP_TORCH_DIR to a folder that has include/ and lib/libtorch_cpu.so.")
 endfunction()
 
@@ -51,10 +51,10 @@ if(NOT TARGET lockstep::torch)
   list(JOIN torch_version_parts . LOCKSTEP_TORCH_VERSION)
   lockstep_supported_torch(oldest torch_oldest)
   lockstep_supported_torch(newest torch_newest)
-  string(REGEX MATCH "^[0-9]+\.[0-9]+" torch_minor "${LOCKSTEP_TORCH_VERSION}")
-  if(torch_minor VERSION_LESS torch_oldest OR torch_minor VERSION_GREATER torch_newest)
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" LOCKSTEP_TORCH_MINOR "${LOCKSTEP_TORCH_VERSION}")
+  if(LOCKSTEP_TORCH_MINOR VERSION_LESS torch_oldest OR LOCKSTEP_TORCH_MINOR VERSION_GREATER torch_newest)
     message(FATAL_ERROR "Lockstep supports LibTorch ${torch_oldest} to ${torch_newest}, and ${LOCKSTEP_TORCH_ROOT} "
-      "is ${LOCKSTEP_TORCH_VERSION}: run script/setup, or set LOCKSTEP_TORCH_DIR to another one.")
+      "is ${LOCKSTEP_TORCH_VERSION}: set LOCKSTEP_TORCH_DIR to another one, or run script/setup in a checkout.")
   endif()
   message(STATUS "LibTorch ${LOCKSTEP_TORCH_VERSION}: ${LOCKSTEP_TORCH_ROOT}")
 

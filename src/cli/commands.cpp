@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <lockstep/version.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,11 +16,38 @@
 #include <filesystem>
 
 #include "base/check.h"
+#include "base/environment.h"
+#include "base/file.h"
 #include "base/nearest_name.h"
-#include "base/process.h"
+#include "cli/installation.h"
 
 namespace lockstep::cli {
 namespace {
+
+// Prints a file of the installation, which `lockstep-tensor` printed when it was installed.
+int print_installed(const std::filesystem::path& file) {
+  const std::filesystem::path path = own_installation().prefix() / file;
+  const std::optional<std::string> text = base::read_whole_file(path);
+  if (!text) throw ConfigError("cli", fmt::format("cannot read '{}'", path.string()));
+  std::fputs(text->c_str(), stdout);
+  return kExitSuccess;
+}
+
+std::string parse_completion(int argc, const char* const* argv);
+void parse_man(int argc, const char* const* argv);
+
+int print_installed_completion(int argc, const char* const* argv) {
+  const std::string shell = parse_completion(argc, argv);
+  if (shell == "bash") return print_installed("share/bash-completion/completions/lockstep");
+  if (shell == "zsh") return print_installed("share/zsh/site-functions/_lockstep");
+  own_installation().tensor_program(base::Environment::of_process());  // throws what is missing
+  return kExitFailure;
+}
+
+int print_installed_man(int argc, const char* const* argv) {
+  parse_man(argc, argv);
+  return print_installed("share/man/man1/lockstep.1");
+}
 
 #ifdef LOCKSTEP_LINKS_TORCH
 #define LOCKSTEP_NEEDS_TORCH(function) true, function
@@ -34,7 +60,8 @@ constexpr Command kCommands[] = {
     {"train", "train a model by a recipe: mnist, cifar100, ...", LOCKSTEP_NEEDS_TORCH(run_train)},
     {"init", "write a new project: program, batch script, README", false, run_init},
     {"slurm", "print or submit a batch script for a Slurm cluster", false, run_slurm},
-    {"doctor", "report what this machine and this allocation can do", LOCKSTEP_NEEDS_TORCH(run_doctor)},
+    {"doctor", "report what this machine and this allocation can do", LOCKSTEP_NEEDS_TORCH(run_doctor),
+     run_doctor_without_torch},
     {"bench", "measure collectives, data loading and scaling"},
     {"bench collectives", "measure time and bandwidth of collectives",
      LOCKSTEP_NEEDS_TORCH(run_bench_collectives)},
@@ -51,8 +78,10 @@ constexpr Command kCommands[] = {
      LOCKSTEP_NEEDS_TORCH(run_ckpt_import)},
     {"ckpt diff", "compare two checkpoints or weights files", LOCKSTEP_NEEDS_TORCH(run_ckpt_diff)},
     {"report", "write a page about runs: loss, accuracy, speed", false, run_report},
-    {"completion", "print a script that completes commands in a shell", LOCKSTEP_NEEDS_TORCH(run_completion)},
-    {"man", "print the manual page", LOCKSTEP_NEEDS_TORCH(run_man)},
+    {"prefix", "print where Lockstep is installed, for CMake", false, run_prefix},
+    {"completion", "print a script that completes commands in a shell", LOCKSTEP_NEEDS_TORCH(run_completion),
+     print_installed_completion},
+    {"man", "print the manual page", LOCKSTEP_NEEDS_TORCH(run_man), print_installed_man},
     {"help", "print the help of a command", false, run_help},
 };
 
@@ -108,16 +137,19 @@ std::string group_text(const Command& group) {
                   nearest ? fmt::format("; did you mean '{}'?", *nearest) : "", whole_name(group)));
 }
 
-int execute_tensor_program(int argc, const char* const* argv) {
-  const std::filesystem::path program =
-      std::filesystem::path(base::own_executable()).replace_filename("lockstep-tensor");
+int execute_tensor_program(const TensorProgram& tensor, int argc, const char* const* argv) {
+  const std::string program = tensor.program.string();
+  if (tensor.torch_libraries) {
+    const char* const before = std::getenv("LD_LIBRARY_PATH");
+    const std::string after = before == nullptr || *before == '\0' ? "" : fmt::format(":{}", before);
+    ::setenv("LD_LIBRARY_PATH", (tensor.torch_libraries->string() + after).c_str(), 1);
+  }
   std::vector<std::string> words(argv, argv + argc);
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   ::execv(program.c_str(), arguments.data());
-  throw ConfigError("cli", fmt::format("cannot execute '{}', which belongs beside lockstep: {}",
-                                       program.string(), std::strerror(errno)));
+  throw ConfigError("cli", fmt::format("cannot execute '{}': {}", program, std::strerror(errno)));
 }
 
 int run_words(const std::vector<std::string>& words) {
@@ -194,7 +226,7 @@ std::string usage_text() {
 int run_command_line(int argc, const char* const* argv) {
   if (argc < 2 || asks_for_help(argv[1])) throw HelpRequested(usage_text());
   if (std::string_view(argv[1]) == "--version") {
-    throw HelpRequested(fmt::format("lockstep {}\n", kVersion));
+    throw HelpRequested(version_text(own_installation(), base::Environment::of_process()));
   }
   const Command* command = find_command(argv[1]);
   if (command == nullptr) refuse_unknown("", argv[1]);
@@ -210,11 +242,31 @@ int run_command_line(int argc, const char* const* argv) {
     if (command == nullptr) refuse_unknown(group.name, argv[2]);
     used = 3;
   }
-  if (command->run == nullptr) return execute_tensor_program(argc, argv);
+  auto* run = command->run;
+  if (run == nullptr) {
+    try {
+      const TensorProgram tensor = own_installation().tensor_program(base::Environment::of_process());
+      return execute_tensor_program(tensor, argc, argv);
+    } catch (const ConfigError&) {
+      run = command->run_without_torch;
+      if (run == nullptr) throw;
+    }
+  }
   const std::string name = whole_name(command->name);
   std::vector<const char*> arguments{name.c_str()};
   arguments.insert(arguments.end(), argv + used, argv + argc);
-  return command->run(static_cast<int>(arguments.size()), arguments.data());
+  return run(static_cast<int>(arguments.size()), arguments.data());
+}
+
+int run_prefix(int argc, const char* const* argv) {
+  config::OptionTable(
+      "Prints the folder that Lockstep is installed in.\n"
+      "\n"
+      "  cmake -S . -B build -DCMAKE_PREFIX_PATH=$(lockstep prefix)",
+      config::kNoVariables)
+      .parse(argc, argv);
+  std::printf("%s\n", own_installation().prefix().c_str());
+  return kExitSuccess;
 }
 
 int run_help(int argc, const char* const* argv) {
@@ -227,7 +279,9 @@ int run_help(int argc, const char* const* argv) {
   return run_words(words);
 }
 
-int run_completion(int argc, const char* const* argv) {
+namespace {
+
+std::string parse_completion(int argc, const char* const* argv) {
   std::string shell;
   config::OptionTable(
       "Prints a script that completes commands, flags and values of `lockstep` in a shell.\n"
@@ -236,17 +290,28 @@ int run_completion(int argc, const char* const* argv) {
       config::kNoVariables)
       .add_argument("SHELL", shell, "the shell", {.choices = completion_shells(), .required = true})
       .parse(argc, argv);
-  std::fputs(completion_script(shell, all_usages()).c_str(), stdout);
-  return kExitSuccess;
+  return shell;
 }
 
-int run_man(int argc, const char* const* argv) {
+void parse_man(int argc, const char* const* argv) {
   config::OptionTable(
       "Prints the manual page of `lockstep`, with the options of every command.\n"
       "\n"
       "  lockstep man | man -l -",
       config::kNoVariables)
       .parse(argc, argv);
+}
+
+}  // namespace
+
+int run_completion(int argc, const char* const* argv) {
+  const std::string shell = parse_completion(argc, argv);
+  std::fputs(completion_script(shell, all_usages()).c_str(), stdout);
+  return kExitSuccess;
+}
+
+int run_man(int argc, const char* const* argv) {
+  parse_man(argc, argv);
   std::fputs(man_page(all_usages()).c_str(), stdout);
   return kExitSuccess;
 }

@@ -22,6 +22,8 @@ struct Command {
   // argv[0] is the whole command, "lockstep bench data". Returns the exit status. Throws HelpRequested for
   // --help, and ConfigError. Null: a group, or a command that this program does not link.
   int (*run)(int argc, const char* const* argv) = nullptr;
+  // What `lockstep` runs instead if no LibTorch was found; null: the command fails.
+  int (*run_without_torch)(int argc, const char* const* argv) = nullptr;
 };
 
 // Every command and group, in the order of the usage text.
@@ -71,6 +73,8 @@ int run_init(int argc, const char* const* argv);
 int run_slurm(int argc, const char* const* argv);
 int run_bench_scaling(int argc, const char* const* argv);
 int run_report(int argc, const char* const* argv);
+int run_prefix(int argc, const char* const* argv);
+int run_doctor_without_torch(int argc, const char* const* argv);
 int run_help(int argc, const char* const* argv);
 
 int run_train(int argc, const char* const* argv);

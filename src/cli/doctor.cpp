@@ -3,22 +3,14 @@
 #include <lockstep/error.h>
 #include <lockstep/json.h>
 #include <lockstep/launch.h>
-#include <lockstep/version.h>
-#include <sys/sysinfo.h>
-#include <sys/utsname.h>
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <exception>
 #include <thread>
 
-#include "base/environment.h"
 #include "cli/commands.h"
-#include "cluster/allocation_check.h"
-#include "cluster/amd_gpus.h"
-#include "cluster/devices.h"
-#include "cluster/node_resources.h"
-#include "cluster/placement.h"
+#include "cli/machine_facts.h"
 #include "comm/plugin.h"
 
 namespace lockstep::cli {
@@ -26,41 +18,16 @@ namespace {
 
 // --- the machine ---
 
-Json version_facts() {
-  return {{"lockstep", kVersion}, {"libtorch", TORCH_VERSION}, {"compiler", __VERSION__}};
+Json machine_version_facts() {
+  Json facts = version_facts();
+  facts["libtorch"] = TORCH_VERSION;
+  return facts;
 }
 
-Json system_facts() {
-  utsname name{};
-  ::uname(&name);
-  struct sysinfo info {};
-  ::sysinfo(&info);
-  const double gib = static_cast<double>(info.totalram) * info.mem_unit / (1 << 30);
-  return {{"host", cluster::host_name()},
-          {"kernel", fmt::format("{} {}", name.sysname, name.release)},
-          {"memory", fmt::format("{:.1f} GiB", gib)}};
-}
-
-Json cpu_facts() {
-  const std::vector<int> mask = cluster::affinity_cpus();
-  const std::optional<double> quota = cluster::cpu_quota();
-  return {{"online", ::get_nprocs()},
-          {"affinity", mask},
-          {"cgroup quota", quota ? Json(*quota) : Json("none")},
-          {"usable", cluster::usable_cpus(mask.size(), quota)},
-          {"libtorch threads", at::get_num_threads()}};
-}
-
-// The AMD GPUs, which no build uses; empty: none.
-Json amd_gpu_facts() {
-  Json devices = Json::object();
-  int index = 0;
-  for (const cluster::AmdGpu& gpu : cluster::visible_amd_gpus(base::Environment::of_process())) {
-    const std::string space = gpu.uuid.empty() ? "" : " ";
-    devices[fmt::format("amd:{}", index++)] = gpu.description() + space + gpu.uuid;
-  }
-  if (!devices.empty()) devices["amd"] = fmt::format("not used: {}", cluster::kNoRocm);
-  return devices;
+Json machine_cpu_facts() {
+  Json facts = cpu_facts();
+  facts["libtorch threads"] = at::get_num_threads();
+  return facts;
 }
 
 Json cuda_gpu_facts() {
@@ -130,9 +97,9 @@ Json verdict(const std::string& problem, const char* shown) {
 // What this process sees of its machine: versions, CPUs, memory, GPUs. Throws nothing: what cannot be read is
 // a text in its place.
 Json machine_facts() {
-  return {{"versions", version_facts()},
+  return {{"versions", machine_version_facts()},
           {"system", system_facts()},
-          {"cpus", cpu_facts()},
+          {"cpus", machine_cpu_facts()},
           {"gpus", gpu_facts()}};
 }
 
@@ -149,24 +116,6 @@ Json backend_facts() {
 
 // --- the ranks ---
 
-struct DoctorOptions {
-  bool json = false;
-  std::string backend = "auto";
-  std::string compute_setup = "auto";
-};
-
-Json map_facts(const RankMap& map) {
-  return {{"launcher", to_string(map.launcher)},
-          {"rank", map.rank},
-          {"world_size", map.world_size},
-          {"local_rank", map.local_rank},
-          {"local_world_size", map.local_world_size},
-          {"node_rank", map.node_rank},
-          {"num_nodes", map.num_nodes},
-          {"nodes", map.nodes},
-          {"rendezvous", map.rendezvous.to_string()}};
-}
-
 // Every rank adds its number in a place of its own.
 Json self_test(const World& world) {
   const auto options = torch::TensorOptions().dtype(torch::kFloat64).device(world.device());
@@ -177,37 +126,13 @@ Json self_test(const World& world) {
   return {{"operation", "all_reduce"}, {"backend", world.communicator().backend()}, {"ok", right}};
 }
 
-// What the ranks of this node lack in the allocation, with the flag to change.
-Json allocation_facts(const World& world) {
-  const base::Environment environment = base::Environment::of_process();
-  cluster::AllocationFacts facts = cluster::facts_of_process(environment, world.map().local_world_size,
-                                                             cluster::count_visible_gpus(environment));
-  facts.wants_gpu |= world.device().is_cuda();
-  const std::vector<std::string> problems = cluster::check_allocation(world.map(), environment, facts);
-  return problems.empty() ? Json("fits") : Json(problems);
-}
-
 Json rank_facts(const World& world) {
   Json facts = {{"machine", machine_facts()},
                 {"map", map_facts(world.map())},
                 {"device", world.device().str()},
-                {"allocation", allocation_facts(world)}};
+                {"allocation", allocation_facts(world.map(), world.device().is_cuda())}};
   facts["self_test"] = self_test(world);
   return facts;
-}
-
-std::string indented(const Json& value, int depth) {
-  const std::string indent(static_cast<size_t>(depth) * 2, ' ');
-  std::string text;
-  for (const auto& [key, item] : value.items()) {
-    if (item.is_object()) {
-      text += fmt::format("{}{}:\n{}", indent, key, indented(item, depth + 1));
-    } else {
-      text += fmt::format("{}{:<{}} {}\n", indent, key, 24 - 2 * depth,
-                          item.is_string() ? item.get<std::string>() : item.dump());
-    }
-  }
-  return text;
 }
 
 std::string backend_text(const Json& backends) {
@@ -219,7 +144,7 @@ std::string backend_text(const Json& backends) {
   return text;
 }
 
-void print_text(const Json& report) {
+void print_report(const Json& report) {
   const Json& ranks = report.at("ranks");
   for (const Json& rank : ranks) {
     fmt::print("rank {} of {}\n{}", rank.at("map").at("rank").get<int>(), ranks.size(), indented(rank, 1));
@@ -243,7 +168,7 @@ int examine(const DoctorOptions& options) {
     if (options.json) {
       fmt::print("{}\n", report.dump(2));
     } else {
-      print_text(report);
+      print_report(report);
     }
   });
   if (status != kExitSuccess) return status;
@@ -254,16 +179,6 @@ int examine(const DoctorOptions& options) {
 
 // What this machine and this allocation can do. Under a launcher every rank reports and rank 0 prints; alone
 // it reports itself and tries every backend between two ranks.
-int run_doctor(int argc, const char* const* argv) {
-  DoctorOptions options;
-  config::OptionTable("Reports what this machine and this allocation can do, rank by rank.",
-                      config::kNoVariables)
-      .add("json", options.json, "print JSON", {.negatable = false})
-      .add("backend", options.backend, "of the self-test",
-           {.choices = {"auto", "shm", "gloo", "mpi", "nccl", "fake"}})
-      .add("compute_setup", options.compute_setup, "device", {.choices = {"cpu", "gpu", "auto"}})
-      .parse(argc, argv);
-  return examine(options);
-}
+int run_doctor(int argc, const char* const* argv) { return examine(parse_doctor(argc, argv)); }
 
 }  // namespace lockstep::cli

@@ -11,8 +11,8 @@
 
 #include "base/file.h"
 #include "base/folder.h"
-#include "base/process.h"
 #include "cli/commands.h"
+#include "cli/installation.h"
 #include "launcher/slurm/sbatch_script.h"
 
 namespace lockstep::cli {
@@ -231,11 +231,8 @@ void check_folder(const fs::path& folder) {
 
 // Where this program is installed, for the project's README.
 std::string installed_prefix() {
-  const fs::path prefix = fs::path(base::own_executable()).parent_path().parent_path();
-  for (const auto& entry : {"lib", "lib64"}) {
-    if (fs::exists(prefix / entry / "cmake/Lockstep/LockstepConfig.cmake")) return prefix.string();
-  }
-  return "/opt/lockstep";
+  const Installation installation = own_installation();
+  return installation.has_cmake_package() ? installation.prefix().string() : "/opt/lockstep";
 }
 
 void write_project(const fs::path& folder, const std::string& name) {

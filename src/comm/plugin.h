@@ -88,8 +88,12 @@ inline constexpr char kPluginWatchStream[] = "lockstep_watch_stream";
 inline constexpr char kShareDevice[] = "LOCKSTEP_NCCL_SHARE_DEVICE";
 bool ranks_share_devices();
 
-// The commands that build liblockstep_cuda.so in a checkout.
+// The command that gets liblockstep_cuda.so: in a checkout, or for the programs of a package.
+#ifdef LOCKSTEP_PORTABLE
+inline constexpr char kBuildCuda[] = "pip install lockstep-cuda";
+#else
 inline constexpr char kBuildCuda[] = "script/setup --cuda && script/build";
+#endif
 
 // Loads liblockstep_<name>.so from the first of: LOCKSTEP_PLUGIN_DIR, the folder of the program,
 // lib beside that folder, the folder of the library that contains this code, the dynamic linker's

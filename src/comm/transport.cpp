@@ -144,7 +144,7 @@ std::string missing_for_nccl() {
   const std::string amd = cluster::explain_amd_gpus(base::Environment::of_process());
   if (!amd.empty()) return "; " + amd;
   if (plugin_exists("cuda")) return "";
-  return fmt::format("; this build has no CUDA library (liblockstep_cuda.so), build it: {}", kBuildCuda);
+  return fmt::format("; this build has no CUDA library (liblockstep_cuda.so); to get it: {}", kBuildCuda);
 }
 
 Transport make_nccl(const TransportRequest& request) {

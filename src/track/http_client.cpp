@@ -1,6 +1,7 @@
 #include "track/http_client.h"
 
 #include <curl/curl.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
@@ -21,11 +22,50 @@ constexpr curl_off_t kProgressBytes = 64 << 10;
 // Answers of MLflow have a few hundred bytes. An endless one must not fill the memory.
 constexpr size_t kMaxAnswerBytes = size_t{8} << 20;
 
+// The functions of libcurl. The library is loaded when a program first uses a server: it brings thirty
+// others, programs without a server start faster, and the system's library gets the system's security
+// updates.
+class Curl {
+ public:
+  static const Curl& get() {
+    static const Curl curl;
+    return curl;
+  }
+
+  decltype(&curl_global_init) global_init = load<decltype(&curl_global_init)>("curl_global_init");
+  decltype(&curl_easy_init) easy_init = load<decltype(&curl_easy_init)>("curl_easy_init");
+  decltype(&curl_easy_cleanup) easy_cleanup = load<decltype(&curl_easy_cleanup)>("curl_easy_cleanup");
+  decltype(&curl_easy_reset) easy_reset = load<decltype(&curl_easy_reset)>("curl_easy_reset");
+  decltype(&curl_easy_setopt) easy_setopt = load<decltype(&curl_easy_setopt)>("curl_easy_setopt");
+  decltype(&curl_easy_getinfo) easy_getinfo = load<decltype(&curl_easy_getinfo)>("curl_easy_getinfo");
+  decltype(&curl_easy_perform) easy_perform = load<decltype(&curl_easy_perform)>("curl_easy_perform");
+  decltype(&curl_easy_strerror) easy_strerror = load<decltype(&curl_easy_strerror)>("curl_easy_strerror");
+  decltype(&curl_slist_append) slist_append = load<decltype(&curl_slist_append)>("curl_slist_append");
+  decltype(&curl_slist_free_all) slist_free_all = load<decltype(&curl_slist_free_all)>("curl_slist_free_all");
+
+ private:
+  Curl() { global_init(CURL_GLOBAL_DEFAULT); }
+
+  template <typename Function>
+  static Function load(const char* name) {
+    // The number of libcurl's binary interface since 2006. Never unloaded.
+    static void* const library = ::dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void* const function = library == nullptr ? nullptr : ::dlsym(library, name);
+    if (function == nullptr) {
+      const char* const reason = ::dlerror();
+      throw ConfigError("track", fmt::format("a server of MLflow needs libcurl (Debian's package libcurl4), "
+                                             "which does not load: {}",
+                                             reason == nullptr ? "libcurl.so.4" : reason));
+    }
+    return reinterpret_cast<Function>(function);
+  }
+};
+
 struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 struct FreeList {
-  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
+  void operator()(curl_slist* list) const { Curl::get().slist_free_all(list); }
 };
 using File = std::unique_ptr<std::FILE, CloseFile>;
 using HeaderList = std::unique_ptr<curl_slist, FreeList>;
@@ -39,7 +79,7 @@ size_t keep_body(char* data, size_t size, size_t count, void* body) {
 }
 
 void add_header(HeaderList& list, const std::string& line) {
-  list.reset(curl_slist_append(list.release(), line.c_str()));
+  list.reset(Curl::get().slist_append(list.release(), line.c_str()));
 }
 
 HeaderList headers_of(const HttpRequest& request, const Credentials& credentials) {
@@ -67,13 +107,13 @@ struct HttpClient::Handle {
 
   template <typename Value>
   void set(CURLoption option, Value value) {
-    curl_easy_setopt(curl, option, value);
+    Curl::get().easy_setopt(curl, option, value);
   }
 
   std::string why(CURLcode result) {
-    std::string text = reason[0] != '\0' ? reason.data() : curl_easy_strerror(result);
+    std::string text = reason[0] != '\0' ? reason.data() : Curl::get().easy_strerror(result);
     long system = 0;
-    curl_easy_getinfo(curl, CURLINFO_OS_ERRNO, &system);
+    Curl::get().easy_getinfo(curl, CURLINFO_OS_ERRNO, &system);
     return system == 0 ? text : fmt::format("{}: {}", text, std::strerror(static_cast<int>(system)));
   }
 };
@@ -117,12 +157,11 @@ struct HttpClient::Transfer {
 
 HttpClient::HttpClient(Credentials credentials)
     : credentials_(std::move(credentials)), handle_(std::make_unique<Handle>()) {
-  [[maybe_unused]] static const CURLcode initialized = curl_global_init(CURL_GLOBAL_DEFAULT);
-  handle_->curl = curl_easy_init();
+  handle_->curl = Curl::get().easy_init();
   if (handle_->curl == nullptr) throw ConfigError("track", "libcurl cannot be used: curl_easy_init failed");
 }
 
-HttpClient::~HttpClient() { curl_easy_cleanup(handle_->curl); }
+HttpClient::~HttpClient() { Curl::get().easy_cleanup(handle_->curl); }
 
 bool HttpClient::extend_deadline(Clock::duration more) {
   const Clock::duration extension = extension_;
@@ -133,7 +172,7 @@ bool HttpClient::extend_deadline(Clock::duration more) {
 
 HttpResponse HttpClient::send(const HttpRequest& request) {
   Handle& handle = *handle_;
-  curl_easy_reset(handle.curl);  // keeps the connection
+  Curl::get().easy_reset(handle.curl);  // keeps the connection
   handle.reason[0] = '\0';
   handle.set(CURLOPT_ERRORBUFFER, handle.reason.data());
   handle.set(CURLOPT_URL, request.url.c_str());
@@ -175,7 +214,7 @@ HttpResponse HttpClient::send(const HttpRequest& request) {
   handle.set(CURLOPT_WRITEFUNCTION, &keep_body);
   handle.set(CURLOPT_WRITEDATA, static_cast<void*>(&response.body));
 
-  const CURLcode result = curl_easy_perform(handle.curl);
+  const CURLcode result = Curl::get().easy_perform(handle.curl);
   if (result == CURLE_ABORTED_BY_CALLBACK && transfer.is_silent) {
     throw CommError("track", "the upload makes no progress and the server does not answer",
                     CommError::Recovery::kRebuild);
@@ -189,7 +228,7 @@ HttpResponse HttpClient::send(const HttpRequest& request) {
   }
   if (result != CURLE_OK) throw CommError("track", handle.why(result), CommError::Recovery::kRebuild);
   long status = 0;
-  curl_easy_getinfo(handle.curl, CURLINFO_RESPONSE_CODE, &status);
+  Curl::get().easy_getinfo(handle.curl, CURLINFO_RESPONSE_CODE, &status);
   response.status = static_cast<int>(status);
   // The requests after a file need time, too.
   if (transfer.is_file) extend_deadline(Clock::duration::zero());

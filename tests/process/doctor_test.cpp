@@ -7,10 +7,12 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
 
 #include "support/process.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep::test {
 namespace {
@@ -140,6 +142,24 @@ TEST(BenchCollectives, RefusesAnOperationItDoesNotKnow) {
       complaint_of({program_path("lockstep"), "bench", "collectives", "--operations", "all_redcue"}),
       HasSubstr("--operations must be one of all_reduce, broadcast, all_gather, reduce_scatter, or a list "
                 "of them separated by commas: 'all_redcue'"));
+}
+
+// An installation of `lockstep` alone, as a machine without LibTorch has it.
+TEST(Doctor, ReportsTheMachineWithoutLibTorch) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path() / "bin");
+  const std::string lockstep = folder.path() / "bin/lockstep";
+  std::filesystem::copy_file(program_path("lockstep"), lockstep);
+  const json report = json::parse(output_of({lockstep, "doctor", "--json"}));
+  EXPECT_GT(report.at("ranks").at(0).at("machine").at("cpus").at("usable"), 0);
+  EXPECT_EQ(report.at("ranks").at(0).at("machine").at("system").at("host"), host());
+  EXPECT_EQ(report.at("ranks").at(0).at("map").at("world_size"), 1);
+  EXPECT_THAT(report.at("libtorch").get<std::string>(),
+              HasSubstr("this installation has no lockstep-tensor"));
+  EXPECT_THAT(output_of({lockstep, "doctor"}), HasSubstr("libtorch:\n  [cli] this installation has no"));
+  EXPECT_EQ(output_of({lockstep, "prefix"}), folder.path().string() + "\n");
+  EXPECT_THAT(complaint_of({lockstep, "train", "sine"}),
+              HasSubstr("this installation has no lockstep-tensor"));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <lockstep/error.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -88,6 +90,25 @@ INSTANTIATE_TEST_SUITE_P(
                        "--standalone leaves no room for --rdzv_endpoint: remove one of them"},
         RefusedCommand{{"run", "--module", "--no-python", "x"},
                        "--module and --no-python exclude each other: remove one"}));
+
+// libcurl is loaded when a server is used, so a machine may lack it.
+TEST(MissingLibraryTest, AServerNeedsLibcurl) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() / "libcurl.so.4") << "no library";
+  const char* before = std::getenv("LD_LIBRARY_PATH");
+  const std::string libraries = folder.path().string() + (before != nullptr ? ":" + std::string(before) : "");
+  const Process::EnvironmentChanges changes{{"LD_LIBRARY_PATH", libraries},
+                                            {"LOCKSTEP_ROOT_FOLDER", (folder.path() / "runs").string()},
+                                            {"MLFLOW_TRACKING_URI", "http://127.0.0.1:9"}};
+  Process without({program_path("sine"), "--max_iter", "1"}, changes);
+  EXPECT_EQ(finish(without, std::chrono::seconds(60)).code, kExitSuccess);
+  Process with({program_path("sine"), "--max_iter", "1", "--tracking_tool", "mlflow"}, changes);
+  const Finished ended = finish(with, std::chrono::seconds(60));
+  EXPECT_EQ(ended.code, kExitUsage) << ended.errors;
+  EXPECT_THAT(ended.errors,
+              testing::HasSubstr("a server of MLflow needs libcurl (Debian's package libcurl4), "
+                                 "which does not load: "));
+}
 
 }  // namespace
 }  // namespace lockstep::test

@@ -79,7 +79,7 @@ TEST_F(UnusedGpuTest, NcclSaysTheSame) {
   EXPECT_THAT(sine.errors, HasSubstr("backend nccl needs a CUDA device"));
   EXPECT_THAT(
       sine.errors,
-      HasSubstr(std::string("this build has no CUDA library (liblockstep_cuda.so), build it: ") + kAdvice));
+      HasSubstr(std::string("this build has no CUDA library (liblockstep_cuda.so); to get it: ") + kAdvice));
 }
 
 TEST_F(UnusedGpuTest, ALibraryThatIsThereIsNotBuiltAgain) {
