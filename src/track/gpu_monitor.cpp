@@ -15,20 +15,6 @@
 namespace lockstep::track {
 namespace {
 
-// The used part of nvml.h. Its binary interface is stable.
-using Device = void*;
-struct Utilization {
-  unsigned gpu;
-  unsigned memory;
-};
-struct Memory {
-  unsigned version;  // the size of the struct, and 2 in the highest byte
-  unsigned long long total;
-  unsigned long long reserved;
-  unsigned long long free;
-  unsigned long long used;  // as nvidia-smi shows it: without the memory that the driver reserves
-};
-constexpr unsigned kMemoryVersion = sizeof(Memory) | (2U << 24);
 constexpr int kSuccess = 0;
 constexpr unsigned kNameBytes = 96;
 
@@ -52,7 +38,23 @@ std::string csv_line(const GpuSample& sample, std::chrono::system_clock::time_po
 
 }  // namespace
 
+// The used part of nvml.h. Its binary interface is stable. The types are members, because g++ 13 crashes on
+// pointers to functions with types of an unnamed namespace.
 struct Nvml::Library {
+  using Device = void*;
+  struct Utilization {
+    unsigned gpu;
+    unsigned memory;
+  };
+  struct Memory {
+    unsigned version;  // the size of the struct, and 2 in the highest byte
+    unsigned long long total;
+    unsigned long long reserved;
+    unsigned long long free;
+    unsigned long long used;  // as nvidia-smi shows it: without the memory that the driver reserves
+  };
+  static constexpr unsigned kMemoryVersion = sizeof(Memory) | (2U << 24);
+
   void* handle = nullptr;
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
@@ -111,7 +113,7 @@ std::unique_ptr<Nvml> Nvml::load(std::string& reason) {
 }
 
 void* Nvml::find(const std::string& uuid) const {
-  Device device = nullptr;
+  Library::Device device = nullptr;
   return library_->device(uuid.c_str(), &device) == kSuccess ? device : nullptr;
 }
 
@@ -120,7 +122,7 @@ std::vector<std::string> Nvml::names() const {
   unsigned count = 0;
   if (library_->count(&count) != kSuccess) return names;
   for (unsigned index = 0; index < count; ++index) {
-    Device device = nullptr;
+    Library::Device device = nullptr;
     char name[kNameBytes] = {};
     if (library_->device_by_index(index, &device) != kSuccess) continue;
     if (library_->name(device, name, kNameBytes) == kSuccess) names.emplace_back(name);
@@ -131,13 +133,13 @@ std::vector<std::string> Nvml::names() const {
 bool Nvml::sees(const std::string& uuid) const { return find(uuid) != nullptr; }
 
 std::optional<GpuSample> Nvml::sample(const std::string& uuid) const {
-  const Device device = find(uuid);
+  const Library::Device device = find(uuid);
   if (device == nullptr) return std::nullopt;
   unsigned index = 0;
   char name[kNameBytes] = {};
-  Utilization utilization{};
-  Memory memory{};
-  memory.version = kMemoryVersion;
+  Library::Utilization utilization{};
+  Library::Memory memory{};
+  memory.version = Library::kMemoryVersion;
   if (library_->minor_number(device, &index) != kSuccess) return std::nullopt;
   if (library_->name(device, name, kNameBytes) != kSuccess) return std::nullopt;
   if (library_->utilization(device, &utilization) != kSuccess) return std::nullopt;
