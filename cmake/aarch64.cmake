@@ -21,4 +21,8 @@ set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 
 # Vectors of 128 bits, as in NVIDIA's Grace. qemu's default is 512 bits, which no processor in use has.
-set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L ${CMAKE_SYSROOT} -cpu max,sve-max-vq=1)
+set(processor -cpu max,sve-max-vq=1)
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L ${CMAKE_SYSROOT} ${processor})
+# For programs with LibTorch, which reads what /proc and /sys say about the processor.
+get_filename_component(arm_root ${CMAKE_SYSROOT}/../arm_root ABSOLUTE)
+set(LOCKSTEP_TORCH_EMULATOR qemu-aarch64 -L ${arm_root} ${processor})

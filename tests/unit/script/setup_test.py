@@ -290,7 +290,8 @@ class SetupTest(unittest.TestCase):
         self.assertNotIn("libopenmpi-dev", call)
         folder = self.root / ".deps/aarch64"
         self.assertEqual(os.readlink(folder / "root/usr/lib/libz.so"), "../../lib/libz.so.1")
-        self.assertIn("CPU implementer : 0x41", (folder / "root/proc/cpuinfo").read_text())
+        self.assertIn("CPU implementer : 0x41", (folder / "arm_root/proc/cpuinfo").read_text())
+        self.assertTrue((folder / "arm_root/usr/lib/libz.so").exists())
         self.assertEqual(os.readlink(folder / "torch"), f"torch-{DEFAULT}/torch")
         self.assertEqual(sorted(p.name for p in (folder / f"torch-{DEFAULT}/nvidia/cu13/lib").iterdir()),
                          ["libcudart.so.13", "libcupti.so.13"])
