@@ -51,6 +51,10 @@ endif()
 # Warnings and sanitizers must not affect users, so this target is linked PRIVATE and never exported.
 add_library(lockstep_flags INTERFACE)
 target_compile_options(lockstep_flags INTERFACE -Wall -Wextra -Wno-unused-parameter)
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  # x86-64's baseline has no fused multiply-add, but aarch64's has: without this, a * b + c would round differently there.
+  target_compile_options(lockstep_flags INTERFACE -ffp-contract=off)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(lockstep_flags INTERFACE -Wthread-safety)
 endif()

@@ -28,6 +28,7 @@ struct ProgressPage {
   std::atomic<uint64_t> operation[2]{};  // name of the last collective, up to 16 bytes
   std::atomic<int64_t> changed_ns{0};    // CLOCK_MONOTONIC
 };
+static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
 // Reports what this process is doing to its launcher. Without a launcher the calls have no effect. Every
 // call is a few stores. Thread-safe. Never fails.

@@ -19,9 +19,6 @@ constexpr int kLanes = 8;
 constexpr int kPrecision = ResizeWeights::kPrecision;
 constexpr int32_t kHalf = 1 << (kPrecision - 1);
 
-// The bytes of a row that are summed at a time.
-constexpr int kBlock = 4 * kLanes;
-
 uint8_t to_byte(int32_t sum) { return static_cast<uint8_t>(std::min(sum >> kPrecision, 255)); }
 
 void columns_anywhere(const ResizeWeights& columns, int first, int left, int right, const uint8_t* lanes,
@@ -50,6 +47,9 @@ void row_anywhere(const int32_t* weights, int taps, const uint8_t* in, int step,
 }
 
 #if defined(__x86_64__)
+
+// The bytes of a row that are summed at a time.
+constexpr int kBlock = 4 * kLanes;
 
 __attribute__((target("avx2"), always_inline)) inline __m256i weighted(const uint8_t* bytes, int32_t weight) {
   const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes));

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "support/golden.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
 #include "train/measured_memory.h"
@@ -38,6 +39,17 @@ class ResumeTest : public testing::Test {
     return training;
   }
 
+  // A checkpoint in the middle of an epoch has the sum of the losses of all ranks, so a resumed epoch of
+  // several ranks adds in another order. The losses that x86-64 computes have the same sum in both orders.
+  static void expect_same_loss(const Training::Outcome& rest, const Training::Outcome& whole, int ranks,
+                               int64_t step) {
+    if (test::kGoldenTolerance == 0 || ranks == 1) {
+      EXPECT_EQ(rest.result.train_loss, whole.result.train_loss) << "from step " << step;
+    } else {
+      EXPECT_DOUBLE_EQ(rest.result.train_loss, whole.result.train_loss) << "from step " << step;
+    }
+  }
+
   // Stopped after each step and gone on.
   void expect_same_from_every_step(const Training& training, const std::string& name,
                                    int64_t steps = kSteps) const {
@@ -46,7 +58,7 @@ class ResumeTest : public testing::Test {
     for (int64_t step = 1; step < steps; ++step) {
       const Training::Outcome rest = resumed(training, name, step).run();
       EXPECT_EQ(rest.result.steps, steps);
-      EXPECT_EQ(rest.result.train_loss, whole.result.train_loss) << "from step " << step;
+      expect_same_loss(rest, whole, training.ranks, step);
       test::expect_equal_weights(rest, whole);
       if (HasFailure()) FAIL() << "resumed from step " << step;
     }

@@ -127,7 +127,12 @@ TEST_F(SlowSystemTest, AProgramThatIsSlowToStartKeepsTheJobOfItsHostAlive) {
 }
 
 TEST_F(SlowSystemTest, AFolderThatIsSlowToMakeKeepsItsLauncherAlive) {
-  outlast(1, {SYS_mkdir, SYS_mkdirat}, "attempt_0");
+#ifdef SYS_mkdir
+  const std::vector<int> calls{SYS_mkdir, SYS_mkdirat};
+#else
+  const std::vector<int> calls{SYS_mkdirat};  // aarch64 has no other
+#endif
+  outlast(1, calls, "attempt_0");
 }
 
 // Nothing of a node that the others have given up may run, also where its launcher is blocked.

@@ -96,6 +96,7 @@ enum class RankState : uint32_t {
   kLeft,   // closed the group
   kFailed  // failed: `failure` has the reason
 };
+static_assert(SharedAtomic<RankState>);
 
 struct Failure {
   int32_t rank;  // that caused it, or -1

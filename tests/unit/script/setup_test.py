@@ -141,6 +141,17 @@ echo "W: Failed to fetch http://mirror.invalid/InRelease  Temporary failure reso
 echo "E: Unable to locate package cmake" >&2
 exit 100
 """
+# Downloads one package, and unpacks it into a library and a link to it, as zlib1g-dev has one.
+ARM_APT_GET = """#!/bin/bash
+for argument; do [[ $argument == Dir::Cache=* ]] && cache=${argument#*=}; done
+[[ " $* " == *" update "* ]] || { echo "$*" >"$cache/../../../apt"; : >"$cache/archives/library.deb"; }
+"""
+DPKG_DEB = """#!/bin/bash
+[[ $1 == --extract && -f $2 ]] || exit 1
+mkdir -p "$3"/lib "$3"/usr/lib
+: >"$3/lib/libz.so.1"
+ln -s /lib/libz.so.1 "$3/usr/lib/libz.so"
+"""
 
 
 class SetupTest(unittest.TestCase):
@@ -267,6 +278,37 @@ class SetupTest(unittest.TestCase):
             self.assertLessEqual({f"torch-{version}.dist-info", f"torchvision-{vision}.dist-info"}, installed)
         self.offline()
         self.assert_ready(self.run_setup("--peers"), f"{NEWEST}.0")
+
+    def test_aarch64_has_libraries_and_a_torch_of_its_own(self):
+        self.serve()
+        self.stub("apt-get", ARM_APT_GET)
+        self.stub("dpkg-deb", DPKG_DEB)
+        self.assert_ready(self.run_setup("--aarch64"), DEFAULT)
+        call = (self.root / "apt").read_text()
+        self.assertIn("APT::Architectures=arm64", call)
+        self.assertIn(" zlib1g-dev", call)
+        self.assertNotIn("libopenmpi-dev", call)
+        folder = self.root / ".deps/aarch64"
+        self.assertEqual(os.readlink(folder / "root/usr/lib/libz.so"), "../../lib/libz.so.1")
+        self.assertIn("CPU implementer : 0x41", (folder / "arm_root/proc/cpuinfo").read_text())
+        self.assertTrue((folder / "arm_root/usr/lib/libz.so").exists())
+        self.assertEqual(os.readlink(folder / "torch"), f"torch-{DEFAULT}/torch")
+        self.assertEqual(sorted(p.name for p in (folder / f"torch-{DEFAULT}/nvidia/cu13/lib").iterdir()),
+                         ["libcudart.so.13", "libcupti.so.13"])
+        self.offline()
+        self.stub("apt-get", APT_GET)
+        result = self.run_setup("--aarch64", "--quiet")
+        self.assert_ready(result, DEFAULT)
+        self.assertEqual(result.stdout + result.stderr, "")
+
+    def test_aarch64_without_network(self):
+        self.serve()
+        self.run_setup()
+        self.stub("apt-get", APT_GET)
+        result = self.run_setup("--aarch64")
+        self.assertEqual(result.returncode, 1, result)
+        self.assertRegex(result.stderr, r"^setup: apt-get could not download the arm64 packages \(Failed to fetch .*\); check the network")
+        self.assertFalse((self.root / ".deps/aarch64").exists())
 
     def test_unsupported_version(self):
         major, minor = NEWEST.split(".")

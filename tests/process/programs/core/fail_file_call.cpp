@@ -70,9 +70,7 @@ struct FileCall {
 };
 
 constexpr std::array kCalls = {
-    FileCall{SYS_open, "open", Names::kPath, Kind::kOpen, 1},
     FileCall{SYS_openat, "open", Names::kPathAt, Kind::kOpen, 2},
-    FileCall{SYS_creat, "open", Names::kPath, Kind::kOpen},
     FileCall{SYS_read, "read", Names::kDescriptor, Kind::kRead},
     FileCall{SYS_pread64, "pread", Names::kDescriptor, Kind::kRead},
     FileCall{SYS_readv, "readv", Names::kDescriptor, Kind::kRead},
@@ -86,14 +84,18 @@ constexpr std::array kCalls = {
     FileCall{SYS_sendfile, "sendfile", Names::kDescriptor, Kind::kWrite},
     FileCall{SYS_fsync, "fsync", Names::kDescriptor, Kind::kSync},
     FileCall{SYS_fdatasync, "fdatasync", Names::kDescriptor, Kind::kSync},
-    FileCall{SYS_rename, "rename", Names::kPath, Kind::kRename},
     FileCall{SYS_renameat, "rename", Names::kPathAt, Kind::kRename},
     FileCall{SYS_renameat2, "rename", Names::kPathAt, Kind::kRename},
-    FileCall{SYS_unlink, "unlink", Names::kPath, Kind::kRemove},
     FileCall{SYS_unlinkat, "unlink", Names::kPathAt, Kind::kRemove},
+    FileCall{SYS_mkdirat, "mkdir", Names::kPathAt, Kind::kMakeFolder},
+#ifdef SYS_open  // later architectures, such as aarch64, have only the calls that end with "at"
+    FileCall{SYS_open, "open", Names::kPath, Kind::kOpen, 1},
+    FileCall{SYS_creat, "open", Names::kPath, Kind::kOpen},
+    FileCall{SYS_rename, "rename", Names::kPath, Kind::kRename},
+    FileCall{SYS_unlink, "unlink", Names::kPath, Kind::kRemove},
     FileCall{SYS_rmdir, "rmdir", Names::kPath, Kind::kRemove},
     FileCall{SYS_mkdir, "mkdir", Names::kPath, Kind::kMakeFolder},
-    FileCall{SYS_mkdirat, "mkdir", Names::kPathAt, Kind::kMakeFolder},
+#endif
 };
 
 struct Fault {
