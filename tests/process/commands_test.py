@@ -40,7 +40,7 @@ class CommandsTest(unittest.TestCase):
     def test_without_words_it_lists_the_commands(self):
         self.assertEqual(run().stdout, run("--help").stdout)
         self.assertEqual(run("help").stdout, run("--help").stdout)
-        self.assertRegex(run("--version").stdout, r"^lockstep [0-9.]+\n$")
+        self.assertRegex(run("--version").stdout, r"^lockstep [0-9.]+\ncommit .*\nLibTorch  [0-9.]+ in /.*\nplugins   .*\n$")
 
     def test_the_man_page_has_every_flag_of_every_command(self):
         page = run("man").stdout.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\fI", "")

@@ -18,7 +18,7 @@ import sys
 import blocks
 
 # Other programs, and commands of the shell. The programs that they start are checked.
-FOREIGN = ("torchrun", "mpirun", "srun", "cmake", "export")
+FOREIGN = ("torchrun", "mpirun", "srun", "cmake", "export", "pip")
 GROUPS = ("bench", "ckpt")  # lockstep GROUP COMMAND
 
 
