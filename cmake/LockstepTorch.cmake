@@ -45,7 +45,12 @@ endfunction()
 
 if(NOT TARGET lockstep::torch)
   lockstep_locate_torch(LOCKSTEP_TORCH_ROOT)
-  file(STRINGS ${LOCKSTEP_TORCH_ROOT}/include/torch/headeronly/version.h torch_version_lines
+  set(torch_version_header ${LOCKSTEP_TORCH_ROOT}/include/torch/headeronly/version.h)
+  if(NOT EXISTS ${torch_version_header})
+    # Up to LibTorch 2.9.
+    set(torch_version_header ${LOCKSTEP_TORCH_ROOT}/include/torch/csrc/api/include/torch/version.h)
+  endif()
+  file(STRINGS ${torch_version_header} torch_version_lines
        REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH)")
   string(REGEX MATCHALL "[0-9]+" torch_version_parts "${torch_version_lines}")
   list(JOIN torch_version_parts . LOCKSTEP_TORCH_VERSION)

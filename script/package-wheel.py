@@ -10,6 +10,7 @@ import argparse
 import base64
 import hashlib
 import pathlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,9 @@ def requirements(name, version, torch):
     """The lines of METADATA about other packages."""
     oldest, newest = torch[0], torch[-1]
     major, minor = newest.split(".")
-    supported = f"torch>={oldest},<{major}.{int(minor) + 1}"
+    # --torch of script/package may leave out versions between.
+    missing = "".join(f",!={major}.{i}.*" for i in range(int(oldest.split(".")[1]), int(minor)) if f"{major}.{i}" not in torch)
+    supported = f"torch>={oldest},<{major}.{int(minor) + 1}{missing}"
     if name == "lockstep":
         return [f'Provides-Extra: train\nRequires-Dist: {supported}; extra == "train"']
     return [f"Requires-Dist: lockstep=={version}", f"Requires-Dist: {supported}"]
@@ -62,7 +65,8 @@ def record_line(path, data):
 
 def write_wheel(name, version, torch, folder, output):
     info = f"{name.replace('-', '_')}-{version}.dist-info"
-    path = output / f"{name.replace('-', '_')}-{version}-py3-none-linux_x86_64.whl"
+    tag = f"py3-none-linux_{platform.machine()}"
+    path = output / f"{name.replace('-', '_')}-{version}-{tag}.whl"
     record = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as wheel:
 
@@ -78,8 +82,8 @@ def write_wheel(name, version, torch, folder, output):
                 relative = file.relative_to(folder)
                 add(place(name, version, relative), file.read_bytes(), file.stat().st_mode & 0o777)
         add(f"{info}/METADATA", metadata(name, version, torch).encode())
-        tag = "Wheel-Version: 1.0\nGenerator: lockstep\nRoot-Is-Purelib: false\nTag: py3-none-linux_x86_64\n"
-        add(f"{info}/WHEEL", tag.encode())
+        about = f"Wheel-Version: 1.0\nGenerator: lockstep\nRoot-Is-Purelib: false\nTag: {tag}\n"
+        add(f"{info}/WHEEL", about.encode())
         record.append(f"{info}/RECORD,,")
         wheel.writestr(f"{info}/RECORD", "\n".join(record) + "\n")
     return path

@@ -11,8 +11,10 @@ supported_torch() { sed -n "s/^$1 //p" cmake/torch-versions; }
 # The version of the LibTorch in folder $1, such as 2.11.0; nothing if there is none.
 torch_version() {
   [[ -f $1/lib/libtorch_cpu.so && -f $1/include/torch/csrc/api/include/torch/torch.h ]] || return 0
-  sed -n 's/^#define TORCH_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' "$1/include/torch/headeronly/version.h" 2>/dev/null |
-    paste -sd .
+  local header=$1/include/torch/headeronly/version.h
+  # Up to LibTorch 2.9.
+  [[ -f $header ]] || header=$1/include/torch/csrc/api/include/torch/version.h
+  sed -n 's/^#define TORCH_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' "$header" 2>/dev/null | paste -sd .
 }
 
 # Succeeds if version $1, such as 2.12.1 or 2.12, is between the oldest and the newest.

@@ -199,7 +199,8 @@ std::vector<CommandUsage> all_usages() {
        .help = "distributed training for C++",
        .description = kDescription,
        .subcommands = subcommands_of(""),
-       .options = {help_flag(), {.spellings = {"--version"}, .help = "print the version"}}}};
+       .options = {help_flag(),
+                   {.spellings = {"--version"}, .help = "print version, commit, LibTorch and plugins"}}}};
   for (const Command& command : kCommands) {
     if (is_group(command)) {
       usages.push_back({.name = std::string(command.name),
@@ -244,13 +245,14 @@ int run_command_line(int argc, const char* const* argv) {
   }
   auto* run = command->run;
   if (run == nullptr) {
+    std::optional<TensorProgram> tensor;
     try {
-      const TensorProgram tensor = own_installation().tensor_program(base::Environment::of_process());
-      return execute_tensor_program(tensor, argc, argv);
+      tensor = own_installation().tensor_program(base::Environment::of_process());
     } catch (const ConfigError&) {
       run = command->run_without_torch;
       if (run == nullptr) throw;
     }
+    if (tensor) return execute_tensor_program(*tensor, argc, argv);
   }
   const std::string name = whole_name(command->name);
   std::vector<const char*> arguments{name.c_str()};
@@ -262,7 +264,7 @@ int run_prefix(int argc, const char* const* argv) {
   config::OptionTable(
       "Prints the folder that Lockstep is installed in.\n"
       "\n"
-      "  cmake -S . -B build -DCMAKE_PREFIX_PATH=$(lockstep prefix)",
+      "  cmake -S . -B build -DCMAKE_PREFIX_PATH=\"$(lockstep prefix)\"",
       config::kNoVariables)
       .parse(argc, argv);
   std::printf("%s\n", own_installation().prefix().c_str());

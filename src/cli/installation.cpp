@@ -78,10 +78,9 @@ std::string python_torch(const base::Environment& environment) {
   }
 }
 
-std::string supported_range(const std::vector<std::string>& versions) {
-  if (versions.empty()) return "no LibTorch";
-  if (versions.size() == 1) return "LibTorch " + versions.front();
-  return fmt::format("LibTorch {}", fmt::join(versions, ", "));
+// "LibTorch 2.15", "one of LibTorch 2.11, 2.15"
+std::string supported_versions(const std::vector<std::string>& versions) {
+  return fmt::format("{}LibTorch {}", versions.size() > 1 ? "one of " : "", fmt::join(versions, ", "));
 }
 
 }  // namespace
@@ -89,13 +88,18 @@ std::string supported_range(const std::vector<std::string>& versions) {
 std::string TorchFolder::minor() const { return version.substr(0, version.find('.', version.find('.') + 1)); }
 
 std::optional<TorchFolder> read_torch_folder(const fs::path& folder) {
-  if (!is_there(folder / "lib/libtorch_cpu.so")) return std::nullopt;
-  const std::string version = version_in_header(folder / "include/torch/headeronly/version.h");
+  if (folder.empty() || !is_there(folder / "lib/libtorch_cpu.so")) return std::nullopt;
+  std::string version = version_in_header(folder / "include/torch/headeronly/version.h");
+  // Up to LibTorch 2.9.
+  if (version.empty()) version = version_in_header(folder / "include/torch/csrc/api/include/torch/version.h");
   if (version.empty()) return std::nullopt;
   return TorchFolder{folder, version};
 }
 
-bool Installation::is_build_folder() const { return is_there(program.parent_path() / kTensorProgram); }
+// An installation of an earlier version may have left a program beside this one.
+bool Installation::is_build_folder() const {
+  return is_there(program.parent_path() / kTensorProgram) && torch_versions().empty();
+}
 
 fs::path Installation::folder_of_version(const std::string& minor) const {
   return program.parent_path().parent_path() / "lib/lockstep" / ("torch-" + minor);
@@ -125,37 +129,54 @@ std::vector<std::string> Installation::torch_versions() const {
   return versions;
 }
 
-std::optional<TorchFolder> Installation::supported(const fs::path& folder) const {
-  std::optional<TorchFolder> torch = read_torch_folder(folder);
-  if (!torch || !is_there(folder_of_version(torch->minor()) / kTensorProgram)) return std::nullopt;
-  return torch;
+bool Installation::has_program_for(const TorchFolder& torch) const {
+  return is_there(folder_of_version(torch.minor()) / kTensorProgram);
+}
+
+Installation::Search Installation::search(const base::Environment& environment) const {
+  if (const auto named = environment.get(kTorchVariable); named && !named->empty()) {
+    const auto torch = read_torch_folder(*named);
+    if (!torch) {
+      throw ConfigError("cli",
+                        fmt::format("{} has no LibTorch (include and lib/libtorch_cpu.so): '{}'; set it to "
+                                    "the folder of an installed torch, or unset it",
+                                    kTorchVariable, *named));
+    }
+    if (!has_program_for(*torch)) {
+      throw ConfigError(
+          "cli", fmt::format("{} has LibTorch {}, and this installation needs {}: '{}'; set it to "
+                             "another folder, or unset it",
+                             kTorchVariable, torch->version, supported_versions(torch_versions()), *named));
+    }
+    return {torch, std::nullopt};
+  }
+  if (const auto built = read_torch_folder(kBuiltTorch); built && has_program_for(*built)) {
+    return {built, std::nullopt};
+  }
+  Search result;
+  const auto look_at = [&](const fs::path& folder) {
+    const auto torch = read_torch_folder(folder);
+    if (torch && has_program_for(*torch)) {
+      result.found = torch;
+    } else if (torch && !result.skipped) {
+      result.skipped = torch;
+    }
+    return result.found.has_value();
+  };
+  const fs::path root = program.parent_path().parent_path();
+  // Red Hat's Python has lib64.
+  for (const char* const library : {"lib", "lib64"}) {
+    for (const fs::path& python : folders_in(root / library, "python3")) {
+      if (look_at(python / "site-packages/torch") || look_at(python / "dist-packages/torch")) return result;
+    }
+  }
+  if (look_at(root / "torch")) return result;  // pip install --target
+  look_at(python_torch(environment));
+  return result;
 }
 
 std::optional<TorchFolder> Installation::find_torch(const base::Environment& environment) const {
-  if (is_build_folder()) return read_torch_folder(kBuiltTorch);
-  if (const auto named = environment.get(kTorchVariable); named && !named->empty()) {
-    if (auto torch = supported(*named)) return torch;
-    const auto torch = read_torch_folder(*named);
-    throw ConfigError(
-        "cli", torch ? fmt::format("{} has LibTorch {}, and this installation is for {}: '{}'",
-                                   kTorchVariable, torch->version, supported_range(torch_versions()), *named)
-                     : fmt::format(
-                           "{} has no LibTorch (include and lib/libtorch_cpu.so): '{}'; set it to the folder "
-                           "of an installed torch, or unset it",
-                           kTorchVariable, *named));
-  }
-  std::vector<fs::path> candidates;
-  if (kBuiltTorch[0] != '\0') candidates.emplace_back(kBuiltTorch);
-  const fs::path root = program.parent_path().parent_path();
-  for (const fs::path& python : folders_in(root / "lib", "python3")) {
-    candidates.push_back(python / "site-packages/torch");
-    candidates.push_back(python / "dist-packages/torch");
-  }
-  candidates.push_back(root / "torch");  // pip install --target
-  for (const fs::path& folder : candidates) {
-    if (auto torch = supported(folder)) return torch;
-  }
-  return supported(python_torch(environment));
+  return is_build_folder() ? read_torch_folder(kBuiltTorch) : search(environment).found;
 }
 
 TensorProgram Installation::tensor_program(const base::Environment& environment) const {
@@ -166,26 +187,26 @@ TensorProgram Installation::tensor_program(const base::Environment& environment)
         "cli", fmt::format("this installation has no {}, which this command needs: there is none below '{}'",
                            kTensorProgram, folder_of_version("*").string()));
   }
-  const std::optional<TorchFolder> torch = find_torch(environment);
+  const auto [torch, skipped] = search(environment);
   if (!torch) {
-    const auto other = read_torch_folder(python_torch(environment));
     throw ConfigError(
         "cli",
-        fmt::format(
-            "this command needs {}, {}: pip install 'torch=={}.*', or set {} to the folder of an "
-            "installed torch",
-            supported_range(versions),
-            other ? fmt::format("and python3 has {}", other->version) : std::string("and none was found"),
-            versions.back(), kTorchVariable));
+        fmt::format("this command needs {}, {}: pip install 'torch=={}.*', or set {} to the folder of an "
+                    "installed torch",
+                    supported_versions(versions),
+                    skipped ? fmt::format("but '{}' is {}", skipped->folder.string(), skipped->version)
+                            : std::string("but none was found"),
+                    versions.back(), kTorchVariable));
   }
   return {folder_of_version(torch->minor()) / kTensorProgram, torch->folder / "lib"};
 }
 
-std::vector<std::string> Installation::plugins(const base::Environment& environment) const {
+std::vector<std::string> Installation::plugins(const base::Environment& environment,
+                                               const std::optional<TorchFolder>& torch) const {
   std::vector<fs::path> folders;
   if (const auto folder = environment.get("LOCKSTEP_PLUGIN_DIR")) folders.emplace_back(*folder);
   if (is_build_folder()) folders.push_back(program.parent_path().parent_path() / "lib");
-  if (const auto torch = find_torch(environment)) folders.push_back(folder_of_version(torch->minor()));
+  if (torch) folders.push_back(folder_of_version(torch->minor()));
   std::vector<std::string> found;
   for (const char* name : {"mpi", "cuda"}) {
     const std::string file = fmt::format("liblockstep_{}.so", name);
@@ -204,7 +225,7 @@ std::string version_text(const Installation& installation, const base::Environme
   try {
     const std::optional<TorchFolder> found = installation.find_torch(environment);
     torch = found ? fmt::format("{} in {}", found->version, found->folder.string()) : "not found";
-    if (const auto names = installation.plugins(environment); !names.empty())
+    if (const auto names = installation.plugins(environment, found); !names.empty())
       plugins = fmt::format("{}", fmt::join(names, ", "));
   } catch (const ConfigError& error) {
     torch = error.what();

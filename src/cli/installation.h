@@ -39,20 +39,28 @@ struct Installation {
   std::vector<std::string> torch_versions() const;
 
   // The LibTorch of the first of: LOCKSTEP_TORCH_DIR, the one that the build was configured with, Python's
-  // packages in the prefix, the torch that python3 imports. A version without a program is passed over.
+  // packages in the prefix, the torch that python3 imports. A version without a program is skipped. May run
+  // python3, which takes some 50 ms.
   // nullopt: none. ConfigError: LOCKSTEP_TORCH_DIR has no LibTorch, or one without a program.
   std::optional<TorchFolder> find_torch(const base::Environment& environment) const;
 
   // The program with LibTorch. ConfigError: as above, or no LibTorch was found; the text says how to get one.
   TensorProgram tensor_program(const base::Environment& environment) const;
 
-  // The plugins that programs of this installation would load, by name: "mpi", "cuda".
-  std::vector<std::string> plugins(const base::Environment& environment) const;
+  // The plugins that programs of this installation would load with this LibTorch, by name: "mpi", "cuda".
+  std::vector<std::string> plugins(const base::Environment& environment,
+                                   const std::optional<TorchFolder>& torch) const;
 
  private:
+  struct Search {
+    std::optional<TorchFolder> found;
+    std::optional<TorchFolder> skipped;  // the first that this installation has no program for
+  };
+
   bool is_build_folder() const;
   std::filesystem::path folder_of_version(const std::string& minor) const;
-  std::optional<TorchFolder> supported(const std::filesystem::path& folder) const;
+  bool has_program_for(const TorchFolder& torch) const;
+  Search search(const base::Environment& environment) const;
 };
 
 // The installation of the running program.

@@ -130,7 +130,7 @@ Json gpu_facts() {
 
 }  // namespace
 
-// What can be said without LibTorch, of this process alone: no backend can be tried.
+// Reports what needs no LibTorch, of this process alone: no backend can be tried.
 int run_doctor_without_torch(int argc, const char* const* argv) {
   const DoctorOptions options = parse_doctor(argc, argv);
   const base::Environment environment = base::Environment::of_process();

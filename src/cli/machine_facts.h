@@ -7,8 +7,7 @@
 
 namespace lockstep::cli {
 
-// What `lockstep doctor` reports without LibTorch. Nothing here throws: what cannot be read is a text in its
-// place.
+// What `lockstep doctor` reports without LibTorch.
 
 struct DoctorOptions {
   bool json = false;
@@ -21,10 +20,11 @@ DoctorOptions parse_doctor(int argc, const char* const* argv);
 Json version_facts();
 Json system_facts();
 Json cpu_facts();
-// The AMD GPUs, which no build uses; empty: none.
+// The AMD GPUs, which no build uses; empty: none. ConfigError as visible_amd_gpus().
 Json amd_gpu_facts();
 Json map_facts(const RankMap& map);
-// What the ranks of this node lack in the allocation, with the flag to change.
+// What the ranks of this node lack in the allocation, with the flag to change. ConfigError as
+// check_allocation().
 Json allocation_facts(const RankMap& map, bool uses_gpu);
 
 // The members of an object, a line each; inner objects are indented.

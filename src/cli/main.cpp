@@ -1,5 +1,5 @@
 // The command `lockstep`. It starts in a millisecond because it links no LibTorch:
-// the commands that need tensors are in lockstep-tensor beside it.
+// the commands that need tensors are in lockstep-tensor (cli/installation.h).
 
 #include <fcntl.h>
 #include <lockstep/error.h>

@@ -80,8 +80,10 @@ std::vector<AmdGpu> all_amd_gpus(const fs::path& sysfs) {
   std::vector<AmdGpu> gpus;
   for (const auto& [number, node] : nodes) {
     const std::map<std::string, uint64_t> properties = read_properties(node);
-    // CPUs are nodes too, and have no SIMD units of a GPU.
-    if (property(properties, "simd_count") > 0) gpus.push_back(describe(node, properties, sysfs));
+    // CPUs are nodes too, and have no SIMD units of a GPU. A node with both is a processor with graphics for
+    // a screen, which ROCm does not support.
+    if (property(properties, "simd_count") > 0 && property(properties, "cpu_cores_count") == 0)
+      gpus.push_back(describe(node, properties, sysfs));
   }
   return gpus;
 }

@@ -9,7 +9,7 @@ namespace lockstep::cluster {
 
 // A GPU as AMD's kernel driver (amdgpu with KFD) describes it. On an MI250X each of the two dies is one.
 struct AmdGpu {
-  std::string target;  // what compilers call it: "gfx90a"; "" on kernels that do not tell
+  std::string target;  // what compilers call it: "gfx90a"; "" on kernels that do not report it
   std::string name;    // "AMD Instinct MI250X"; else the driver's name of the chip, "aldebaran"; may be ""
   std::string uuid;    // "GPU-00a1b2c3d4e5f607", as ROCm writes it; "" if the chip has none
   int numa_node = 0;
@@ -26,7 +26,7 @@ struct AmdGpu {
 // the variables are not read.
 std::vector<AmdGpu> visible_amd_gpus(const base::Environment& environment, const std::string& sysfs = "/sys");
 
-// What to tell a user who wants GPUs and has only AMD's: "2 AMD GPUs are visible (AMD Instinct MI250X,
+// The message for a user who wants GPUs and has only AMD's: "2 AMD GPUs are visible (AMD Instinct MI250X,
 // gfx90a), but this build has no ROCm ...", with the description of the first. "": no AMD GPU is visible, or
 // NVIDIA's driver lists a GPU in `driver_folder`. ConfigError as above.
 std::string explain_amd_gpus(const base::Environment& environment, const std::string& sysfs = "/sys",

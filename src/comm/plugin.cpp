@@ -53,10 +53,9 @@ void* load(const std::string& name) {
     tried.push_back(fmt::format("{} ({})", path.string(), dlerror()));
   }
   throw ConfigError(
-      "comm",
-      fmt::format("plugin {} does not load; set LOCKSTEP_PLUGIN_DIR to its folder, or build "
-                  "it{}. Tried: {}",
-                  file, name == "cuda" ? fmt::format(" ({})", kBuildCuda) : "", fmt::join(tried, "; ")));
+      "comm", fmt::format("plugin {} does not load; set LOCKSTEP_PLUGIN_DIR to its folder{}. Tried: {}", file,
+                          name == "cuda" ? fmt::format(", or get it: {}", kBuildCuda) : ", or build it",
+                          fmt::join(tried, "; ")));
 }
 
 template <typename Function>

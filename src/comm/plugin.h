@@ -88,9 +88,9 @@ inline constexpr char kPluginWatchStream[] = "lockstep_watch_stream";
 inline constexpr char kShareDevice[] = "LOCKSTEP_NCCL_SHARE_DEVICE";
 bool ranks_share_devices();
 
-// The command that gets liblockstep_cuda.so: in a checkout, or for the programs of a package.
+// How to get liblockstep_cuda.so: in a checkout, or for the programs of a package.
 #ifdef LOCKSTEP_PORTABLE
-inline constexpr char kBuildCuda[] = "pip install lockstep-cuda";
+inline constexpr char kBuildCuda[] = "install the package lockstep-cuda of the same version beside lockstep";
 #else
 inline constexpr char kBuildCuda[] = "script/setup --cuda && script/build";
 #endif

@@ -88,7 +88,10 @@ class Launcher:
     def kill(self, number=signal.SIGKILL):
         assert not self.ended, f"node {self.node} has ended already: {self.text}"
         self.process.send_signal(number)
-        return time.monotonic()
+        since = time.monotonic()
+        if number == signal.SIGKILL:
+            self.wait()  # the others may see its closed connections before this process sees its end
+        return since
 
     def wait(self, timeout=TIMEOUT):
         """Returns the exit status; for a launcher that was killed, minus the signal."""

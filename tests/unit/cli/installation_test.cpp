@@ -89,23 +89,37 @@ TEST_F(InstallationTest, AVersionWithoutAProgramIsPassedOver) {
 }
 
 TEST_F(InstallationTest, ErrorsSayWhatIsThereAndWhatIsNeeded) {
-  EXPECT_EQ(
-      problem({{"PATH", ""}}),
-      "[cli] this command needs LibTorch 9.9, 9.10, and none was found: pip install 'torch==9.10.*', or "
-      "set LOCKSTEP_TORCH_DIR to the folder of an installed torch");
-  EXPECT_THAT(problem(with_python(make_torch("elsewhere/torch", "8"))),
-              HasSubstr("and python3 has 9.8.1: pip install"));
-  const fs::path old = make_torch("old", "8");
-  EXPECT_EQ(
-      problem({{"LOCKSTEP_TORCH_DIR", old.string()}}),
-      "[cli] LOCKSTEP_TORCH_DIR has LibTorch 9.8.1, and this installation is for LibTorch 9.9, 9.10: '" +
-          old.string() + "'");
+  EXPECT_EQ(problem({{"PATH", ""}}),
+            "[cli] this command needs one of LibTorch 9.9, 9.10, but none was found: pip install "
+            "'torch==9.10.*', or "
+            "set LOCKSTEP_TORCH_DIR to the folder of an installed torch");
+  const fs::path unsuitable = make_torch("elsewhere/torch", "8");
+  EXPECT_THAT(problem(with_python(unsuitable)),
+              HasSubstr("but '" + unsuitable.string() + "' is 9.8.1: pip install"));
+  // Where LibTorch had the header before 2.10.
+  const fs::path old = make_torch("old", "7");
+  fs::create_directories(old / "include/torch/csrc/api/include/torch");
+  fs::rename(old / "include/torch/headeronly/version.h",
+             old / "include/torch/csrc/api/include/torch/version.h");
+  EXPECT_EQ(problem({{"LOCKSTEP_TORCH_DIR", old.string()}}),
+            "[cli] LOCKSTEP_TORCH_DIR has LibTorch 9.7.1, and this installation needs one of LibTorch 9.9, "
+            "9.10: '" +
+                old.string() + "'; set it to another folder, or unset it");
   EXPECT_THAT(
       problem({{"LOCKSTEP_TORCH_DIR", "/nonexistent"}}),
       HasSubstr("LOCKSTEP_TORCH_DIR has no LibTorch (include and lib/libtorch_cpu.so): '/nonexistent'"));
 }
 
+TEST_F(InstallationTest, AProgramThatAnEarlierInstallationLeftIsNotUsed) {
+  put("prefix/bin/lockstep-tensor", "");
+  make_torch("prefix/lib64/python3.11/site-packages/torch", "9");
+  EXPECT_EQ(installation().tensor_program({{"PATH", ""}}).program,
+            folder_.path() / "prefix/lib/lockstep/torch-9.9/lockstep-tensor");
+  EXPECT_EQ(installation().prefix(), folder_.path() / "prefix");
+}
+
 TEST_F(InstallationTest, ABuildFolderHasItsProgramBesideItself) {
+  fs::remove_all(folder_.path() / "prefix/lib");
   const fs::path tensor = put("prefix/bin/lockstep-tensor", "");
   const TensorProgram found = installation().tensor_program({{"PATH", ""}});
   EXPECT_EQ(found.program, tensor);

@@ -49,6 +49,13 @@ TEST_F(AmdGpusTest, TheDriverDescribesThem) {
   EXPECT_EQ(gpus[1].numa_node, 1);
 }
 
+// A laptop's processor is one node with CPU cores and graphics.
+TEST_F(AmdGpusTest, TheGraphicsOfAProcessorAreNoGpu) {
+  test::make_amd_machine(sysfs(), 1);
+  std::ofstream(node(0) / "properties") << "cpu_cores_count 16\nsimd_count 8\ngfx_target_version 110003\n";
+  EXPECT_EQ(visible_amd_gpus({}, sysfs()).size(), 1u);
+}
+
 TEST_F(AmdGpusTest, WithoutABoardTheChipIsNamed) {
   test::make_amd_machine(sysfs(), 1);
   std::filesystem::remove_all(folder_.path() / "class/drm");
