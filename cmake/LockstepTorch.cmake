@@ -14,7 +14,8 @@ function(lockstep_locate_torch out)
     list(APPEND candidates $ENV{LOCKSTEP_TORCH_DIR})
   else()
     list(APPEND candidates ${LOCKSTEP_TORCH_DEFAULT} ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../.deps/torch)
-    find_program(LOCKSTEP_PYTHON NAMES python3)
+    # Of PATH, not of CMAKE_PREFIX_PATH: packages in the prefix were searched before.
+    find_program(LOCKSTEP_PYTHON NAMES python3 NO_PACKAGE_ROOT_PATH NO_CMAKE_PATH NO_CMAKE_ENVIRONMENT_PATH)
     if(LOCKSTEP_PYTHON)
       execute_process(
         COMMAND ${LOCKSTEP_PYTHON} -c
