@@ -152,8 +152,9 @@ struct ImageClasses {
 ImageSet open_idx(const std::filesystem::path& images_path, const std::filesystem::path& labels_path,
                   ImageClasses classes = {});
 
-// CIFAR's binary version: the folder with the .bin files, or the tar archive that contains it (plain or
-// compressed).
+// CIFAR's binary version or its Python version, which torchvision stores: the folder with the .bin
+// files, or with the pickles (data_batch_1, test_batch; train, test), or the tar archive that contains
+// it (plain or compressed). No code of a pickle is executed.
 ImageSet open_cifar10(const std::filesystem::path& path, Split split);
 enum class Cifar100Labels { kFine, kCoarse };
 ImageSet open_cifar100(const std::filesystem::path& path, Split split,
@@ -164,11 +165,16 @@ ImageSet open_cifar100(const std::filesystem::path& path, Split split,
 // whole images, are mapped; other chunks are decompressed into memory.
 ImageSet open_hdf5(const std::filesystem::path& path, ImageClasses classes = {});
 
-// Tensors `images` and `labels` with the shapes that open_hdf5() takes, in one safetensors file or in
-// two .npy files. Mapped into memory.
+// Tensors `images` and `labels` with the shapes that open_hdf5() takes, in one safetensors or .npz file
+// or in two .npy files. Mapped into memory, except those of .npz.
 ImageSet open_safetensors(const std::filesystem::path& path, ImageClasses classes = {});
 ImageSet open_npy(const std::filesystem::path& images_path, const std::filesystem::path& labels_path,
                   ImageClasses classes = {});
+
+// The same from any tensors of .npy, .npz and safetensors files. A source is FILE, or FILE:NAME for one
+// of several tensors; without a name, images are also found as `inputs` and `x`, labels as `targets`
+// and `y`.
+ImageSet open_image_tensors(const std::string& images, const std::string& labels, ImageClasses classes = {});
 
 // A folder for each class with .jpg, .jpeg and .png pictures, in root itself, or in root/train and
 // root/val (or root/test). Classes are in the order of their names; both splits have the classes of the

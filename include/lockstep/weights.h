@@ -16,7 +16,9 @@
 
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -65,5 +67,15 @@ LoadedWeights load_weights(torch::nn::Module& module, const std::filesystem::pat
 // appears complete or not at all. Not collective: call it on one rank. ConfigError: the file cannot be
 // written.
 void save_weights(const torch::nn::Module& module, const std::filesystem::path& file);
+
+// The tensors of a file that Python wrote, in host memory: NumPy's .npy (one tensor with an empty name)
+// and .npz, safetensors, or a dict of tensors that torch.save wrote. The content decides, not the name.
+// Those of .npy and safetensors refer to the mapped file, which the ranks of a node share: do not write
+// to them. ConfigError names the file and the reason.
+NamedTensors read_tensors(const std::filesystem::path& file);
+
+// One of them, as flags name it: FILE, or FILE:NAME. Without a name it is the only tensor of the file, or
+// the first of `usual_names` that is in it. ConfigError lists the tensors of the file.
+at::Tensor read_tensor(const std::string& source, std::initializer_list<std::string_view> usual_names = {});
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
-// CIFAR's binary version, a folder or a tar archive: files without a header, with records of one or
-// two label bytes and 3 x 32 x 32 pixel bytes (red, green, blue).
+// CIFAR's two versions, each a folder or a tar archive. Binary: files without a header, with records of
+// one or two label bytes and 3 x 32 x 32 pixel bytes (red, green, blue). Python: pickled dicts with a
+// NumPy array of these pixel bytes and a list of labels.
 #include <archive.h>
 #include <archive_entry.h>
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "images/cifar_pickle.h"
 #include "images/file_bytes.h"
 #include "images/packed_images.h"
 
@@ -123,8 +125,12 @@ struct CifarFormat {
   int64_t label_bytes;
   int64_t label_at;
   int64_t num_classes;
-  std::vector<std::string> data_files;
+  std::vector<std::string> data_files;  // of the binary version
   std::string names_file;
+  // Of the Python version: its files have the same names without ".bin".
+  std::string python_names_file;
+  std::string labels_key;
+  std::string names_key;
 
   int64_t record_bytes() const { return label_bytes + kShape.bytes(); }
 };
@@ -133,6 +139,11 @@ struct CifarFile {
   Path path;  // for messages
   SharedBytes memory;
 };
+
+void check_name_count(const CifarFile& file, size_t count, int64_t num_classes) {
+  if (static_cast<int64_t>(count) == num_classes) return;
+  fail_at(file.path, 0, fmt::format("{} names of classes, not {}", count, num_classes));
+}
 
 // One name per line; empty lines are skipped.
 std::vector<std::string> parse_names(const CifarFile& file, int64_t num_classes) {
@@ -147,9 +158,7 @@ std::vector<std::string> parse_names(const CifarFile& file, int64_t num_classes)
     }
   }
   if (!line.empty()) names.push_back(std::move(line));
-  if (static_cast<int64_t>(names.size()) != num_classes) {
-    fail_at(file.path, 0, fmt::format("{} names of classes, not {}", names.size(), num_classes));
-  }
+  check_name_count(file, names.size(), num_classes);
   return names;
 }
 
@@ -171,6 +180,34 @@ void add_records(const CifarFile& file, const CifarFormat& format, std::vector<I
   blocks.push_back({file.memory, format.label_bytes, format.record_bytes(), count});
 }
 
+CifarPickle read_pickle(const CifarFile& file, const CifarFormat& format) {
+  try {
+    return parse_cifar_pickle(file.memory.bytes, format.labels_key, format.names_key);
+  } catch (const CifarPickleError& error) {
+    fail_at(file.path, static_cast<int64_t>(error.offset), error.what());
+  }
+}
+
+// The images stay in the mapped file.
+void add_pickle(const CifarFile& file, const CifarFormat& format, std::vector<ImageBlock>& blocks,
+                ImageLabels& labels) {
+  const CifarPickle pickle = read_pickle(file, format);
+  if (pickle.row_bytes != kShape.bytes()) {
+    fail_at(file.path, 0, fmt::format("an image has {} bytes, not {}", pickle.row_bytes, kShape.bytes()));
+  }
+  if (static_cast<int64_t>(pickle.labels.size()) != pickle.count) {
+    fail_at(file.path, 0,
+            fmt::format("'{}' has {} labels for {} images", format.labels_key, pickle.labels.size(),
+                        pickle.count));
+  }
+  LabelCheck check(format.num_classes);
+  for (const int64_t label : pickle.labels) {
+    if (!check.take(label)) fail_at(file.path, 0, check.error_text(label));
+    labels.values.push_back(static_cast<int32_t>(label));
+  }
+  blocks.push_back({{file.memory.owner, pickle.data}, 0, kShape.bytes(), pickle.count});
+}
+
 std::map<std::string, SharedBytes> read_folder(const Path& folder, const std::vector<std::string>& names) {
   std::map<std::string, SharedBytes> files;
   for (const std::string& name : names) {
@@ -179,25 +216,44 @@ std::map<std::string, SharedBytes> read_folder(const Path& folder, const std::ve
   return files;
 }
 
+// "train" for "train.bin".
+std::string python_name(const std::string& file) { return std::filesystem::path(file).stem().string(); }
+
 ImageSet open_cifar(const Path& path, const CifarFormat& format) {
-  std::vector<std::string> wanted = format.data_files;
-  wanted.push_back(format.names_file);
+  const bool is_folder = std::filesystem::is_directory(path);
+  // An archive is read once, so its name decides.
+  const bool is_python = is_folder ? !std::filesystem::exists(path / format.data_files[0]) &&
+                                         std::filesystem::exists(path / python_name(format.data_files[0]))
+                                   : path.filename().string().find("python") != std::string::npos;
+  std::vector<std::string> wanted;
+  for (const std::string& name : format.data_files) wanted.push_back(is_python ? python_name(name) : name);
+  const std::vector<std::string> data_files = wanted;
+  const std::string& names_file = is_python ? format.python_names_file : format.names_file;
+  wanted.push_back(names_file);
   const std::map<std::string, SharedBytes> files =
-      std::filesystem::is_directory(path) ? read_folder(path, wanted) : read_archive(path, wanted);
+      is_folder ? read_folder(path, wanted) : read_archive(path, wanted);
 
   std::vector<ImageBlock> blocks;
   ImageLabels labels;
   labels.num_classes = format.num_classes;
-  for (const std::string& name : format.data_files) {
+  for (const std::string& name : data_files) {
     const auto found = files.find(name);
     if (found == files.end()) {
-      throw ConfigError(kComponent, fmt::format("'{}' holds no file {}: is it CIFAR-{}'s binary version?",
-                                                path.string(), name, format.label_bytes == 1 ? 10 : 100));
+      throw ConfigError(
+          kComponent, fmt::format("'{}' holds no file {}: is it CIFAR-{}'s {} version?", path.string(), name,
+                                  format.label_bytes == 1 ? 10 : 100, is_python ? "Python" : "binary"));
     }
-    add_records({path / name, found->second}, format, blocks, labels);
+    const CifarFile file{path / name, found->second};
+    if (is_python) {
+      add_pickle(file, format, blocks, labels);
+    } else {
+      add_records(file, format, blocks, labels);
+    }
   }
-  if (const auto found = files.find(format.names_file); found != files.end()) {
-    labels.names = parse_names({path / format.names_file, found->second}, format.num_classes);
+  if (const auto found = files.find(names_file); found != files.end()) {
+    const CifarFile file{path / names_file, found->second};
+    labels.names = is_python ? read_pickle(file, format).names : parse_names(file, format.num_classes);
+    check_name_count(file, labels.names.size(), format.num_classes);
   }
   return std::make_shared<PackedImages>(kShape, std::move(blocks), std::move(labels));
 }
@@ -210,7 +266,10 @@ ImageSet open_cifar10(const std::filesystem::path& path, Split split) {
                              .label_at = 0,
                              .num_classes = 10,
                              .data_files = {"test_batch.bin"},
-                             .names_file = "batches.meta.txt"};
+                             .names_file = "batches.meta.txt",
+                             .python_names_file = "batches.meta",
+                             .labels_key = "labels",
+                             .names_key = "label_names"};
   if (split == Split::kTrain) {
     format.data_files = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
                          "data_batch_5.bin"};
@@ -220,12 +279,14 @@ ImageSet open_cifar10(const std::filesystem::path& path, Split split) {
 
 ImageSet open_cifar100(const std::filesystem::path& path, Split split, Cifar100Labels labels) {
   const bool is_fine = labels == Cifar100Labels::kFine;
-  return images::open_cifar(path,
-                            {.label_bytes = 2,
-                             .label_at = is_fine ? 1 : 0,
-                             .num_classes = is_fine ? 100 : 20,
-                             .data_files = {split == Split::kTrain ? "train.bin" : "test.bin"},
-                             .names_file = is_fine ? "fine_label_names.txt" : "coarse_label_names.txt"});
+  return images::open_cifar(path, {.label_bytes = 2,
+                                   .label_at = is_fine ? 1 : 0,
+                                   .num_classes = is_fine ? 100 : 20,
+                                   .data_files = {split == Split::kTrain ? "train.bin" : "test.bin"},
+                                   .names_file = is_fine ? "fine_label_names.txt" : "coarse_label_names.txt",
+                                   .python_names_file = "meta",
+                                   .labels_key = is_fine ? "fine_labels" : "coarse_labels",
+                                   .names_key = is_fine ? "fine_label_names" : "coarse_label_names"});
 }
 
 }  // namespace lockstep

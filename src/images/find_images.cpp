@@ -131,14 +131,18 @@ ImageSet probe_idx(const Path& path, Split split, const ImageClasses& classes) {
 
 // A folder or an archive.
 ImageSet probe_cifar10(const Path& path, Split split) {
-  const char* first = split == Split::kTrain ? "data_batch_1.bin" : "test_batch.bin";
-  if (is_file(path / first) || is_archive(path, "cifar-10-")) return open_cifar10(path, split);
+  const char* first = split == Split::kTrain ? "data_batch_1" : "test_batch";
+  if (is_file(path / fmt::format("{}.bin", first)) || is_file(path / first) || is_archive(path, "cifar-10-"))
+    return open_cifar10(path, split);
   return nullptr;
 }
 
 ImageSet probe_cifar100(const Path& path, Split split) {
-  const char* first = split == Split::kTrain ? "train.bin" : "test.bin";
-  if (is_file(path / first) || is_archive(path, "cifar-100-")) return open_cifar100(path, split);
+  const char* first = split == Split::kTrain ? "train" : "test";
+  // A file `train` or `test` is in many folders; `meta` belongs to CIFAR's Python version.
+  const bool is_python = is_file(path / first) && is_file(path / "meta");
+  if (is_file(path / fmt::format("{}.bin", first)) || is_python || is_archive(path, "cifar-100-"))
+    return open_cifar100(path, split);
   return nullptr;
 }
 
@@ -148,9 +152,9 @@ ImageSet probe_hdf5(const Path& path, Split split) {
   return file ? open_hdf5(*file) : nullptr;
 }
 
-// The same for a safetensors file, or two .npy files with "images" and "labels" in their names.
+// The same for a safetensors or .npz file, or two .npy files with "images" and "labels" in their names.
 ImageSet probe_tensors(const Path& path, Split split) {
-  if (const auto file = one_file(path, split, {".safetensors"})) return open_safetensors(*file);
+  if (const auto file = one_file(path, split, {".safetensors", ".npz"})) return open_safetensors(*file);
   const auto images = one_file(path, split, {".npy"}, "images");
   if (!images) return nullptr;
   const auto labels = one_file(folder_of(*images), split, {".npy"}, "labels");
@@ -162,8 +166,9 @@ ImageSet probe_tensors(const Path& path, Split split) {
 }
 
 constexpr char kFormats[] =
-    "MNIST's IDX files, CIFAR's binary version as a folder or a tar archive, an HDF5 file (.h5, .hdf5), "
-    "a safetensors file, two .npy files (images, labels), "
+    "MNIST's IDX files, CIFAR's binary or Python version as a folder or a tar archive, an HDF5 file (.h5, "
+    ".hdf5), "
+    "a safetensors or .npz file (images, labels), two .npy files (images, labels), "
     "a folder of .jpg, .jpeg and .png pictures for each class";
 
 // Any of kFormats.
@@ -198,7 +203,7 @@ constexpr SyntheticSet kGrey28{
 
 KnownSet mnist() {
   return {.name = "mnist",
-          .places = {"MNIST/raw", "mnist", "MNIST", ""},
+          .places = {"MNIST/raw", "mnist", "MNIST", "raw", ""},
           .installed = {},
           .probe =
               [](const Path& place, Split split) {
@@ -210,7 +215,7 @@ KnownSet mnist() {
 
 KnownSet fashion_mnist() {
   return {.name = "fashion-mnist",
-          .places = {"FashionMNIST/raw", "fashion-mnist", "fashion_mnist", "FashionMNIST", ""},
+          .places = {"FashionMNIST/raw", "fashion-mnist", "fashion_mnist", "FashionMNIST", "raw", ""},
           .installed = {"/usr/share/datasets/fashion-mnist"},
           .probe =
               [](const Path& place, Split split) {
@@ -224,36 +229,43 @@ KnownSet fashion_mnist() {
               "*-ubyte.gz with --data"};
 }
 
-std::vector<std::string> with_archives(const std::string& folder, const std::string& archive) {
-  return {folder, archive + ".tar.gz", archive + ".tar.xz", archive + ".tar"};
+// The binary version, and the Python version with the names that torchvision gives it.
+std::vector<std::string> cifar_places(const std::string& set, const std::string& binary_folder,
+                                      const std::string& python_folder, const std::string& short_name) {
+  std::vector<std::string> places;
+  for (const auto& [folder, archive] :
+       {std::pair(binary_folder, set + "-binary"), std::pair(python_folder, set + "-python")}) {
+    places.insert(places.end(), {folder, archive + ".tar.gz", archive + ".tar.xz", archive + ".tar"});
+  }
+  for (const std::string& parent : {set, short_name}) {
+    places.insert(places.end(), {parent, parent + "/" + binary_folder, parent + "/" + python_folder});
+  }
+  places.emplace_back("");
+  return places;
 }
 
 KnownSet cifar10() {
-  std::vector<std::string> places = with_archives("cifar-10-batches-bin", "cifar-10-binary");
-  places.insert(places.end(),
-                {"cifar-10", "cifar10", "cifar-10/cifar-10-batches-bin", "cifar10/cifar-10-batches-bin", ""});
   return {.name = "cifar10",
-          .places = std::move(places),
+          .places = cifar_places("cifar-10", "cifar-10-batches-bin", "cifar-10-batches-py", "cifar10"),
           .installed = {},
           .probe = probe_cifar10,
           .synthetic = {.num_classes = 10},
           .advice =
-              "fetch the binary version, cifar-10-binary.tar.gz, from "
-              "https://www.cs.toronto.edu/~kriz/cifar.html into ./data, or name it with --data"};
+              "fetch cifar-10-binary.tar.gz or cifar-10-python.tar.gz from "
+              "https://www.cs.toronto.edu/~kriz/cifar.html into ./data, or name it with --data; the folder "
+              "that torchvision filled is found too"};
 }
 
 KnownSet cifar100() {
-  std::vector<std::string> places = with_archives("cifar-100-binary", "cifar-100-binary");
-  places.insert(places.end(),
-                {"cifar-100", "cifar100", "cifar-100/cifar-100-binary", "cifar100/cifar-100-binary", ""});
   return {.name = "cifar100",
-          .places = std::move(places),
+          .places = cifar_places("cifar-100", "cifar-100-binary", "cifar-100-python", "cifar100"),
           .installed = {},
           .probe = probe_cifar100,
           .synthetic = {.num_classes = 100},
           .advice =
-              "fetch the binary version, cifar-100-binary.tar.gz, from "
-              "https://www.cs.toronto.edu/~kriz/cifar.html into ./data, or name it with --data"};
+              "fetch cifar-100-binary.tar.gz or cifar-100-python.tar.gz from "
+              "https://www.cs.toronto.edu/~kriz/cifar.html into ./data, or name it with --data; the folder "
+              "that torchvision filled is found too"};
 }
 
 // The published set has a list of its classes. Another folder of pictures counts only if the user

@@ -49,15 +49,22 @@ void check_classes(const ImageSource& images, int64_t outputs, const char* advic
                                          images.num_classes(), outputs, advice));
 }
 
-void ImageDataOptions::add_to(ProgramOptions& table) {
+void ImageDataOptions::add_to(ProgramOptions& table, bool without_validation) {
   table.add("data", data, "folder or file of the data, or 'synthetic'; left out: the usual places")
       .add("max_samples", max_samples, "maximum number of images of each split", {.minimum = 1})
       .add("device_data", device_data, "keep the images on the device; auto: up to 2 GiB on GPUs",
            {.choices = {"auto", "yes", "no"}})
       .add("num_workers", num_workers, "threads of each rank that read ahead; 0: none", {.minimum = 0});
+  tensors.add_to(table, without_validation);
 }
 
 ImageSet find_images(const std::string& name, const ImageDataOptions& options, Split split) {
+  const TensorDataOptions& tensors = options.tensors;
+  if (tensors.given()) {
+    if (split == Split::kTrain) return open_image_tensors(tensors.inputs, tensors.targets);
+    if (tensors.has_validation()) return open_image_tensors(tensors.val_inputs, tensors.val_targets);
+    throw ConfigError("train", fmt::format("{} validates: give --val_inputs and --val_targets too", name));
+  }
   return find_image_set(name, options.data, split);
 }
 

@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 
+#include "recipes/tensor_data.h"
+
 namespace lockstep {
 class World;
 }
@@ -22,8 +24,10 @@ struct ImageDataOptions {
   std::optional<int64_t> max_samples;
   std::optional<int64_t> num_workers;
   std::string device_data = "auto";  // yes, no, or auto: on a GPU, where they fit well
+  TensorDataOptions tensors;         // of images, instead of `data`
 
-  void add_to(ProgramOptions& table);
+  // without_validation: the recipe splits the training images itself.
+  void add_to(ProgramOptions& table, bool without_validation = false);
 };
 
 // The set of this name, from where the options say. ConfigError lists where it was looked

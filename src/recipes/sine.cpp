@@ -1,12 +1,15 @@
 #include <fmt/format.h>
 #include <lockstep/data.h>
+#include <lockstep/error.h>
 #include <lockstep/launch.h>
 #include <lockstep/trainer.h>
 #include <torch/torch.h>
 
 #include <cmath>
+#include <optional>
 
 #include "recipes/recipe.h"
+#include "recipes/tensor_data.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -22,17 +25,47 @@ TrainConfig defaults() {
   return config;
 }
 
-torch::nn::Sequential make_model() {
-  return torch::nn::Sequential(torch::nn::Linear(1, 16), torch::nn::ReLU(), torch::nn::Linear(16, 1));
+torch::nn::Sequential make_model(int64_t inputs = 1, int64_t outputs = 1) {
+  return torch::nn::Sequential(torch::nn::Linear(inputs, 16), torch::nn::ReLU(),
+                               torch::nn::Linear(16, outputs));
 }
 
-void train_sine(World& world, const TrainConfig& config, double lr) {
+TensorDataset sine_curve() {
   const auto x = torch::linspace(0, 1, kSamples).reshape({-1, 1});
-  const auto y = torch::sin(2 * M_PI * x);
-  torch::nn::Sequential model = make_model();
+  return TensorDataset({x, torch::sin(2 * M_PI * x)});
+}
+
+// The numbers of a sample; the network takes and gives rows of numbers.
+int64_t width_of(const at::Tensor& sample, const char* flag) {
+  if (sample.dim() == 1 && sample.is_floating_point()) return sample.numel();
+  throw ConfigError("train", fmt::format("--{} must be a table of floating-point numbers, one row for each "
+                                         "sample: a sample is {} of {} dimension(s)",
+                                         flag, c10::toString(sample.scalar_type()), sample.dim()));
+}
+
+void train_sine(World& world, const TrainConfig& config, double lr, const TensorDataOptions& tensors) {
+  std::optional<TensorDataset> train;
+  std::optional<TensorDataset> validation;
+  int64_t inputs = 0;
+  int64_t outputs = 0;
+  on_every_rank(world.communicator(), [&] {
+    train = tensors.given() ? tensor_dataset(tensors, Split::kTrain) : sine_curve();
+    if (tensors.has_validation()) validation = tensor_dataset(tensors, Split::kTest);
+    const Example first = train->get(0, 0);
+    if (first.size() != 2)
+      throw ConfigError("train", "this recipe has one input: give one file with --inputs");
+    inputs = width_of(first[0], "inputs");
+    outputs = width_of(first[1], "targets");
+  });
+  torch::nn::Sequential model = make_model(inputs, outputs);
   torch::optim::SGD optimizer(model->parameters(), lr);
   Trainer trainer(world, model, optimizer, config, mse);
-  trainer.fit(Loader(TensorDataset({x, y}), {.batch_size = kBatchSize, .shuffle = true}));
+  const Loader batches(*train, {.batch_size = kBatchSize, .shuffle = true});
+  if (validation) {
+    trainer.fit(batches, Loader(*validation, {.batch_size = kBatchSize}));
+  } else {
+    trainer.fit(batches);
+  }
   trainer.write_report();
 }
 
@@ -60,9 +93,11 @@ int run_sine(int argc, const char* const* argv) {
   ProgramOptions own = {
       {"lr", lr, "learning rate of SGD"},
       {"data", data, "the samples are computed", {.choices = {"synthetic"}, .has_variable = false}}};
-  own.description = "Fits sin(2 pi x) with a network of one hidden layer.";
+  TensorDataOptions tensors;
+  tensors.add_to(own);
+  own.description = "Fits sin(2 pi x), or tables of numbers, with a network of one hidden layer.";
   const TrainConfig config = TrainConfig::from_args(argc, argv, defaults(), own);
-  return launch(config, [&](World& world) { train_sine(world, config, lr); });
+  return launch(config, [&](World& world) { train_sine(world, config, lr, tensors); });
 }
 
 }  // namespace lockstep::recipes

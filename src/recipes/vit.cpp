@@ -52,7 +52,7 @@ struct VitOptions {
     ProgramOptions table;
     table.description = "LUMI's vision transformer on an HDF5 file with 'images' and 'labels'.";
     table.without = {"global_batch_size"};
-    images.add_to(table);
+    images.add_to(table, /*without_validation=*/true);
     table.add("model", model, "size of the transformer", {.choices = {"tiny", "small", "base"}})
         .add("weights", weights, "file of torchvision's weights to begin with: *.pth, *.pt, *.safetensors")
         .add("image_size", image_size, "pixels of a side, a multiple of 16", {.minimum = 16})

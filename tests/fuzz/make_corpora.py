@@ -10,6 +10,7 @@ import gzip
 import io
 import os
 import pathlib
+import pickle
 import struct
 import tarfile
 import zipfile
@@ -82,6 +83,12 @@ def rendezvous_bodies():
             save("rendezvous_body", file.name, file.read_bytes()[8:])
 
 
+def npy(array):
+    content = io.BytesIO()
+    numpy.save(content, array)
+    return content.getvalue()
+
+
 def images():
     for name, options in {"plain": {}, "chunks": {"chunks": (2, 5, 4, 3)},
                           "deflate": {"chunks": (2, 5, 4, 3), "compression": "gzip"},
@@ -95,11 +102,6 @@ def images():
             refused = version == "latest" and name != "plain"
             save("hdf5", f"{'hostile_' if refused else ''}{name}_{version}", content.getvalue())
     save("hdf5", "hostile_signature", b"\x89HDF\r\n\x1a\n")
-
-    def npy(array):
-        content = io.BytesIO()
-        numpy.save(content, array)
-        return content.getvalue()
 
     save("npy", "four", npy(IMAGES) + npy(LABELS))
     save("npy", "bytes", npy(IMAGES[..., 0]) + npy(LABELS.astype(numpy.uint8)))
@@ -138,6 +140,35 @@ def images():
     save("picture", "hostile_gif", b"GIF89a")
     save("picture", "hostile_size.png", b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x7f\xff\xff\xff\x7f\xff\xff\xff\x08\x02"
          b"\x00\x00\x00")
+
+
+def tensor_files():
+    def npz(write, **arrays):
+        content = io.BytesIO()
+        write(content, **arrays)
+        return content.getvalue()
+
+    table = numpy.arange(6, dtype=numpy.float32).reshape(2, 3)
+    save("tensor_file", "floats.npy", npy(table))
+    save("tensor_file", "fortran.npy", npy(numpy.asfortranarray(table)))
+    save("tensor_file", "complex.npy", npy(table.astype(numpy.complex128)))
+    save("tensor_file", "scalar.npy", npy(numpy.float64(1)))
+    save("tensor_file", "stored.npz", npz(numpy.savez, x=table, y=LABELS))
+    save("tensor_file", "packed.npz", npz(numpy.savez_compressed, x=table, y=LABELS))
+    save("tensor_file", "hostile_objects.npy", npy(numpy.array(["a", 1], object)))
+    save("tensor_file", "hostile_order.npy", npy(table.astype(">f4")))
+    save("tensor_file", "hostile_cut.npz", npz(numpy.savez, x=table, y=LABELS)[:200])
+
+    # Python 2 wrote CIFAR's files, in protocol 2; protocol 4 has other instructions for the same values.
+    def cifar(**items):
+        return pickle.dumps(items, protocol=4)
+
+    pixels = numpy.arange(2 * 3072, dtype=numpy.uint8).reshape(2, 3072)
+    save("cifar_pickle", "train", cifar(data=pixels, fine_labels=[3, 99], coarse_labels=[0, 19], filenames=["a", "b"]))
+    save("cifar_pickle", "meta", cifar(fine_label_names=[str(i) for i in range(100)]))
+    save("cifar_pickle", "hostile_floats", cifar(data=pixels.astype(numpy.float32), fine_labels=[3, 99]))
+    save("cifar_pickle", "hostile_labels", cifar(data=pixels, fine_labels="39"))
+    save("cifar_pickle", "hostile_cut", cifar(data=pixels, fine_labels=[3, 99])[:300])
 
 
 def archives():
@@ -228,5 +259,5 @@ def deepspeed_pickles():
 
 
 if __name__ == "__main__":
-    for make in (toml, answers, rendezvous_bodies, images, archives, weights, nested_calls, deepspeed_pickles):
+    for make in (toml, answers, rendezvous_bodies, images, tensor_files, archives, weights, nested_calls, deepspeed_pickles):
         make()

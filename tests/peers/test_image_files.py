@@ -3,6 +3,7 @@
 build/bin/test/list_images prints what our readers see.
 """
 
+import pickle
 import subprocess
 import zlib
 
@@ -12,7 +13,7 @@ import pytest
 import safetensors.numpy
 import torch
 from PIL import Image
-from torchvision.datasets import ImageFolder
+from torchvision.datasets import CIFAR10, CIFAR100, ImageFolder
 from torchvision.datasets.mnist import read_image_file, read_label_file
 
 COUNT, HEIGHT, WIDTH = 23, 11, 7
@@ -124,3 +125,51 @@ def test_image_folder(tmp_path, list_images):
 
     theirs = ImageFolder(tmp_path / "train")
     assert list_images(tmp_path) == [line(label, np.asarray(image)) for image, label in theirs]
+
+
+@pytest.mark.parametrize("protocol", [2, 4], ids="protocol{}".format)
+@pytest.mark.parametrize("dataset, folder", [(CIFAR10, "cifar-10-batches-py"), (CIFAR100, "cifar-100-python")])
+def test_cifar_folder_of_torchvision(tmp_path, list_images, monkeypatch, dataset, folder, protocol):
+    """The same pickles through torchvision's class and through our reader."""
+    random = np.random.default_rng(3)
+    classes = 100 if dataset is CIFAR100 else 10
+    (tmp_path / folder).mkdir()
+
+    def write(name, count):
+        pixels = random.integers(0, 256, (count, 3072), np.uint8)
+        labels = random.integers(0, classes, count).tolist()
+        key = "fine_labels" if dataset is CIFAR100 else "labels"
+        content = pickle_in_protocol(protocol, pixels, {key: labels, "coarse_labels": [0] * count})
+        (tmp_path / folder / name).write_bytes(content)
+
+    for name, _ in dataset.train_list + dataset.test_list:
+        write(name, 4)
+    names = {dataset.meta["key"]: [f"class {i}" for i in range(classes)]}
+    (tmp_path / folder / dataset.meta["filename"]).write_bytes(pickle.dumps(names, protocol))
+    # It compares the files with the checksums of the published ones.
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *arguments: True)
+    for split in ("train", "test"):
+        theirs = dataset(tmp_path, train=split == "train")
+        assert list_images(tmp_path / folder, split) == expected(theirs.data, theirs.targets)
+
+
+def pickle_in_protocol(protocol, pixels, items):
+    """In protocol 2 as Python 2 wrote it, with raw text, which Python 3 writes in no protocol."""
+    if protocol > 2:
+        return pickle.dumps({"data": pixels, **items}, protocol)
+    marker = "the bytes of the array"
+    text = pickle.dumps({"data": marker, **items}, 2)
+    count, width = pixels.shape
+    raw = pixels.tobytes()
+    array = (b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\0\x85U\x01btR(K\x01J" + count.to_bytes(4, "little") +
+             b"J" + width.to_bytes(4, "little") + b"\x86cnumpy\ndtype\nU\x02u1K\0K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ"
+             b"\xff\xff\xff\xffK\0tb\x89T" + len(raw).to_bytes(4, "little") + raw + b"tb")
+    binunicode = b"X" + len(marker).to_bytes(4, "little") + marker.encode()
+    assert text.count(binunicode) == 1
+    return text.replace(binunicode, array)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed], ids=lambda save: save.__name__)
+def test_npz(tmp_path, list_images, images, labels, save):
+    save(tmp_path / "set.npz", images=images, labels=labels)
+    assert list_images(tmp_path / "set.npz") == expected(images, labels)

@@ -6,7 +6,9 @@
 #include <lockstep/error.h>
 #include <signal.h>
 
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <regex>
 #include <sstream>
@@ -59,6 +61,42 @@ class RecipesTest : public testing::Test {
 
   TemporaryFolder folder_{"/dev/shm"};
 };
+
+// A .npy file of a table of float32.
+void write_npy(const std::filesystem::path& path, int64_t rows, int64_t columns,
+               const std::function<float(int64_t row, int64_t column)>& value) {
+  std::string header =
+      fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
+  header.resize(117, ' ');
+  header += '\n';
+  std::ofstream file(path, std::ios::binary);
+  file << "\x93NUMPY\x01" << '\0' << static_cast<char>(header.size()) << '\0' << header;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      const float number = value(i, j);
+      file.write(reinterpret_cast<const char*>(&number), sizeof(number));
+    }
+  }
+}
+
+TEST_F(RecipesTest, TensorsOfFilesAreTheData) {
+  write_npy(folder_.path() / "x.npy", 64, 3,
+            [](int64_t i, int64_t j) { return static_cast<float>((i * 7 + j) % 5); });
+  write_npy(folder_.path() / "y.npy", 64, 2,
+            [](int64_t i, int64_t j) { return static_cast<float>((i + j) % 2); });
+  write_npy(folder_.path() / "short.npy", 63, 2, [](int64_t, int64_t) { return 0.F; });
+  const Finished done = train({"sine", "--nprocs", "2", "--inputs", "x.npy", "--targets", "y.npy",
+                               "--val-inputs", "x.npy", "--val-targets", "y.npy", "--val-every", "1",
+                               "--epochs", "2", "--print-every", "1", "--run-dir", run_folder()});
+  ASSERT_EQ(done.code, 0) << done.output;
+  EXPECT_THAT(done.output, AllOf(HasSubstr("Trained 2 epochs (4 steps) on 2 ranks"), HasSubstr("Val_Loss")));
+  const Finished refused = train({"sine", "--nprocs", "2", "--inputs", "x.npy", "--targets", "short.npy"});
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_THAT(refused.errors, HasSubstr("'x.npy' has 64 samples, and 'short.npy' has 63"));
+  EXPECT_THAT(train({"sine", "--inputs", "x.npy"}).errors, HasSubstr("--inputs needs --targets"));
+  EXPECT_THAT(train({"mnist", "--inputs", "x.npy", "--targets", "y.npy"}).errors,
+              HasSubstr("no integers: F32"));
+}
 
 // What the lines look like with every measured number replaced.
 std::string without_losses(const std::string& text) {

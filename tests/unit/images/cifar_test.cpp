@@ -74,6 +74,70 @@ TEST_F(Cifar, ArchivesOf100) {
   }
 }
 
+NamedBytes python_files() {
+  return {{"cifar-100-python/meta", pickled_dict({{"fine_label_names", pickled_names("fine", 100)},
+                                                  {"coarse_label_names", pickled_names("coarse", 20)}})},
+          {"cifar-100-python/test", pickled_dict(cifar_pickle(kCount - 2, 100, 9))},
+          {"cifar-100-python/train", pickled_dict(cifar_pickle(kCount, 100))}};
+}
+
+TEST_F(Cifar, PythonVersionOf100) {
+  write_folder(python_files());
+  const auto folder = folder_.path() / "cifar-100-python";
+  const auto archive = folder_.path() / "cifar-100-python.tar.gz";
+  write_bytes(archive, tar(python_files(), ARCHIVE_FILTER_GZIP));
+  for (const auto& path : {folder, archive}) {
+    check_cifar100(*open_cifar100(path, Split::kTrain));
+    EXPECT_EQ(open_cifar100(path, Split::kTest)->size(), kCount - 2);
+    const ImageSet coarse = open_cifar100(path, Split::kTrain, Cifar100Labels::kCoarse);
+    EXPECT_EQ(coarse->label(6), 1);
+    EXPECT_EQ(coarse->class_names()[19], "coarse19");
+  }
+}
+
+TEST_F(Cifar, PythonVersionOf10) {
+  NamedBytes files{{"cifar-10-batches-py/test_batch", pickled_dict(cifar_pickle(2, 10))}};
+  for (int i = 1; i <= 5; ++i) {
+    files.emplace_back("cifar-10-batches-py/data_batch_" + std::to_string(i),
+                       pickled_dict(cifar_pickle(i, 10, 100 * i)));
+  }
+  write_folder(files);
+  const ImageSet set = open_cifar10(folder_.path() / "cifar-10-batches-py", Split::kTrain);
+  ASSERT_EQ(set->size(), 15);
+  EXPECT_EQ(set->label(14), 4);
+  EXPECT_EQ(pixels_of(*set, 14), pattern(3072, 504));
+  EXPECT_EQ(open_cifar10(folder_.path() / "cifar-10-batches-py", Split::kTest)->size(), 2);
+}
+
+TEST_F(Cifar, BrokenPickles) {
+  const auto error = [this](const std::string& bytes) {
+    write_bytes(folder_.path() / "cifar-100-python/train", bytes);
+    return error_of([&] { open_cifar100(folder_.path() / "cifar-100-python", Split::kTrain); });
+  };
+  const auto with = [](const std::string& key, const std::string& value) {
+    PickledItems items = cifar_pickle(3, 100);
+    for (auto& [name, old] : items) {
+      if (name == key) old = value;
+    }
+    return pickled_dict(items);
+  };
+  const std::string good = pickled_dict(cifar_pickle(3, 100));
+  EXPECT_THAT(error(good.substr(0, 500)), AllOf(HasSubstr("train"), HasSubstr("ends within its data")));
+  EXPECT_THAT(error("\x80\x02."), HasSubstr("its stack is empty"));
+  EXPECT_THAT(error("\x80\x02N."), HasSubstr("no dict"));
+  EXPECT_THAT(error("\x80\x02" + std::string("P1\n.")), HasSubstr("instruction 0x50"));
+  EXPECT_THAT(error(with("data", pickled_array(3, 3072, std::string(3 * 3072, 'x'), "f4"))),
+              HasSubstr("unsigned bytes"));
+  EXPECT_THAT(error(with("data", pickled_array(4, 3072, std::string(3 * 3072, 'x')))),
+              HasSubstr("unsigned bytes"));
+  EXPECT_THAT(error(with("data", pickled_array(3, 100, std::string(300, 'x')))), HasSubstr("not 3072"));
+  EXPECT_THAT(error(with("fine_labels", pickled_list({pickled_number(1)}))), HasSubstr("1 labels for 3"));
+  EXPECT_THAT(error(with("fine_labels", pickled_list({pickled_text("1")}))), HasSubstr("no integer"));
+  EXPECT_THAT(
+      error(with("fine_labels", pickled_list({pickled_number(1), pickled_number(100), pickled_number(2)}))),
+      HasSubstr("label 100"));
+}
+
 TEST_F(Cifar, FilesOf10AreOneSet) {
   NamedBytes files{{"cifar-10-batches-bin/test_batch.bin", cifar_records(2, 10)}};
   for (int i = 1; i <= 5; ++i) {

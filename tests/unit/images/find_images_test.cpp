@@ -94,6 +94,13 @@ TEST_F(FindImageSet, CifarAsFolderAndAsArchive) {
   write_bytes(archive, tar({{"cifar-100-binary/train.bin", cifar_records(4, 100)}}, ARCHIVE_FILTER_GZIP));
   EXPECT_EQ(find("cifar100", archive)->size(), 4);
   EXPECT_EQ(find("cifar100", "")->size(), 4);
+  // As torchvision fills a folder: the archive and the unpacked pickles.
+  const auto torchvision = root_ / "torchvision";
+  write_bytes(torchvision / "cifar-100-python/train", pickled_dict(cifar_pickle(5, 100)));
+  write_bytes(torchvision / "cifar-100-python/meta",
+              pickled_dict({{"fine_label_names", pickled_names("fine", 100)}}));
+  EXPECT_EQ(find("cifar100", torchvision)->size(), 5);
+  EXPECT_EQ(find("cifar100", torchvision / "cifar-100-python")->size(), 5);
 }
 
 TEST_F(FindImageSet, SyntheticHasTheShapeOfTheSet) {

@@ -113,6 +113,72 @@ inline std::string cifar_records(int count, int num_classes, int seed = 0) {
   return bytes;
 }
 
+// --- CIFAR's Python version: pickles as Python 2 wrote them, in protocol 2 ---
+
+inline std::string pickled_text(const std::string& text) {
+  return "U" + std::string(1, static_cast<char>(text.size())) + text;
+}
+
+inline std::string pickled_list(const std::vector<std::string>& items) {
+  std::string list = "](";
+  for (const std::string& item : items) list += item;
+  return list + "e";
+}
+
+inline std::string pickled_number(uint32_t number) {
+  std::string bytes = "J";
+  for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(number >> shift);
+  return bytes;
+}
+
+// numpy.ndarray of unsigned bytes, [count, width].
+inline std::string pickled_array(uint32_t count, uint32_t width, const std::string& data,
+                                 const std::string& dtype = "u1") {
+  std::string length = pickled_number(static_cast<uint32_t>(data.size()));
+  length[0] = 'T';
+  const std::string zero(1, '\0');
+  return "cnumpy.core.multiarray\n_reconstruct\nq\x03(cnumpy\nndarray\nK" + zero +
+         "\x85U\x01"
+         "btRq\x04(K\x01" +
+         pickled_number(count) + pickled_number(width) + "\x86" + "cnumpy\ndtype\n" + pickled_text(dtype) +
+         "K" + zero + "K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK" + zero + "tb\x89" +
+         length + data + "tb";
+}
+
+using PickledItems = std::vector<std::pair<std::string, std::string>>;
+
+inline std::string pickled_dict(const PickledItems& items) {
+  std::string bytes = "\x80\x02}q\x01(";
+  for (const auto& [key, value] : items) bytes += pickled_text(key) + value;
+  return bytes + "u.";
+}
+
+// The same images and labels as cifar_records().
+inline PickledItems cifar_pickle(int count, int num_classes, int seed = 0) {
+  std::string pixels;
+  std::vector<std::string> labels, coarse;
+  for (int i = 0; i < count; ++i) {
+    pixels += pattern(3072, seed + i);
+    labels.push_back(pickled_number(static_cast<uint32_t>(i % num_classes)));
+    coarse.push_back(pickled_number(static_cast<uint32_t>(i % num_classes / 5)));
+  }
+  PickledItems items = {{"filenames", pickled_list({pickled_text("a.png")})},
+                        {"data", pickled_array(static_cast<uint32_t>(count), 3072, pixels)}};
+  if (num_classes != 100) {
+    items.emplace_back("labels", pickled_list(labels));
+  } else {
+    items.emplace_back("fine_labels", pickled_list(labels));
+    items.emplace_back("coarse_labels", pickled_list(coarse));
+  }
+  return items;
+}
+
+inline std::string pickled_names(const std::string& word, int count) {
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.push_back(pickled_text(word + std::to_string(i)));
+  return pickled_list(names);
+}
+
 inline std::string pixels_of(const ImageSource& source, int64_t index) {
   std::vector<uint8_t> scratch;
   const ImageView view = source.image(index, scratch);

@@ -54,6 +54,18 @@ TEST_F(TensorFiles, Npy) {
         ImageView::Layout::kPlanar);
 }
 
+TEST_F(TensorFiles, AnyTensorIsNamedByItsSource) {
+  const std::string both = write("both.safetensors", safetensors({{"a", "U8", "[4,3,5,6]", pixels_},
+                                                                  {"b", "U8", "[4,5,6,3]", pixels_},
+                                                                  {"y", "I64", "[4]", labels_}}));
+  check(*open_image_tensors(both + ":a", both), ImageView::Layout::kPlanar);
+  check(*open_image_tensors(both + ":b", both + ":y"), ImageView::Layout::kInterleaved);
+  EXPECT_THAT(error_of([&] { open_image_tensors(both, both); }),
+              AllOf(HasSubstr("several tensors"), HasSubstr("a, b, y")));
+  EXPECT_THAT(error_of([&] { open_image_tensors(both + ":c", both); }),
+              HasSubstr("no tensor 'c'; it has a, b, y"));
+}
+
 TEST_F(TensorFiles, ThePartIsInTheName) {
   write("train.safetensors",
         safetensors({{"images", "U8", "[4,3,5,6]", pixels_}, {"labels", "I64", "[4]", labels_}}));
@@ -75,7 +87,7 @@ TEST_F(TensorFiles, BrokenSafetensors) {
       safetensors({{"images", "U8", "[4,3,5,6]", pixels_}, {"labels", "I64", "[4]", labels_}});
   EXPECT_THAT(safetensors_error(good.substr(0, good.size() - 1)), HasSubstr("truncated or too long"));
   EXPECT_THAT(safetensors_error(good.substr(0, 20)), HasSubstr("not a safetensors file, or truncated"));
-  EXPECT_THAT(safetensors_error(""), HasSubstr("not a safetensors file, or truncated"));
+  EXPECT_THAT(safetensors_error(""), HasSubstr("no .npy, .npz or safetensors file"));
   EXPECT_THAT(safetensors_error(safetensors({{"labels", "I64", "[4]", labels_}})),
               AllOf(HasSubstr("'images'"), HasSubstr("none of this name")));
   EXPECT_THAT(safetensors_error(
@@ -94,16 +106,17 @@ TEST_F(TensorFiles, BrokenSafetensors) {
 
 TEST_F(TensorFiles, BrokenNpy) {
   const std::string images = npy("|u1", "(4, 3, 5, 6)", pixels_), labels = npy("<i8", "(4,)", labels_);
-  EXPECT_THAT(npy_error("no", labels), HasSubstr("no .npy file"));
+  EXPECT_THAT(npy_error("no", labels), HasSubstr("no .npy, .npz or safetensors file"));
   EXPECT_THAT(npy_error(images.substr(0, images.size() - 1), labels), HasSubstr("359 bytes of data"));
   EXPECT_THAT(npy_error(images.substr(0, 20), labels), HasSubstr("it ends within"));
   EXPECT_THAT(npy_error(images, npy(">i8", "(4,)", labels_)), HasSubstr("'descr'"));
-  EXPECT_THAT(npy_error(images, npy("<f8", "(4,)", labels_)), HasSubstr("'descr'"));
+  EXPECT_THAT(npy_error(images, npy("<f8", "(4,)", labels_)), HasSubstr("no integers: F64"));
+  EXPECT_THAT(npy_error(images, npy("<U8", "(1,)", labels_)), HasSubstr("'descr'"));
   EXPECT_THAT(npy_error(npy("|u1", "(4, 3, 5, 6)", pixels_, "True"), labels), HasSubstr("'fortran_order'"));
   EXPECT_THAT(npy_error(npy("|u1", "(9223372036854775807, 9, 9)", pixels_), labels),
               HasSubstr("not those of the shape"));
   EXPECT_THAT(npy_error(npy("|u1", "(4, 3, -5, 6)", pixels_), labels), HasSubstr("'shape'"));
-  EXPECT_THAT(npy_error(npy("|u1", "()", pixels_), labels), HasSubstr("'shape'"));
+  EXPECT_THAT(npy_error(npy("|u1", "()", pixels_), labels), HasSubstr("not those of the shape []"));
   EXPECT_THAT(npy_error(labels, images), HasSubstr("not unsigned bytes"));
   EXPECT_THAT(npy_error(npy("|u1", "(360,)", pixels_), labels), HasSubstr("is not one of images"));
 }
