@@ -14,10 +14,11 @@ LITERAL = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|RANK|PATH|TMPDIR)"')
 OPTION = re.compile(r'\.add\(\s*"([a-z0-9_]+)"((?:[^;]|\n)*?)(?=\.add\(|;)')
 # The files with an option table, and the prefix of its variables.
 TABLES = {"src/train/config.cpp": "LOCKSTEP_", "src/launcher/agent/run_options.cpp": "PET_"}
-# Strings of capitals that are not variables: states of a Slurm job, dtypes of safetensors, limits of a process, an
+# Strings of capitals that are not variables: states and mails of a Slurm job, dtypes of safetensors, limits of a process, an
 # instruction set of oneDNN.
 NO_VARIABLES = {"OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "F8_E4M3", "F8_E5M2", "RLIMIT_AS", "RLIMIT_DATA",
-                "AVX512_CORE_FP16"}
+                "AVX512_CORE_FP16", "INVALID_DEPEND", "STAGE_OUT", "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80",
+                "TIME_LIMIT_50", "ARRAY_TASKS"}
 
 
 def variables_of_source(root):

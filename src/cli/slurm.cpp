@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/environment.h"
+#include "base/log.h"
 #include "base/process.h"
 #include "cli/commands.h"
 #include "launcher/slurm/sbatch_script.h"
@@ -42,20 +43,36 @@ config::OptionTable options_of(SlurmOptions& options) {
       config::kNoVariables);
   table.add("nodes", options.nodes, "nodes; left out: one")
       .add("gpus_per_node", request.gpus_per_node, "GPUs of each node: 4 or a100:4")
+      .add("gpus", request.gpus, "GPUs of all nodes together: 8 or a100:8")
+      .add("gres", request.gres, "generic resources of each node: gpu:2 or gpu:a100:2,nvme:1")
       .add("gpu_vendor", options.gpu_vendor,
            "whose GPUs; with --container, amd passes --rocm and nvidia --nv; left out: nvidia",
            {.choices = {"", "nvidia", "amd"}})
       .add("ntasks_per_node", options.ntasks_per_node, "ranks of each node; left out: one per GPU, else one")
       .add("cpus_per_task", options.cpus_per_task, "CPUs of each rank")
       .add("mem", request.mem, "memory of each node: 64G; 0 is all of it")
+      .add("exclusive", request.exclusive, "no other job on the nodes", {.negatable = false})
+      .add("hint", request.hint, "which CPUs Slurm chooses",
+           {.choices = {"", "compute_bound", "memory_bound", "multithread", "nomultithread"}})
+      .add("cpu_bind", request.cpu_bind, "srun's binding of tasks to CPUs: cores, mask_cpu:fe,fe00")
       .add("time", request.time, "time limit: 90, 1:30:00, 2-12")
       .add("partition", request.partition, "partition")
       .add("account", request.account, "account")
       .add("array", request.array, "job array: 0-15, 1,3,5-9:2, 0-99%4")
       .add("job_name", request.job_name, "name; left out: the program's")
       .add("output", request.output, "log file; left out: NAME-JOB.out")
+      .add("error", request.error, "file of standard error; left out: the log file")
+      .add("mail_type", request.mail_type, "when Slurm sends mail: BEGIN,END,FAIL")
+      .add("mail_user", request.mail_user, "who gets the mail; left out: you")
       .add("container", request.container, "image in which apptainer or singularity runs the program")
+      .add("bind", request.binds, "folder for the container: /scratch or /scratch:/data:ro; may be repeated")
+      .add("module_purge", request.module_purge, "module purge, before modules are loaded",
+           {.negatable = false})
       .add("module", request.modules, "module to load; may be repeated")
+      .add("conda", request.conda, "conda environment of the program, by name or folder")
+      .add("venv", request.venv, "folder of the program's Python virtual environment")
+      .add("sbatch_option", request.sbatch_options,
+           "any other option of sbatch: reservation=tutorial, no-kill; may be repeated")
       .add("requeue", request.requeue,
            fmt::format("queue the job again when the program leaves with {}", kExitPreempted),
            {.negatable = false})
@@ -139,6 +156,9 @@ int run_slurm(int argc, const char* const* argv) {
   choose_version(options, environment);
   options.request.launcher = base::own_executable();
   const std::string script = launcher::sbatch_script(options.request);
+  for (const std::string& warning : launcher::request_warnings(options.request)) {
+    base::log_warning("slurm", "{}", warning);
+  }
   if (options.test_only) {
     std::fputs(launcher::test_script(script, environment).c_str(), stdout);
     return kExitSuccess;

@@ -62,10 +62,36 @@ def test_sbatch_accepts_the_script(slurm, style):
     assert "to start at" in done.stdout
 
 
-def test_printed_script_is_clean(slurm, style):
-    script = slurm.lockstep(*flags(style), "--requeue", "--container", "a b.sif", "--module", "gcc/12", "--", "./sine",
-                            "it's $HOME", "a\nb").stdout
+def test_sbatch_accepts_what_sites_ask_for(slurm, style):
+    done = slurm.lockstep(*flags(style), "--gpus", "4", "--mail-type", "begin,END", "--mail-user", "me@example.org",
+                          "--error", "a b.err", "--exclusive", "--hint", "nomultithread", "--sbatch-option",
+                          "comment=my \"run\"", "--sbatch-option", "no-kill", "--container", "a.sif", "--bind", "/a:/b",
+                          "--test-only", "--", "./sine")
+    assert "to start at" in done.stdout
+    slurm.lockstep(*flags(style), "--gres", "gpu:2", "--test-only", "--", "./sine")
+
+
+@pytest.mark.parametrize("more", [["--container", "a b.sif", "--module", "gcc/12"], ["--module-purge", "--conda", "my env"],
+                                  ["--venv", "my env"], ["--container", "a.sif", "--venv", "env", "--bind", "/a b:/c"]])
+def test_printed_script_is_clean(slurm, style, more):
+    script = slurm.lockstep(*flags(style), "--requeue", *more, "--", "./sine", "it's $HOME", "a\nb").stdout
     subprocess.run(["shellcheck", "--exclude=SC2016", "-"], input=script, text=True, check=True)
+
+
+def test_the_environment_of_the_program_and_its_errors(slurm, style):
+    venv = slurm.folder / "my env" / "bin"
+    venv.mkdir(parents=True)
+    (venv / "activate").write_text("export COLOUR=blue\n")
+    done = slurm.lockstep(*flags(style), "--venv", venv.parent, "--error", "errors.txt", "--cpu-bind", "none", "--submit",
+                          "--wait", "--", "bash", "-c", 'echo "$COLOUR"; echo problem >&2')
+    assert lines(done).count("blue") == STYLES[style][1]
+    assert (slurm.folder / "errors.txt").read_text().count("problem") == STYLES[style][1]
+    assert "problem" not in done.stdout
+
+
+def test_cpus_of_each_rank_by_a_list(slurm):
+    script = slurm.lockstep(*flags("srun"), "--cpu-bind", "map_cpu:0,1", "--", "./sine").stdout
+    assert "--cpu-bind=map_cpu:0,1" in script
 
 
 def test_all_ranks_see_all_gpus(slurm, style):

@@ -1,10 +1,12 @@
 #include "launcher/slurm/sbatch_script.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <lockstep/error.h>
 #include <lockstep/version.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <csignal>
 #include <cstring>
@@ -232,6 +234,131 @@ int parse_gpus(std::string_view flag, const std::string& value) {
   return static_cast<int>(*number);
 }
 
+namespace {
+
+// The parts of a text between separators.
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  for (size_t end = text.find(separator); end != std::string::npos; end = text.find(separator, begin)) {
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  parts.push_back(text.substr(begin));
+  return parts;
+}
+
+template <size_t N>
+bool is_one_of(std::string_view text, const std::array<std::string_view, N>& names) {
+  return std::find(names.begin(), names.end(), text) != names.end();
+}
+
+}  // namespace
+
+int parse_gres(std::string_view flag, const std::string& value) {
+  constexpr const char* kRule =
+      "must be NAME, NAME:NUMBER or NAME:TYPE:NUMBER as gpu:2, with commas between them";
+  check_name(flag, value);
+  int gpus = 0;
+  for (const std::string& item : split(value, ',')) {
+    const std::vector<std::string> parts = split(item, ':');
+    if (parts.size() > 3 || std::count(parts.begin(), parts.end(), "") > 0) fail(flag, kRule, value);
+    if (parts.front() != "gpu") continue;
+    // "gpu:a100" is one GPU of this type.
+    const std::optional<int64_t> number = parse_digits(parts.back(), 1, 1024);
+    if (parts.size() == 3 && !number) fail(flag, kRule, value);
+    gpus += static_cast<int>(number.value_or(1));
+  }
+  return gpus;
+}
+
+void check_mail_type(std::string_view flag, const std::string& value) {
+  constexpr std::array<std::string_view, 13> kTypes{
+      "NONE",          "BEGIN",          "END",        "FAIL",       "REQUEUE",
+      "ALL",           "INVALID_DEPEND", "STAGE_OUT",  "TIME_LIMIT", "TIME_LIMIT_90",
+      "TIME_LIMIT_80", "TIME_LIMIT_50",  "ARRAY_TASKS"};
+  for (std::string type : split(value, ',')) {
+    std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::toupper(c); });
+    if (!is_one_of(type, kTypes)) {
+      fail(flag,
+           fmt::format("must be one of {}, or several with commas between them", fmt::join(kTypes, ", ")),
+           value);
+    }
+  }
+}
+
+namespace {
+
+bool lists_cpus(std::string_view cpu_bind) {
+  return cpu_bind.find("map_") != std::string_view::npos || cpu_bind.find("mask_") != std::string_view::npos;
+}
+
+}  // namespace
+
+void check_cpu_bind(std::string_view flag, const std::string& value) {
+  constexpr std::array<std::string_view, 11> kTypes{"none",    "cores", "threads",   "sockets",
+                                                    "ldoms",   "rank",  "rank_ldom", "boards",
+                                                    "verbose", "quiet", "map_ldom"};
+  constexpr std::array<std::string_view, 4> kLists{"map_cpu:", "mask_cpu:", "map_ldom:", "mask_ldom:"};
+  check_line(flag, value);
+  std::string rest = value;
+  for (const char* prefix : {"verbose,", "v,", "quiet,", "q,"}) {
+    if (rest.rfind(prefix, 0) == 0) rest.erase(0, std::strlen(prefix));
+  }
+  for (const std::string_view list : kLists) {
+    const bool matches = rest.rfind(list, 0) == 0;
+    if (matches && rest.find_first_not_of("0123456789abcdefABCDEFx*,", list.size()) == std::string::npos &&
+        rest.size() > list.size())
+      return;
+  }
+  if (!is_one_of(rest, kTypes) || rest == "map_ldom")
+    fail(flag,
+         "must be none, cores, threads, sockets, ldoms, rank, rank_ldom, or a list as map_cpu:1,9 or "
+         "mask_cpu:fe,fe00, after verbose, or quiet, if wanted",
+         value);
+}
+
+void check_bind(std::string_view flag, const std::string& value) {
+  check_line(flag, value);
+  const std::vector<std::string> parts = split(value, ':');
+  // A comma would begin another bind.
+  if (parts.size() > 3 || parts.front().empty() || value.find(',') != std::string::npos)
+    fail(flag, "must be FOLDER, FOLDER:IN_CONTAINER or FOLDER:IN_CONTAINER:ro, without commas", value);
+}
+
+namespace {
+
+// Options of sbatch that a flag of `lockstep slurm` sets.
+constexpr std::array<std::string_view, 23> kOwnOptions{
+    "nodes",     "ntasks-per-node", "cpus-per-task", "gpus-per-node", "gpus",     "gres",   "mem",
+    "time",      "partition",       "account",       "array",         "job-name", "output", "error",
+    "mail-type", "mail-user",       "exclusive",     "hint",          "requeue",  "signal", "open-mode",
+    "wait",      "test-only"};
+// Options that the script cannot work with: its counts come from nodes and ranks of each node.
+constexpr std::array<std::string_view, 5> kContradictingOptions{"ntasks", "wrap", "ntasks-per-gpu",
+                                                                "gpus-per-task", "export"};
+
+// The name in "--constraint=a100".
+std::string sbatch_option_name(std::string_view value) {
+  if (value.substr(0, 2) == "--") value.remove_prefix(2);
+  return std::string(value.substr(0, value.find('=')));
+}
+
+}  // namespace
+
+void check_sbatch_option(std::string_view flag, const std::string& value) {
+  check_line(flag, value);
+  const std::string name = sbatch_option_name(value);
+  constexpr std::string_view kNameCharacters = "abcdefghijklmnopqrstuvwxyz0123456789-";
+  const bool is_name =
+      name.size() > 1 && name.front() != '-' && name.find_first_not_of(kNameCharacters) == std::string::npos;
+  if (!is_name) fail(flag, "must be the long name of an option, as constraint=a100 or --no-kill", value);
+  if (is_one_of(name, kOwnOptions))
+    fail(flag, fmt::format("must not set {0}, use lockstep slurm --{0}", name), value);
+  if (is_one_of(name, kContradictingOptions))
+    fail(flag, fmt::format("must not set {}, which contradicts the script's own lines", name), value);
+}
+
 // --- the request ---
 
 namespace {
@@ -243,12 +370,21 @@ void check_texts(const SbatchRequest& request) {
     const std::string& value;
     Check check;
   };
-  const Rule rules[] = {
-      {"--mem", request.mem, check_memory},           {"--time", request.time, check_time},
-      {"--partition", request.partition, check_name}, {"--account", request.account, check_name},
-      {"--array", request.array, check_array},        {"--job-name", request.job_name, check_line},
-      {"--output", request.output, check_line},       {"--signal", request.signal, check_signal},
-      {"--container", request.container, check_line}};
+  const Rule rules[] = {{"--mem", request.mem, check_memory},
+                        {"--time", request.time, check_time},
+                        {"--partition", request.partition, check_name},
+                        {"--account", request.account, check_name},
+                        {"--array", request.array, check_array},
+                        {"--job-name", request.job_name, check_line},
+                        {"--output", request.output, check_line},
+                        {"--signal", request.signal, check_signal},
+                        {"--error", request.error, check_line},
+                        {"--mail-type", request.mail_type, check_mail_type},
+                        {"--mail-user", request.mail_user, check_name},
+                        {"--cpu-bind", request.cpu_bind, check_cpu_bind},
+                        {"--container", request.container, check_line},
+                        {"--conda", request.conda, check_line},
+                        {"--venv", request.venv, check_line}};
   for (const Rule& rule : rules) {
     if (!rule.value.empty()) rule.check(rule.flag, rule.value);
   }
@@ -259,6 +395,53 @@ void check_texts(const SbatchRequest& request) {
                                   request.job_name));
   }
   for (const std::string& module : request.modules) check_name("--module", module);
+  for (const std::string& bind : request.binds) check_bind("--bind", bind);
+  for (const std::string& option : request.sbatch_options) check_sbatch_option("--sbatch-option", option);
+}
+
+void check_gpus(const SbatchRequest& request) {
+  const std::array<std::pair<const char*, const std::string*>, 3> ways{
+      {{"--gpus-per-node", &request.gpus_per_node}, {"--gpus", &request.gpus}, {"--gres", &request.gres}}};
+  std::string first;
+  for (const auto& [flag, value] : ways) {
+    const bool asks = flag == std::string("--gres") ? !value->empty() && parse_gres(flag, *value) > 0
+                                                    : !value->empty() && parse_gpus(flag, *value) > 0;
+    if (!asks) continue;
+    const std::string text = fmt::format("{}={}", flag, *value);
+    if (!first.empty()) {
+      throw ConfigError("slurm", fmt::format("GPUs are asked for twice, leave one out: {}, {}", first, text));
+    }
+    first = text;
+  }
+  if (request.gpus.empty()) return;
+  const int gpus = parse_gpus("--gpus", request.gpus);
+  if (gpus % request.nodes != 0) {
+    throw ConfigError("slurm",
+                      fmt::format("--gpus must be divisible by --nodes, so that each node gets as many: "
+                                  "--gpus={}, --nodes={}",
+                                  request.gpus, request.nodes));
+  }
+}
+
+// Flags of which each is right and both together are not.
+void check_combinations(const SbatchRequest& request) {
+  const auto refuse = [](const std::string& text) { throw ConfigError("slurm", text); };
+  if (!request.conda.empty() && !request.venv.empty())
+    refuse("--conda and --venv are two environments for one program: leave out one of them");
+  if (!request.binds.empty() && request.container.empty())
+    refuse("--bind has no effect without --container: add --container, or leave out --bind");
+  if (!request.mail_user.empty() && request.mail_type.empty())
+    refuse(
+        "--mail-user has no effect without --mail-type: add --mail-type=BEGIN,END, or leave out --mail-user");
+  if (!request.hint.empty() && !request.cpu_bind.empty())
+    refuse(
+        "--hint and --cpu-bind both bind the ranks to CPUs, and srun refuses them together: leave out one");
+  if (lists_cpus(request.cpu_bind) && request.style != SlurmStyle::kSrun) {
+    refuse(
+        fmt::format("--cpu-bind lists the CPUs of each rank, which needs a task for each rank: add --style "
+                    "srun: '{}'",
+                    request.cpu_bind));
+  }
 }
 
 void check_command(const SbatchRequest& request) {
@@ -271,11 +454,18 @@ void check_command(const SbatchRequest& request) {
   }
 }
 
+std::string gpus_text(int count) { return fmt::format("{} GPU{}", count, count == 1 ? "" : "s"); }
+
 }  // namespace
 
+int SbatchRequest::num_gpus_per_node() const {
+  if (!gpus_per_node.empty()) return parse_gpus("--gpus-per-node", gpus_per_node);
+  if (!gpus.empty()) return parse_gpus("--gpus", gpus) / nodes;
+  return gres.empty() ? 0 : parse_gres("--gres", gres);
+}
+
 int SbatchRequest::ranks_per_node() const {
-  if (ntasks_per_node) return *ntasks_per_node;
-  return gpus_per_node.empty() ? 1 : parse_gpus("--gpus-per-node", gpus_per_node);
+  return ntasks_per_node ? *ntasks_per_node : std::max(1, num_gpus_per_node());
 }
 
 void check_request(const SbatchRequest& request) {
@@ -284,26 +474,47 @@ void check_request(const SbatchRequest& request) {
   if (request.ntasks_per_node) check_count("--ntasks-per-node", *request.ntasks_per_node);
   if (request.cpus_per_task) check_count("--cpus-per-task", *request.cpus_per_task);
   check_texts(request);
-  if (request.gpu_vendor && request.gpus_per_node.empty()) {
+  check_gpus(request);
+  check_combinations(request);
+  const int gpus = request.num_gpus_per_node();
+  if (request.gpu_vendor && gpus == 0) {
     throw ConfigError("slurm",
                       "--gpu-vendor has no effect without --gpus-per-node: add --gpus-per-node, or leave out "
                       "--gpu-vendor");
   }
-  if (request.gpus_per_node.empty()) return;
-  const int gpus = parse_gpus("--gpus-per-node", request.gpus_per_node);
-  if (request.ranks_per_node() > gpus) {
+  if (gpus > 0 && request.ranks_per_node() > gpus) {
     throw ConfigError("slurm",
                       fmt::format("two ranks would share one GPU, ask for --gpus-per-node={}: "
-                                  "--ntasks-per-node={}, --gpus-per-node={}",
-                                  request.ranks_per_node(), request.ranks_per_node(), request.gpus_per_node));
+                                  "--ntasks-per-node={}, {} of each node",
+                                  request.ranks_per_node(), request.ranks_per_node(), gpus_text(gpus)));
   }
+}
+
+std::vector<std::string> request_warnings(const SbatchRequest& request) {
+  std::vector<std::string> warnings;
+  const int gpus = request.num_gpus_per_node();
+  const int ranks = request.ranks_per_node();
+  if (gpus > ranks) {
+    warnings.push_back(fmt::format(
+        "each node has {} and {} rank{}, and a rank uses one GPU: ask for --ntasks-per-node={} or "
+        "--gpus-per-node={}",
+        gpus_text(gpus), ranks, ranks == 1 ? "" : "s", gpus, ranks));
+  }
+  if (gpus == 1 && request.nodes > 1) {
+    warnings.push_back(
+        fmt::format("{} nodes with one GPU each: gradients then always cross the network. Use all GPUs of a "
+                    "node before a "
+                    "second node, as --nodes=1 --gpus-per-node={}",
+                    request.nodes, request.nodes));
+  }
+  return warnings;
 }
 
 // --- the script ---
 
 namespace {
 
-bool has_gpus(const SbatchRequest& request) { return !request.gpus_per_node.empty(); }
+bool has_gpus(const SbatchRequest& request) { return request.num_gpus_per_node() > 0; }
 bool has_amd_gpus(const SbatchRequest& request) { return request.gpu_vendor == GpuVendor::kAmd; }
 bool one_task_per_node(const SbatchRequest& request) { return request.style != SlurmStyle::kSrun; }
 bool knows_gpu_options(const SbatchRequest& request) {
@@ -325,7 +536,8 @@ std::string_view style_text(SlurmStyle style) {
 
 std::string heading(const SbatchRequest& request) {
   // Only a login shell is certain to define `module`.
-  std::string text = request.modules.empty() ? "#!/bin/bash\n" : "#!/bin/bash -l\n";
+  const bool uses_modules = request.module_purge || !request.modules.empty();
+  std::string text = uses_modules ? "#!/bin/bash -l\n" : "#!/bin/bash\n";
   text += fmt::format("# Written by `lockstep slurm` {} for {}.\n", kVersion,
                       request.version ? "Slurm " + request.version->to_string() : "any version of Slurm");
   return text + std::string(style_text(request.style));
@@ -353,14 +565,23 @@ std::string naming(const SbatchRequest& request) {
   text += optional_directive("account", request.account);
   text += optional_directive("array", request.array);
   text += directive("output", request.output.empty() ? standard : request.output);
+  text += optional_directive("error", request.error);
   text += "# A restarted job appends to the same file.\n";
-  return text + directive("open-mode", "append");
+  text += directive("open-mode", "append");
+  return text + optional_directive("mail-type", request.mail_type) +
+         optional_directive("mail-user", request.mail_user);
 }
 
 std::string gpu_directive(const SbatchRequest& request) {
-  if (!has_gpus(request)) return "";
-  if (!knows_gpu_options(request)) return directive("gres", "gpu:" + request.gpus_per_node);
-  return directive("gpus-per-node", request.gpus_per_node);
+  // --gres may name GPUs, or only other resources.
+  std::string gres = optional_directive("gres", request.gres);
+  const std::string& text = request.gpus.empty() ? request.gpus_per_node : request.gpus;
+  if (text.empty()) return gres;
+  if (!request.gpus.empty() && knows_gpu_options(request)) return gres + directive("gpus", request.gpus);
+  const std::string type = text.substr(0, text.rfind(':') == std::string::npos ? 0 : text.rfind(':') + 1);
+  const std::string of_a_node = type + std::to_string(request.num_gpus_per_node());
+  if (knows_gpu_options(request)) return gres + directive("gpus-per-node", of_a_node);
+  return directive("gres", "gpu:" + of_a_node + (request.gres.empty() ? "" : "," + request.gres));
 }
 
 std::string resources(const SbatchRequest& request) {
@@ -374,7 +595,20 @@ std::string resources(const SbatchRequest& request) {
     text += "# Of each rank.\n" + directive("cpus-per-task", std::to_string(*request.cpus_per_task));
   }
   text += optional_directive("mem", request.mem);
+  if (request.exclusive) text += "#SBATCH --exclusive\n";
+  text += optional_directive("hint", request.hint);
   return text + optional_directive("time", request.time);
+}
+
+std::string other_options(const SbatchRequest& request) {
+  std::string text;
+  for (const std::string& option : request.sbatch_options) {
+    const std::string name = sbatch_option_name(option);
+    const size_t equals = option.find('=');
+    text +=
+        equals == std::string::npos ? "#SBATCH --" + name + "\n" : directive(name, option.substr(equals + 1));
+  }
+  return text.empty() ? "" : "\n" + text;
 }
 
 std::string ending(const SbatchRequest& request) {
@@ -393,10 +627,26 @@ std::string ending(const SbatchRequest& request) {
 
 std::string modules(const SbatchRequest& request) {
   std::string text;
+  if (request.module_purge) text += "module purge\n";
   for (const std::string& module : request.modules) {
     text += fmt::format("module load {} || exit\n", shell_quote(module));
   }
   return text.empty() ? "" : "\n" + text;
+}
+
+// The lines that activate the program's environment, outside a container.
+std::string activation(const SbatchRequest& request) {
+  if (!request.container.empty()) return "";
+  if (!request.conda.empty()) {
+    return fmt::format(
+        "\n# conda defines its function only in interactive shells, or where this line runs.\n"
+        "eval \"$(conda shell.bash hook)\" || exit\n"
+        "conda activate {} || exit\n",
+        shell_quote(request.conda));
+  }
+  if (request.venv.empty()) return "";
+  return fmt::format("\n# shellcheck disable=SC1091\nsource {} || exit\n",
+                     shell_quote(request.venv + "/bin/activate"));
 }
 
 // Whether the script has to pass --cpus-per-task to srun. With an unknown version it does, which
@@ -431,7 +681,14 @@ std::string environment(const SbatchRequest& request) {
 
 std::string container(const SbatchRequest& request) {
   if (request.container.empty()) return "";
-  return "\n# The program runs inside the container, srun and the launcher outside.\n"
+  std::string text = "\n# The program runs inside the container, srun and the launcher outside.\n";
+  if (!request.venv.empty() || !request.conda.empty()) {
+    text +=
+        "# The shell in between activates the environment. On LUMI, WITH_CONDA in the container is the "
+        "command\n"
+        "# that activates the container's own one first.\n";
+  }
+  return text +
          "runtime=$(command -v apptainer || command -v singularity) || {\n"
          "  echo 'lockstep: neither apptainer nor singularity is here' >&2\n"
          "  exit 1\n"
@@ -444,13 +701,31 @@ std::string_view gpu_flag(const SbatchRequest& request) {
   return has_amd_gpus(request) ? "--rocm " : "--nv ";
 }
 
+// A shell inside the container, which activates the environment and then becomes the program.
+std::string container_shell(const SbatchRequest& request) {
+  if (request.venv.empty() && request.conda.empty()) return "";
+  const std::string activate = request.venv.empty()
+                                   ? R"sh(eval "$(conda shell.bash hook)" && conda activate "$0")sh"
+                                   : R"sh(source "$0/bin/activate")sh";
+  const std::string body = "${WITH_CONDA:-:} && " + activate + R"( && exec "$@")";
+  return fmt::format("bash -c {} {} ", shell_quote(body),
+                     shell_quote(request.venv.empty() ? request.conda : request.venv));
+}
+
+std::string bind_flags(const SbatchRequest& request) {
+  std::string text;
+  for (const std::string& bind : request.binds) text += shell_quote("--bind=" + bind) + " ";
+  return text;
+}
+
 std::string command_words(const SbatchRequest& request) {
   std::string text;
   if (request.style == SlurmStyle::kTorchrun) {
     text += shell_quote(request.launcher) + " run --nproc-per-node=\"$SLURM_NTASKS_PER_NODE\" ";
   }
   if (!request.container.empty()) {
-    text += fmt::format("\"$runtime\" exec {}{} ", gpu_flag(request), shell_quote(request.container));
+    text += fmt::format("\"$runtime\" exec {}{}{} {}", gpu_flag(request), bind_flags(request),
+                        shell_quote(request.container), container_shell(request));
   }
   for (const std::string& word : request.command) text += shell_quote(word) + " ";
   text.pop_back();
@@ -481,6 +756,7 @@ std::string srun(const SbatchRequest& request) {
       "# given because sites change the defaults.\n";
   std::string flags = "--kill-on-bad-exit=1 --wait=0";
   if (binds_gpus(request)) flags += " ${gpu_bind:+\"$gpu_bind\"}";
+  if (!request.cpu_bind.empty()) flags += " " + shell_quote("--cpu-bind=" + request.cpu_bind);
   if (one_task_per_node(request)) {
     text += "# One task per node, with the CPUs of all ranks of the node.\n";
     flags +=
@@ -509,7 +785,8 @@ std::string requeue(const SbatchRequest& request) {
 std::string sbatch_script(const SbatchRequest& request) {
   check_request(request);
   std::string text = heading(request) + naming(request) + resources(request) + ending(request);
-  text += modules(request) + environment(request) + container(request);
+  text += other_options(request) + modules(request) + activation(request) + environment(request);
+  text += container(request);
   text +=
       "\necho \"lockstep: job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, started again ${SLURM_RESTART_COUNT:-0} "
       "times\"\n";

@@ -48,26 +48,46 @@ struct SbatchRequest {
   SlurmStyle style = SlurmStyle::kTorchrun;
 
   int nodes = 1;
+  // At most one of these three.
   std::string gpus_per_node;            // "4" or "a100:4"
+  std::string gpus;                     // of all nodes together; divisible by their number
+  std::string gres;                     // generic resources of each node: "gpu:a100:2,nvme:1"
   std::optional<GpuVendor> gpu_vendor;  // left out: NVIDIA
   std::optional<int> ntasks_per_node;   // ranks per node; left out: one per GPU, else one
   std::optional<int> cpus_per_task;     // of each rank
   std::string mem;                      // of each node
+  bool exclusive = false;               // no other job on the nodes
+  std::string hint;                     // "nomultithread"
+  std::string cpu_bind;                 // of srun: "cores", "mask_cpu:fe,fe00"
   std::string time;
   std::string partition;
   std::string account;
   std::string array;
-  std::string job_name;  // left out: the program's name
-  std::string output;    // left out: NAME-JOB.out
-  std::string signal;    // "USR1@120": sent to the ranks this many seconds before the end
+  std::string job_name;   // left out: the program's name
+  std::string output;     // left out: NAME-JOB.out
+  std::string error;      // standard error; left out: in `output`
+  std::string mail_type;  // "BEGIN,END"
+  std::string mail_user;
+  std::string signal;  // "USR1@120": sent to the ranks this many seconds before the end
   bool requeue = false;
 
   std::string container;             // an image for apptainer or singularity
+  std::vector<std::string> binds;    // of the container: "/scratch", "/scratch:/data:ro"
+  bool module_purge = false;         // unload the modules of the submitting shell first
   std::vector<std::string> modules;  // loaded in this order
+  // The environment of the program, at most one: a name or folder for `conda activate`; the folder of a
+  // Python virtual environment. In a container they are the container's.
+  std::string conda;
+  std::string venv;
+
+  // Other options of sbatch: "reservation=tutorial", "--constraint=a100".
+  std::vector<std::string> sbatch_options;
 
   std::optional<SlurmVersion> version;  // nullopt: unknown; the script suits all of them
   std::string launcher = "lockstep";    // the command `lockstep` on the nodes
 
+  // GPUs of each node; 0: none. REQUIRES: check_request() passed.
+  int num_gpus_per_node() const;
   // Ranks on each node. REQUIRES: check_request() passed.
   int ranks_per_node() const;
 };
@@ -75,6 +95,10 @@ struct SbatchRequest {
 // ConfigError names the first flag whose value Slurm would reject or misread, the value, and what
 // is allowed.
 void check_request(const SbatchRequest& request);
+
+// What works but is rarely intended, one sentence each: GPUs without a rank, one GPU on each of several
+// nodes. REQUIRES: check_request() passed.
+std::vector<std::string> request_warnings(const SbatchRequest& request);
 
 // --- The grammar of single values ---
 //
@@ -100,6 +124,17 @@ void check_array(std::string_view flag, const std::string& value);
 void check_signal(std::string_view flag, const std::string& value);
 // The count of "4" or "a100:4".
 int parse_gpus(std::string_view flag, const std::string& value);
+// The GPUs of "gpu:2", "nvme:1,gpu:a100:2"; 0: it names none.
+int parse_gres(std::string_view flag, const std::string& value);
+// "BEGIN,END", in any case.
+void check_mail_type(std::string_view flag, const std::string& value);
+// "cores", "verbose,mask_cpu:fe,fe00".
+void check_cpu_bind(std::string_view flag, const std::string& value);
+// "/scratch", "/scratch:/data", "/scratch:/data:ro".
+void check_bind(std::string_view flag, const std::string& value);
+// "NAME" or "NAME=VALUE", with or without two dashes before it. Options that a flag of `lockstep slurm` sets
+// are refused.
+void check_sbatch_option(std::string_view flag, const std::string& value);
 
 // --- Quoting ---
 

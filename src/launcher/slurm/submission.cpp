@@ -62,6 +62,22 @@ std::string_view field(std::string_view record, std::string_view key, char end) 
   return "";
 }
 
+// "00:01:30" or "1-02:00:00"; 0: another text.
+double seconds_of(std::string_view text) {
+  double days = 0;
+  if (const size_t dash = text.find('-'); dash != std::string_view::npos) {
+    days = static_cast<double>(base::parse_integer(text.substr(0, dash)).value_or(0));
+    text.remove_prefix(dash + 1);
+  }
+  double seconds = 0;
+  while (!text.empty()) {
+    const size_t colon = text.find(':');
+    seconds = 60 * seconds + static_cast<double>(base::parse_integer(text.substr(0, colon)).value_or(0));
+    text.remove_prefix(colon == std::string_view::npos ? text.size() : colon + 1);
+  }
+  return 86400 * days + seconds;
+}
+
 JobRecord parse_record(std::string_view text) {
   // The first line holds the job's name, which may look like anything.
   const std::string_view first = text.substr(0, text.find('\n'));
@@ -70,6 +86,7 @@ JobRecord parse_record(std::string_view text) {
   record.task = field(first.substr(0, first.find(" JobName=")), "ArrayTaskId=", ' ');
   record.state = field(text, "JobState=", ' ');
   record.log_path = field(text, "StdOut=", '\n');
+  record.seconds = seconds_of(field(text, "RunTime=", ' '));
   const std::string_view exit = field(text, "ExitCode=", ' ');
   const size_t colon = exit.find(':');
   if (colon != std::string_view::npos) {
@@ -283,6 +300,41 @@ std::string submit_script(const std::string& script, const base::Environment& en
   return result.output.substr(0, result.output.find_first_of(";\n"));
 }
 
+namespace {
+
+int largest_status(const std::vector<JobRecord>& records) {
+  int status = 0;
+  for (const JobRecord& record : records) status = std::max(status, record.status());
+  return status;
+}
+
+void cancel_job(const std::string& job_id, const base::Environment& environment) {
+  base::ProcessOptions options = slurm_program("scancel", environment);
+  options.arguments.push_back(job_id);
+  base::run_program(options, seconds(30));
+}
+
+}  // namespace
+
+JobResult wait_for_job(const std::string& job_id, const base::Environment& environment,
+                       const std::function<bool()>& stop) {
+  JobWatch watch(job_id, environment);
+  milliseconds pause = kShortestPause;
+  bool cancelled = false;
+  while (true) {
+    const std::vector<JobRecord>& records = watch.look();
+    if (all_ended(records)) return {.status = largest_status(records), .seconds = records.front().seconds};
+    for (milliseconds waited{0}; waited < pause; waited += kLogInterval) {
+      if (!cancelled && stop()) {
+        cancel_job(job_id, environment);
+        cancelled = true;
+      }
+      std::this_thread::sleep_for(kLogInterval);
+    }
+    pause = std::min(pause * 3 / 2, kLongestPollPause);
+  }
+}
+
 int follow_job(const std::string& job_id, const base::Environment& environment) {
   JobWatch watch(job_id, environment);
   JobLogs logs;
@@ -292,9 +344,7 @@ int follow_job(const std::string& job_id, const base::Environment& environment) 
     logs.add(job_id, records);
     if (all_ended(records)) {
       logs.copy(/*all=*/true);
-      int status = 0;
-      for (const JobRecord& record : records) status = std::max(status, record.status());
-      return status;
+      return largest_status(records);
     }
     for (milliseconds waited{0}; waited < pause; waited += kLogInterval) {
       logs.copy(/*all=*/false);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@ struct JobRecord {
   int exit_code = 0;     // of the batch script
   int exit_signal = 0;   // that ended it, or 0
   std::string log_path;  // standard output; "" if unknown
+  double seconds = 0;    // that it ran, to whole seconds
 
   // Whether it has started, so that log_path is its own.
   bool has_log() const;
@@ -46,5 +48,14 @@ std::string submit_script(const std::string& script, const base::Environment& en
 // status. Blocks. A job that is requeued has not ended. ConfigError: slurmctld does not know the
 // job any more.
 int follow_job(const std::string& job_id, const base::Environment& environment);
+
+struct JobResult {
+  int status = 0;      // as follow_job() returns it
+  double seconds = 0;  // that the job ran
+};
+// Waits for the job without showing its log. If `stop` returns true, which is asked a few times a second, the
+// job is cancelled. ConfigError as above.
+JobResult wait_for_job(const std::string& job_id, const base::Environment& environment,
+                       const std::function<bool()>& stop);
 
 }  // namespace lockstep::launcher

@@ -32,6 +32,43 @@ TEST(SlurmCommandTest, FlagsReachTheScript) {
   EXPECT_THAT(script, HasSubstr("  ./sine --nodes 9 -- x\n"));
 }
 
+TEST(SlurmCommandTest, FlagsOfTheSitesPagesReachTheScript) {
+  const std::string script = slurm_says({"--nodes",
+                                         "3",
+                                         "--gres",
+                                         "gpu:2",
+                                         "--mail-type",
+                                         "begin",
+                                         "--mail-type=begin,end",
+                                         "--mail-user",
+                                         "me@site",
+                                         "--error",
+                                         "e.err",
+                                         "--exclusive",
+                                         "--module-purge",
+                                         "--conda",
+                                         "torch-env",
+                                         "--style",
+                                         "srun",
+                                         "--cpu-bind",
+                                         "cores",
+                                         "--sbatch-option",
+                                         "reservation=r",
+                                         "--sbatch-option",
+                                         "--no-kill",
+                                         "x"});
+  for (const char* line :
+       {"#SBATCH --gres=gpu:2\n", "#SBATCH --ntasks-per-node=2\n", "#SBATCH --mail-type=begin,end\n",
+        "#SBATCH --mail-user=me@site\n", "#SBATCH --error=e.err\n", "#SBATCH --exclusive\n", "module purge\n",
+        "conda activate torch-env", "--cpu-bind=cores", "#SBATCH --reservation=r\n", "#SBATCH --no-kill\n"}) {
+    EXPECT_THAT(script, HasSubstr(line));
+  }
+  EXPECT_THAT(slurm_says({"--gpus", "8", "--nodes", "2", "--hint", "nomultithread", "--container", "a.sif",
+                          "--bind", "/scratch", "--bind", "/a:/b", "--venv", "env", "x"}),
+              HasSubstr(" exec --nv --bind=/scratch --bind=/a:/b a.sif bash -c "));
+  EXPECT_THAT(slurm_says({"--hint", "some", "x"}), HasSubstr("nomultithread"));
+}
+
 TEST(SlurmCommandTest, TheVendorOfTheGpusReachesTheContainer) {
   EXPECT_THAT(slurm_says({"--gpus-per-node", "8", "--gpu-vendor", "amd", "--container", "a.sif", "x"}),
               HasSubstr(" exec --rocm a.sif x\n"));

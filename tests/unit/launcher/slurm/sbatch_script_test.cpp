@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
 
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "base/process.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -163,7 +166,7 @@ TEST(SbatchRequestTest, RanksAreOneAGpuUnlessSaid) {
 TEST(SbatchRequestTest, ChecksWhatBelongsTogether) {
   EXPECT_EQ(refusal({.command = {"x"}, .gpus_per_node = "2", .ntasks_per_node = 4}),
             "[slurm] two ranks would share one GPU, ask for --gpus-per-node=4: --ntasks-per-node=4, "
-            "--gpus-per-node=2");
+            "2 GPUs of each node");
   EXPECT_EQ(refusal({.command = {"x"}, .gpu_vendor = GpuVendor::kAmd}),
             "[slurm] --gpu-vendor has no effect without --gpus-per-node: add --gpus-per-node, or leave out "
             "--gpu-vendor");
@@ -173,6 +176,70 @@ TEST(SbatchRequestTest, ChecksWhatBelongsTogether) {
   EXPECT_THAT(refusal({.command = {"x"}, .job_name = "a/b"}), HasSubstr("--output"));
   EXPECT_EQ(refusal({.command = {"x"}, .job_name = "a/b", .output = "log"}), "accepted");
   EXPECT_THAT(refusal({.command = {"x"}, .modules = {"good", "bad one"}}), HasSubstr("--module must"));
+}
+
+TEST(SbatchRequestTest, GpusOfANodeComeFromAnyOfThreeFlags) {
+  EXPECT_EQ((SbatchRequest{.command = {"x"}, .nodes = 2, .gpus = "a100:8"}).ranks_per_node(), 4);
+  EXPECT_EQ((SbatchRequest{.command = {"x"}, .gres = "nvme:1,gpu:a100:2"}).ranks_per_node(), 2);
+  EXPECT_EQ((SbatchRequest{.command = {"x"}, .gres = "nvme:4"}).ranks_per_node(), 1);
+  EXPECT_EQ(
+      refusal({.command = {"x"}, .nodes = 3, .gpus = "4"}),
+      "[slurm] --gpus must be divisible by --nodes, so that each node gets as many: --gpus=4, --nodes=3");
+  EXPECT_EQ(refusal({.command = {"x"}, .gpus_per_node = "2", .gres = "gpu:2"}),
+            "[slurm] GPUs are asked for twice, leave one out: --gpus-per-node=2, --gres=gpu:2");
+  EXPECT_EQ(refusal({.command = {"x"}, .gpus_per_node = "2", .gres = "nvme:1"}), "accepted");
+}
+
+TEST(SbatchRequestTest, RefusesFlagsThatExcludeEachOther) {
+  EXPECT_THAT(refusal({.command = {"x"}, .conda = "a", .venv = "b"}),
+              HasSubstr("--conda and --venv are two"));
+  EXPECT_THAT(refusal({.command = {"x"}, .binds = {"/a"}}), HasSubstr("--bind has no effect without"));
+  EXPECT_THAT(refusal({.command = {"x"}, .mail_user = "me"}), HasSubstr("--mail-user has no effect without"));
+  EXPECT_THAT(refusal({.command = {"x"}, .hint = "nomultithread", .cpu_bind = "cores"}),
+              HasSubstr("srun refuses them together"));
+  EXPECT_THAT(refusal({.command = {"x"}, .cpu_bind = "mask_cpu:f,f0"}), HasSubstr("add --style srun"));
+  EXPECT_EQ(refusal({.command = {"x"}, .style = SlurmStyle::kSrun, .cpu_bind = "mask_cpu:f,f0"}), "accepted");
+}
+
+// What Princeton's page advises against is possible, and said.
+TEST(SbatchRequestTest, WarnsOfGpusWithoutARankAndOfOneGpuPerNode) {
+  using testing::ElementsAre;
+  EXPECT_THAT(request_warnings({.command = {"x"}, .gpus_per_node = "4", .ntasks_per_node = 2}),
+              ElementsAre("each node has 4 GPUs and 2 ranks, and a rank uses one GPU: ask for "
+                          "--ntasks-per-node=4 or --gpus-per-node=2"));
+  EXPECT_THAT(
+      request_warnings({.command = {"x"}, .nodes = 4, .gpus_per_node = "1"}),
+      ElementsAre("4 nodes with one GPU each: gradients then always cross the network. Use all GPUs of "
+                  "a node before a second node, as --nodes=1 --gpus-per-node=4"));
+  EXPECT_THAT(request_warnings({.command = {"x"}, .nodes = 3, .gpus_per_node = "2"}), testing::IsEmpty());
+  EXPECT_THAT(request_warnings({.command = {"x"}, .nodes = 3}), testing::IsEmpty());
+}
+
+TEST(SbatchValuesTest, Gres) {
+  EXPECT_EQ(parse_gres("--gres", "gpu"), 1);
+  EXPECT_EQ(parse_gres("--gres", "gpu:a100"), 1);
+  EXPECT_EQ(parse_gres("--gres", "gpu:a100:2,gpu:v100:1,nvme:9"), 3);
+  const Check gres = [](std::string_view flag, const std::string& value) { parse_gres(flag, value); };
+  expect_refuses(gres, "", {"", "gpu:", "gpu::2", "gpu:a:b:2", "gpu:a:x", "gpu 2", "gpu:2,"});
+}
+
+TEST(SbatchValuesTest, MailBindingAndFolders) {
+  expect_accepts(check_mail_type, {"begin", "BEGIN,END", "ALL", "TIME_LIMIT_80"});
+  expect_refuses(check_mail_type, "must be one of NONE, BEGIN", {"", "start", "BEGIN,", "BEGIN END"});
+  expect_accepts(check_cpu_bind,
+                 {"cores", "none", "verbose,cores", "map_cpu:1,9", "v,mask_cpu:0xfe,0xfe00*2"});
+  expect_refuses(check_cpu_bind, "map_cpu:1,9",
+                 {"core", "map_cpu:", "map_cpu:a b", "mask_cpu:$x", "map_ldom"});
+  expect_accepts(check_bind, {"/scratch", "/scratch:/data", "/my folder:/data:ro"});
+  expect_refuses(check_bind, "", {"", ":/data", "/a:/b:ro:x", "/a,/b", "/a\n"});
+}
+
+TEST(SbatchValuesTest, OtherOptions) {
+  expect_accepts(check_sbatch_option,
+                 {"reservation=tutorial", "--constraint=a100&nvlink", "no-kill", "comment=a b"});
+  expect_refuses(check_sbatch_option, "long name", {"-C", "--", "C a100", "=3", "Nodes=2"});
+  expect_refuses(check_sbatch_option, "use lockstep slurm --nodes", {"nodes=3", "--nodes=3"});
+  expect_refuses(check_sbatch_option, "contradicts", {"ntasks=7", "--wrap=x"});
 }
 
 using testing::Not;
@@ -287,6 +354,79 @@ TEST(SbatchScriptTest, QueuesAgainOnlyWhereAsked) {
   EXPECT_THAT(sbatch_script({.command = {"x"}}), Not(HasSubstr("requeue")));
 }
 
+std::string words_given_to_srun(const std::string& script, const std::string& variables = "");
+
+TEST(SbatchScriptTest, MailErrorsAndNodesAreDirectives) {
+  SbatchRequest request{.command = {"x"}, .nodes = 2, .gpus = "a100:4"};
+  request.error = "log %j.err";
+  request.mail_type = "begin,end";
+  request.mail_user = "me@example.org";
+  request.exclusive = true;
+  request.hint = "nomultithread";
+  request.sbatch_options = {"--reservation=tutorial", "no-kill", "comment=my \"run\""};
+  const std::string script = sbatch_script(request);
+  EXPECT_THAT(directives(script),
+              testing::ElementsAre("--job-name=x", "--output=%x-%j.out", "--error=\"log %j.err\"",
+                                   "--open-mode=append", "--mail-type=begin,end",
+                                   "--mail-user=me@example.org", "--nodes=2", "--ntasks-per-node=2",
+                                   "--gpus=a100:4", "--exclusive", "--hint=nomultithread",
+                                   "--reservation=tutorial", "--no-kill", "--comment=\"my \\\"run\\\"\""));
+  request.version = SlurmVersion{18, 8};
+  EXPECT_THAT(sbatch_script(request), HasSubstr("#SBATCH --gres=gpu:a100:2\n"));
+  request.gres = "nvme:1";
+  EXPECT_THAT(sbatch_script(request), HasSubstr("#SBATCH --gres=gpu:a100:2,nvme:1\n"));
+  request.version = std::nullopt;
+  EXPECT_THAT(sbatch_script(request), HasSubstr("#SBATCH --gres=nvme:1\n#SBATCH --gpus=a100:4\n"));
+  request.gpus.clear();
+  request.gres = "gpu:2";
+  EXPECT_THAT(sbatch_script(request), HasSubstr("#SBATCH --ntasks-per-node=2\n#SBATCH --gres=gpu:2\n"));
+}
+
+TEST(SbatchScriptTest, ModulesAreUnloadedBeforeOthersAreLoaded) {
+  SbatchRequest request{.command = {"x"}};
+  request.module_purge = true;
+  EXPECT_THAT(sbatch_script(request), testing::StartsWith("#!/bin/bash -l\n"));
+  request.modules = {"anaconda3/2021.5"};
+  request.conda = "torch env";
+  EXPECT_THAT(sbatch_script(request), HasSubstr("\nmodule purge\nmodule load anaconda3/2021.5 || exit\n"));
+  EXPECT_THAT(sbatch_script(request), HasSubstr("\nconda activate 'torch env' || exit\n"));
+}
+
+TEST(SbatchScriptTest, CpuBindingIsGivenToSrun) {
+  EXPECT_THAT(words_given_to_srun(sbatch_script(
+                  {.command = {"x"}, .style = SlurmStyle::kSrun, .cpu_bind = "mask_cpu:fe,fe00"})),
+              HasSubstr("<--cpu-bind=mask_cpu:fe,fe00>\n"));
+}
+
+// The shell in the container runs for real, with a folder that has a bin/activate.
+TEST(SbatchScriptTest, AnEnvironmentInAContainerIsActivatedThere) {
+  const test::TemporaryFolder folder;
+  const std::string venv = folder.path() / "my env";
+  std::filesystem::create_directories(venv + "/bin");
+  std::ofstream(venv + "/bin/activate") << "echo activated\n";
+  SbatchRequest request{.command = {"echo", "program", "a b"}, .gpus_per_node = "8"};
+  request.style = SlurmStyle::kSrun;
+  request.container = "a.sif";
+  request.binds = {"/scratch:/my data:ro", "/project"};
+  request.venv = venv;
+  const std::string runtime = "\nsingularity() { :; }";
+  const std::string words = words_given_to_srun(sbatch_script(request), runtime);
+  EXPECT_THAT(words,
+              HasSubstr("<exec>\n<--nv>\n<--bind=/scratch:/my data:ro>\n<--bind=/project>\n<a.sif>\n<bash>\n"
+                        "<-c>\n"));
+  EXPECT_THAT(words, testing::EndsWith("<" + venv + ">\n<echo>\n<program>\n<a b>\n"));
+  const std::string srun = "\nsrun() { while [ \"$1\" != a.sif ]; do shift; done; shift; \"$@\"; }";
+  EXPECT_THAT(words_given_to_srun(sbatch_script(request), runtime + srun),
+              testing::EndsWith("\nactivated\nprogram a b\n"));
+  EXPECT_THAT(
+      words_given_to_srun(sbatch_script(request), runtime + srun + "\nexport WITH_CONDA='echo with conda'"),
+      testing::EndsWith("\nwith conda\nactivated\nprogram a b\n"));
+
+  request.container.clear();
+  request.binds.clear();
+  EXPECT_THAT(words_given_to_srun(sbatch_script(request)), HasSubstr("activated\n"));
+}
+
 TEST(SbatchScriptTest, ContainerHoldsTheProgramOnly) {
   SbatchRequest request = full_request(SlurmStyle::kTorchrun);
   request.container = "my image.sif";
@@ -309,8 +449,6 @@ TEST(SbatchScriptTest, AmdGpusComeIntoTheContainerWithRocm) {
   request.gpu_vendor = GpuVendor::kNvidia;
   EXPECT_THAT(sbatch_script(request), HasSubstr("exec --nv image.sif"));
 }
-
-std::string words_given_to_srun(const std::string& script, const std::string& variables = "");
 
 TEST(SbatchScriptTest, TurnsOffGpuBindingWhereSomethingBinds) {
   const std::string script = sbatch_script({.command = {"x"}, .gpus_per_node = "4"});

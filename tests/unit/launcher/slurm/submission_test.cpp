@@ -37,6 +37,15 @@ TEST(JobRecordTest, ReadsTheTasksOfAnArray) {
   EXPECT_EQ(records[1].status(), 3);
 }
 
+TEST(JobRecordTest, ReadsHowLongItRan) {
+  const auto seconds = [](const std::string& text) {
+    return parse_job_records("JobId=7 JobName=a\n   RunTime=" + text + " TimeLimit=00:05:00\n").at(0).seconds;
+  };
+  EXPECT_EQ(seconds("00:01:30"), 90);
+  EXPECT_EQ(seconds("1-02:00:00"), 93600);
+  EXPECT_EQ(seconds("Unknown"), 0);
+}
+
 TEST(JobRecordTest, ANameIsNotAField) {
   const auto records = parse_job_records(record("x JobState=COMPLETED StdOut=/etc/passwd", "RUNNING", "0:0"));
   ASSERT_EQ(records.size(), 1);
