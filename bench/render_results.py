@@ -41,6 +41,13 @@ def published_table(results):
     return table(["published by", "training", "hardware", "s", "img/s", "accuracy", "Lockstep on", "s", "img/s", "accuracy"], rows)
 
 
+def speed_up_table():
+    rows = [[row["what"], row["from"], row["to"], f"{row['speed_up']:.2f}",
+             f"{100 * row.get('efficiency', row['speed_up'] / row['gpus']):.1f} %", row["note"]]
+            for row in json.loads((RESULTS / "published.json").read_text())["speed_ups"]]
+    return table(["published", "from", "to", "speed-up", "efficiency", "what it compares"], rows)
+
+
 def run_section(result):
     lines = [f"### {result['title']}", "", f"`{result['command']}`", "",
              f"{result['date']}, {result['hardware']}, {result['software']}."]
@@ -59,7 +66,10 @@ def render():
                if path.stem != "published"}
     parts = [HEAD, "## Published numbers and Lockstep's", "", published_table(results), "",
              "Lockstep's accuracy is measured on the whole test set without augmentation; the published one on augmented test images.", "",
-             "## Runs", "", "\n\n".join(run_section(result) for result in results.values())]
+             "## Sigma2's speed-up and efficiency", "",
+             "Efficiency is the speed-up divided by the ratio of the GPUs. `lockstep bench scaling` prints it both ways: from the "
+             "samples/s of runs with equal settings, and, under \"by duration\", from the durations of whole runs.", "",
+             speed_up_table(), "", "## Runs", "", "\n\n".join(run_section(result) for result in results.values())]
     return "\n".join(parts) + "\n"
 
 

@@ -28,23 +28,46 @@ std::string default_output() {
 }
 
 // Princeton's network, the training that their page asks it of.
-std::vector<std::string> default_command() {
-  return {base::own_executable(), "train", "mnist", "--data", "synthetic", "--epochs", "3",
-          "--compute-setup",      "cpu"};
+std::vector<std::string> default_command(bool gpus) {
+  return {base::own_executable(), "train", "mnist", "--data", "synthetic", "--epochs", "3", "--compute-setup",
+          gpus ? "gpu" : "cpu"};
+}
+
+// Options of the jobs have no effect without jobs.
+void check_job_options(const config::OptionTable& table, const scaling::Study& study) {
+  if (!study.nodes.empty()) return;
+  for (const char* name : {"partition", "account", "time", "sbatch_option"}) {
+    if (!table.given(name)) continue;
+    std::string flag = name;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    throw ConfigError("bench", fmt::format("--{0} is for Slurm jobs: add --nodes, or leave out --{0}", flag));
+  }
 }
 
 scaling::Study parse_study(int argc, const char* const* argv) {
-  scaling::Study study{.ranks = {1, 2}, .cpus_per_rank = {1}, .command = {}, .output = {}};
+  scaling::Study study{
+      .nodes = {}, .ranks = {1, 2}, .cpus_per_rank = {1}, .job = {}, .command = {}, .output = {}};
   std::string output;
   constexpr double kMost = 1 << 16;
   config::OptionTable table(
-      "Runs the same training with several numbers of ranks and CPUs, and compares them.\n"
+      "Runs the same training with several numbers of ranks, CPUs, GPUs and nodes, and compares them.\n"
       "\n"
       "  lockstep bench scaling --ranks 1,2,4 --cpus-per-rank 1,2 -- ./train --max_iter 3\n"
+      "  lockstep bench scaling --nodes 1,2 --ranks 4 --gpus -- ./train --max_iter 3\n"
       "\n"
-      "Without a program: lockstep train mnist --data synthetic --epochs 3 --compute-setup cpu",
+      "Without a program: lockstep train mnist --data synthetic --epochs 3 --compute-setup cpu, or gpu with "
+      "--gpus",
       config::kNoVariables);
-  table.add("ranks", study.ranks, "numbers of ranks", {.several = true, .minimum = 1, .maximum = kMost})
+  table
+      .add("nodes", study.nodes, "numbers of nodes: each run is a Slurm job; left out: runs on this machine",
+           {.several = true, .minimum = 1, .maximum = kMost})
+      .add("ranks", study.ranks, "numbers of ranks; with --nodes of each node",
+           {.several = true, .minimum = 1, .maximum = kMost})
+      .add("gpus", study.gpus, "one GPU for each rank", {.negatable = false})
+      .add("partition", study.job.partition, "of the jobs")
+      .add("account", study.job.account, "of the jobs")
+      .add("time", study.job.time, "time limit of each job: 90, 1:30:00")
+      .add("sbatch_option", study.job.sbatch_options, "any other option of sbatch; may be repeated")
       .add("cpus_per_rank", study.cpus_per_rank, "CPUs, and threads, of each rank",
            {.several = true, .minimum = 1, .maximum = kMost})
       .add("output", output, "folder of the runs, the table and the page; left out: a new one here")
@@ -58,7 +81,8 @@ scaling::Study parse_study(int argc, const char* const* argv) {
                                   "commas: --ranks 1,2",
                                   program));
   }
-  if (study.command.empty()) study.command = default_command();
+  check_job_options(table, study);
+  if (study.command.empty()) study.command = default_command(study.gpus);
   study.output = output.empty() ? default_output() : output;
   return study;
 }
@@ -81,6 +105,7 @@ int run_bench_scaling(int argc, const char* const* argv) {
   result.command = study.command;
   result.host = cluster::host_name();
   result.cpus = static_cast<int>(cpus.size());
+  result.by_slurm = !study.nodes.empty();
   result.rows = run_study(study, cpus, say, &stopped_by);
   fmt::print("\n{}\n", report::scaling_table(result));
   // An argument of the program may be any bytes.

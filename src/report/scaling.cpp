@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
+#include <tuple>
 
 #include "base/file.h"
 #include "report/chart.h"
@@ -20,11 +22,15 @@ namespace {
 // The metrics of the terminal's table; most runs have one of them.
 constexpr const char* kShownMetrics[] = {"train_loss", "val_loss", "val_accuracy", "test_accuracy"};
 
-const ScalingRow* base_row(const std::vector<ScalingRow>& rows) {
+// The successful row with the fewest ranks, then CPUs; of those with this number of CPUs per rank if it is
+// not 0.
+const ScalingRow* base_row(const std::vector<ScalingRow>& rows, int cpus_per_rank) {
   const ScalingRow* base = nullptr;
   for (const ScalingRow& row : rows) {
     if (!row.succeeded() || row.samples_per_s <= 0) continue;
-    if (base == nullptr || row.cpus() < base->cpus()) base = &row;
+    if (cpus_per_rank != 0 && row.cpus_per_rank != cpus_per_rank) continue;
+    const auto size = [](const ScalingRow& of) { return std::tuple(of.ranks, of.cpus_per_rank, of.nodes); };
+    if (base == nullptr || size(row) < size(*base)) base = &row;
   }
   return base;
 }
@@ -41,8 +47,10 @@ std::string metrics_text(const ScalingRow& row) {
 }  // namespace
 
 std::string ScalingRow::label() const {
-  return fmt::format("{} rank{}, {} CPU{}{}", ranks, ranks == 1 ? "" : "s", cpus_per_rank,
-                     cpus_per_rank == 1 ? "" : "s", ranks == 1 ? "" : " each");
+  const std::string places = nodes == 1 ? "" : fmt::format("{} nodes, ", nodes);
+  return fmt::format("{}{} rank{}, {}{} CPU{}{}", places, ranks, ranks == 1 ? "" : "s",
+                     one_gpu_each ? "1 GPU and " : "", cpus_per_rank, cpus_per_rank == 1 ? "" : "s",
+                     ranks == 1 ? "" : " each");
 }
 
 void measure_row(ScalingRow& row) {
@@ -63,41 +71,53 @@ void measure_row(ScalingRow& row) {
 }
 
 void compare_rows(std::vector<ScalingRow>& rows) {
-  const ScalingRow* base = base_row(rows);
-  if (base == nullptr) return;
-  const double base_speed = base->samples_per_s;
-  const double base_cpus = base->cpus();
+  const ScalingRow* first = base_row(rows, 0);
+  if (first == nullptr) return;
   for (ScalingRow& row : rows) {
-    if (!row.succeeded()) continue;
-    row.speed_up = row.samples_per_s / base_speed;
-    row.efficiency = row.speed_up * base_cpus / row.cpus();
+    const ScalingRow* base = base_row(rows, row.cpus_per_rank);
+    if (!row.succeeded() || base == nullptr) continue;
+    row.speed_up = row.samples_per_s / base->samples_per_s;
+    row.efficiency = row.speed_up * base->ranks / row.ranks;
+    if (row.seconds > 0) row.page_speed_up = first->seconds / row.seconds;
+    row.page_efficiency = row.page_speed_up / row.ranks;
   }
 }
 
 std::string scaling_table(const Scaling& scaling) {
-  std::string text = fmt::format("{:>6}{:>14}{:>12}{:>10}{:>12}{:>10}\n", "ranks", "CPUs per rank",
-                                 "samples/s", "speed-up", "efficiency", "seconds");
+  std::string text =
+      fmt::format("{:>6}{:>6}{:>14}{:>12}{:>10}{:>12}{:>10}{:>15}\n", "nodes", "ranks", "CPUs per rank",
+                  "samples/s", "speed-up", "efficiency", "seconds", "by duration");
   for (const ScalingRow& row : scaling.rows) {
-    text += fmt::format("{:>6}{:>14}", row.ranks, row.cpus_per_rank);
-    text += row.succeeded() ? fmt::format("{:>12}{:>10.2f}{:>11.0f}%{:>10.1f}{}\n",
-                                          number_text(std::round(row.samples_per_s)), row.speed_up,
-                                          100 * row.efficiency, row.seconds, metrics_text(row))
-                            : fmt::format("  {}\n", row.failure);
+    text += fmt::format("{:>6}{:>6}{:>14}", row.nodes, row.ranks, row.cpus_per_rank);
+    text += row.succeeded()
+                ? fmt::format("{:>12}{:>10.2f}{:>11.0f}%{:>10.1f}{:>15}{}\n",
+                              number_text(std::round(row.samples_per_s)), row.speed_up, 100 * row.efficiency,
+                              row.seconds,
+                              fmt::format("{:.2f}, {:.0f}%", row.page_speed_up, 100 * row.page_efficiency),
+                              metrics_text(row))
+                : fmt::format("  {}\n", row.failure);
   }
-  return text;
+  return text +
+         "Speed-up and efficiency: samples/s of a rank, against the fewest ranks with as many CPUs each.\n"
+         "By duration: of whole runs, start and validation included, against the first row.\n";
 }
 
 Json scaling_json(const Scaling& scaling) {
   Json result = {
       {"command", scaling.command}, {"host", scaling.host}, {"cpus", scaling.cpus}, {"rows", Json::array()}};
   for (const ScalingRow& row : scaling.rows) {
-    Json entry = {
-        {"ranks", row.ranks}, {"cpus_per_rank", row.cpus_per_rank}, {"folder", row.folder.string()}};
+    Json entry = {{"nodes", row.nodes},
+                  {"ranks", row.ranks},
+                  {"cpus_per_rank", row.cpus_per_rank},
+                  {"gpus", row.one_gpu_each ? row.ranks : 0},
+                  {"folder", row.folder.string()}};
     if (row.succeeded()) {
       entry["seconds"] = row.seconds;
       entry["samples_per_s"] = row.samples_per_s;
       entry["speed_up"] = row.speed_up;
       entry["efficiency"] = row.efficiency;
+      entry["speed_up_by_duration"] = row.page_speed_up;
+      entry["efficiency_by_duration"] = row.page_efficiency;
       entry["final_metrics"] = row.final_metrics;
     } else {
       entry["failure"] = row.failure;
@@ -115,16 +135,19 @@ std::string row_html(const ScalingRow& row, size_t colour) {
   const std::string head =
       fmt::format("<tr><th>{}{}</th>", row.succeeded() ? colour_dot(colour) : "", escape_markup(row.label()));
   if (!row.succeeded()) {
-    return head + fmt::format("<td colspan=\"5\" class=\"{}\">{}</td></tr>\n",
+    return head + fmt::format("<td colspan=\"6\" class=\"{}\">{}</td></tr>\n",
                               row.was_run ? "failed" : "left-out", escape_markup(row.failure));
   }
   const auto loss = row.final_metrics.find("train_loss");
   return head +
          fmt::format(
              "<td class=\"number\">{}</td><td class=\"number\">{:.2f}</td><td class=\"number\">{:.0f} %</td>"
-             "<td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
+             "<td class=\"number\">{}</td><td class=\"number\">{:.2f}, {:.0f} %</td><td "
+             "class=\"number\">{}</td>"
+             "</tr>\n",
              number_text(std::round(row.samples_per_s)), row.speed_up, 100 * row.efficiency,
-             duration_text(row.seconds), loss == row.final_metrics.end() ? "–" : number_text(loss->second));
+             duration_text(row.seconds), row.page_speed_up, 100 * row.page_efficiency,
+             loss == row.final_metrics.end() ? "–" : number_text(loss->second));
 }
 
 std::string table_html(const Scaling& scaling) {
@@ -133,13 +156,16 @@ std::string table_html(const Scaling& scaling) {
   for (const ScalingRow& row : scaling.rows) rows += row_html(row, row.succeeded() ? colour++ : 0);
   return section(
       "Speed",
-      fmt::format("<div class=\"scroll\"><table><thead><tr><th>Run</th><th class=\"number\">Samples/s</th>"
-                  "<th class=\"number\">Speed-up</th><th class=\"number\">Efficiency</th>"
-                  "<th class=\"number\">Duration</th><th class=\"number\">Training loss</th></tr></thead>\n"
-                  "<tbody>{}</tbody></table></div>\n"
-                  "<p class=\"subtitle\">Speed-up and efficiency are against the run with the fewest "
-                  "CPUs in total; samples/s is the median of a run.</p>\n",
-                  rows));
+      fmt::format(
+          "<div class=\"scroll\"><table><thead><tr><th>Run</th><th class=\"number\">Samples/s</th>"
+          "<th class=\"number\">Speed-up</th><th class=\"number\">Efficiency</th>"
+          "<th class=\"number\">Duration</th><th class=\"number\">By duration</th>"
+          "<th class=\"number\">Training loss</th></tr></thead>\n"
+          "<tbody>{}</tbody></table></div>\n"
+          "<p class=\"subtitle\">Speed-up and efficiency compare samples/s of a rank with the run with "
+          "the fewest ranks that has as many CPUs per rank; samples/s is the median of a run. By duration: "
+          "as some pages compute them, by the time from start to end, against the first run.</p>\n",
+          rows));
 }
 
 std::string cpus_per_rank_text(int cpus) {
@@ -169,23 +195,21 @@ Chart speed_chart(const Scaling& scaling) {
   return chart;
 }
 
-// The speed-up of each number of CPUs, beside the ideal one.
+// The speed-up of each number of ranks, beside the ideal one.
 Chart speed_up_chart(const Scaling& scaling) {
   Chart chart{.id = "speed-up",
-              .title = "Speed-up against CPUs",
+              .title = "Speed-up against ranks",
               .y_label = "times as fast",
-              .x_label = "CPUs in total",
+              .x_label = "ranks",
               .axis = Chart::Axis::kNumber,
               .from_zero = true,
               .has_points = true};
   std::map<int, std::map<double, double>> lines;
-  std::set<double> cpus;
-  double base = 0;
+  std::set<double> ranks;
   for (const ScalingRow& row : scaling.rows) {
     if (!row.succeeded() || row.speed_up <= 0) continue;
-    lines[row.cpus_per_rank][row.cpus()] = row.speed_up;
-    cpus.insert(row.cpus());
-    base = *cpus.begin();
+    lines[row.cpus_per_rank][row.ranks] = row.speed_up;
+    ranks.insert(row.ranks);
   }
   for (const auto& [size, points] : lines) {
     Series series{.label = cpus_per_rank_text(size), .colour = chart.series.size(), .points = {}};
@@ -193,15 +217,67 @@ Chart speed_up_chart(const Scaling& scaling) {
     chart.series.push_back(std::move(series));
   }
   Series ideal{.label = "ideal", .colour = 7, .dash = Dash::kDashed, .points = {}};
-  for (const double count : cpus) ideal.points.push_back({count, count / base});
+  for (const double count : ranks) ideal.points.push_back({count, count / *ranks.begin()});
   if (ideal.points.size() > 1) chart.series.push_back(std::move(ideal));
   return chart;
+}
+
+// The metrics that are drawn over epochs, as far as a run has them.
+struct EpochMetric {
+  const char* column;
+  const char* title;
+};
+constexpr EpochMetric kEpochMetrics[] = {{"train_loss", "Training loss"},
+                                         {"train_accuracy", "Training accuracy"},
+                                         {"val_loss", "Validation loss"},
+                                         {"val_accuracy", "Validation accuracy"}};
+
+// A value of each epoch; rows without an epoch are left out.
+std::vector<Point> over_epochs(const ThinnedTable& metrics, const std::string& column) {
+  std::map<double, double> epochs;
+  for (const Point& point : metrics.points("epoch")) epochs[point.x] = point.y;
+  std::map<double, double> points;
+  for (const Point& point : metrics.points(column)) {
+    const auto epoch = epochs.find(point.x);
+    if (epoch != epochs.end()) points[epoch->second] = point.y;
+  }
+  std::vector<Point> result;
+  for (const auto& [epoch, value] : points) result.push_back({epoch, value});
+  return result;
+}
+
+// Loss and accuracy of every setting: what a larger global batch costs.
+void add_epoch_charts(const Scaling& scaling, std::vector<Chart>& charts) {
+  const size_t first = charts.size();
+  for (const EpochMetric& metric : kEpochMetrics) {
+    std::string id = metric.column;
+    std::replace(id.begin(), id.end(), '_', '-');
+    charts.push_back({.id = id + "-epochs",
+                      .title = std::string(metric.title) + " against epochs",
+                      .y_label = metric.column,
+                      .x_label = "epochs",
+                      .axis = Chart::Axis::kNumber,
+                      .has_points = true});
+  }
+  size_t colour = 0;
+  for (const ScalingRow& row : scaling.rows) {
+    if (!row.succeeded() || row.folder.empty()) continue;
+    const Run run = read_run(row.folder);
+    for (size_t i = 0; i < std::size(kEpochMetrics); ++i) {
+      std::vector<Point> points = over_epochs(run.metrics, kEpochMetrics[i].column);
+      if (points.empty()) continue;
+      charts[first + i].series.push_back(
+          {.label = row.label(), .colour = colour, .points = std::move(points)});
+    }
+    ++colour;
+  }
 }
 
 }  // namespace
 
 std::vector<Chart> scaling_charts(const Scaling& scaling) {
   std::vector<Chart> charts = {speed_chart(scaling), speed_up_chart(scaling)};
+  add_epoch_charts(scaling, charts);
   std::erase_if(charts, [](const Chart& chart) { return chart.series.empty(); });
   return charts;
 }
@@ -214,8 +290,9 @@ void write_scaling_report(const Scaling& scaling, const std::filesystem::path& o
     page.runs.back().name = row.label();
   }
   page.title = "Scaling";
-  page.subtitle =
-      fmt::format("{} on {}, {} CPUs", fmt::join(scaling.command, " "), scaling.host, scaling.cpus);
+  page.subtitle = fmt::format(
+      "{} {}", fmt::join(scaling.command, " "),
+      scaling.by_slurm ? "in Slurm jobs" : fmt::format("on {}, {} CPUs", scaling.host, scaling.cpus));
   page.before = table_html(scaling);
   page.charts = scaling_charts(scaling);
   std::vector<std::string> remarks;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <lockstep/error.h>
 #include <poll.h>
 
@@ -16,7 +17,9 @@
 #include "base/process.h"
 #include "base/unique_fd.h"
 #include "cluster/cpu_binding.h"
+#include "cluster/devices.h"
 #include "launcher/signal_queue.h"
+#include "launcher/slurm/submission.h"
 
 namespace lockstep::cli::scaling {
 namespace {
@@ -30,13 +33,20 @@ fs::path console_of(const ScalingRow& row) { return row.folder.string() + ".log"
 
 std::vector<ScalingRow> plan_rows(const Study& study) {
   std::vector<ScalingRow> rows;
-  for (const int ranks : std::set<int>(study.ranks.begin(), study.ranks.end())) {
-    for (const int cpus : std::set<int>(study.cpus_per_rank.begin(), study.cpus_per_rank.end())) {
-      ScalingRow row;
-      row.ranks = ranks;
-      row.cpus_per_rank = cpus;
-      row.folder = fs::absolute(study.output) / fmt::format("ranks-{}-cpus-{}", ranks, cpus);
-      rows.push_back(std::move(row));
+  const std::set<int> here{1};
+  const std::set<int> nodes(study.nodes.begin(), study.nodes.end());
+  for (const int count : nodes.empty() ? here : nodes) {
+    for (const int ranks : std::set<int>(study.ranks.begin(), study.ranks.end())) {
+      for (const int cpus : std::set<int>(study.cpus_per_rank.begin(), study.cpus_per_rank.end())) {
+        ScalingRow row;
+        row.nodes = count;
+        row.ranks = count * ranks;
+        row.cpus_per_rank = cpus;
+        row.one_gpu_each = study.gpus;
+        const std::string place = nodes.empty() ? "" : fmt::format("nodes-{}-", count);
+        row.folder = fs::absolute(study.output) / fmt::format("{}ranks-{}-cpus-{}", place, row.ranks, cpus);
+        rows.push_back(std::move(row));
+      }
     }
   }
   std::stable_sort(rows.begin(), rows.end(),
@@ -71,16 +81,39 @@ std::string with_folder(std::string word, const fs::path& folder) {
   return word;
 }
 
+std::vector<std::string> command_of(const Study& study, const ScalingRow& row) {
+  std::vector<std::string> command;
+  for (const std::string& word : study.command) command.push_back(with_folder(word, row.folder));
+  return command;
+}
+
+base::Environment environment_of(const ScalingRow& row) {
+  base::Environment environment = base::Environment::of_process();
+  environment.set("LOCKSTEP_LOG_FOLDER", row.folder.string());
+  environment.set("LOCKSTEP_PROGRESS", "none");
+  environment.set("OMP_NUM_THREADS", std::to_string(row.cpus_per_rank));
+  return environment;
+}
+
+// The first GPUs of those that this process sees.
+std::string gpus_of(const ScalingRow& row, const base::Environment& environment) {
+  const cluster::VisibleDevices visible =
+      cluster::parse_visible_devices(environment.get("CUDA_VISIBLE_DEVICES"));
+  std::vector<std::string> gpus;
+  for (int i = 0; i < row.ranks; ++i) {
+    gpus.push_back(visible.restricted ? visible.devices.at(static_cast<size_t>(i)) : std::to_string(i));
+  }
+  return fmt::format("{}", fmt::join(gpus, ","));
+}
+
 base::ProcessOptions process_of(const Study& study, const ScalingRow& row, const std::vector<int>& cpus,
                                 int fd) {
   base::ProcessOptions options;
   options.program = base::own_executable();
   options.arguments = {options.program, "run", "-n", std::to_string(row.ranks), "--standalone", "--"};
-  for (const std::string& word : study.command) options.arguments.push_back(with_folder(word, row.folder));
-  options.environment = base::Environment::of_process();
-  options.environment.set("LOCKSTEP_LOG_FOLDER", row.folder.string());
-  options.environment.set("LOCKSTEP_PROGRESS", "none");
-  options.environment.set("OMP_NUM_THREADS", std::to_string(row.cpus_per_rank));
+  for (std::string& word : command_of(study, row)) options.arguments.push_back(std::move(word));
+  options.environment = environment_of(row);
+  if (row.one_gpu_each) options.environment.set("CUDA_VISIBLE_DEVICES", gpus_of(row, options.environment));
   const size_t wanted = std::min(static_cast<size_t>(row.cpus()), cpus.size());
   options.cpus.assign(cpus.begin(), cpus.begin() + static_cast<std::ptrdiff_t>(wanted));
   std::sort(options.cpus.begin(), options.cpus.end());
@@ -114,6 +147,41 @@ base::ExitState wait_for(base::ChildProcess& child, launcher::SignalQueue& signa
   return child.exit_state();
 }
 
+void finish_row(ScalingRow& row, const std::string& failure, const std::optional<int>& stopped_by) {
+  if (stopped_by) {
+    row.failure = "stopped";
+  } else if (!failure.empty()) {
+    const fs::path console = console_of(row);
+    row.failure = fmt::format("failed, {}: {} ({})", failure, last_words(console), console.string());
+  } else {
+    report::measure_row(row);
+  }
+}
+
+// As a Slurm job, whose duration is that of its record: without the time in the queue.
+void submit_row(const Study& study, ScalingRow& row, launcher::SignalQueue& signals,
+                std::optional<int>* stopped_by) {
+  launcher::SbatchRequest request = study.job;
+  request.command = command_of(study, row);
+  request.nodes = row.nodes;
+  request.ntasks_per_node = row.ranks / row.nodes;
+  if (row.one_gpu_each) request.gpus_per_node = std::to_string(row.ranks / row.nodes);
+  request.cpus_per_task = row.cpus_per_rank;
+  request.output = console_of(row).string();
+  request.launcher = base::own_executable();
+  // sbatch passes the environment on.
+  const base::Environment environment = environment_of(row);
+  request.version = launcher::installed_slurm_version(environment);
+  const std::string job = launcher::submit_script(launcher::sbatch_script(request), environment);
+  const launcher::JobResult result = launcher::wait_for_job(job, environment, [&] {
+    while (const std::optional<int> signal = signals.next()) *stopped_by = signal;
+    return stopped_by->has_value();
+  });
+  row.seconds = result.seconds;
+  finish_row(row, result.status == 0 ? "" : fmt::format("job {} ended with status {}", job, result.status),
+             *stopped_by);
+}
+
 void run_row(const Study& study, ScalingRow& row, const std::vector<int>& cpus,
              launcher::SignalQueue& signals, std::optional<int>* stopped_by) {
   const fs::path console = console_of(row);
@@ -125,14 +193,19 @@ void run_row(const Study& study, ScalingRow& row, const std::vector<int>& cpus,
   base::ChildProcess child = base::ChildProcess::start(process_of(study, row, cpus, log.get()));
   const base::ExitState state = wait_for(child, signals, stopped_by);
   row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (*stopped_by) {
-    row.failure = "stopped";
-  } else if (!state.success()) {
-    row.failure =
-        fmt::format("failed, {}: {} ({})", state.to_string(), last_words(console), console.string());
-  } else {
-    report::measure_row(row);
-  }
+  finish_row(row, state.success() ? "" : state.to_string(), *stopped_by);
+}
+
+// Why a row is not run here; "": it is.
+std::string reason_to_skip(const Study& study, const ScalingRow& row, size_t num_cpus, int num_gpus) {
+  if (!study.nodes.empty()) return "";
+  if (row.one_gpu_each && row.ranks > num_gpus)
+    return fmt::format("left out: it needs {} GPUs, and {} visible", row.ranks,
+                       num_gpus == 1 ? "1 is" : fmt::format("{} are", num_gpus));
+  if (static_cast<size_t>(row.cpus()) > num_cpus && !study.oversubscribe)
+    return fmt::format("left out: it needs {} CPUs, and there are {} (--oversubscribe runs it)", row.cpus(),
+                       num_cpus);
+  return "";
 }
 
 }  // namespace
@@ -154,17 +227,13 @@ std::vector<ScalingRow> run_study(const Study& study, const std::vector<int>& cp
   std::vector<ScalingRow> rows = plan_rows(study);
   prepare_output(study, rows);
   launcher::SignalQueue signals(launcher::stop_signals());
+  const int num_gpus = study.gpus ? cluster::count_visible_gpus(base::Environment::of_process()) : 0;
   for (ScalingRow& row : rows) {
-    if (*stopped_by) {
-      row.was_run = false;
-      row.failure = "left out: the study was stopped";
-    } else if (static_cast<size_t>(row.cpus()) > cpus.size() && !study.oversubscribe) {
-      row.was_run = false;
-      row.failure = fmt::format("left out: it needs {} CPUs, and there are {} (--oversubscribe runs it)",
-                                row.cpus(), cpus.size());
-    } else {
-      run_row(study, row, cpus, signals, stopped_by);
-    }
+    row.failure =
+        *stopped_by ? "left out: the study was stopped" : reason_to_skip(study, row, cpus.size(), num_gpus);
+    row.was_run = row.failure.empty();
+    if (row.was_run && study.nodes.empty()) run_row(study, row, cpus, signals, stopped_by);
+    if (row.was_run && !study.nodes.empty()) submit_row(study, row, signals, stopped_by);
     done(row);
   }
   report::compare_rows(rows);

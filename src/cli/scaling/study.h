@@ -6,14 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "launcher/slurm/sbatch_script.h"
 #include "report/scaling.h"
 
 namespace lockstep::cli::scaling {
 
 // What to run.
 struct Study {
-  std::vector<int> ranks;
+  std::vector<int> nodes;  // empty: on this machine; otherwise each run is a Slurm job
+  std::vector<int> ranks;  // of each node
   std::vector<int> cpus_per_rank;
+  bool gpus = false;  // each rank has a GPU
+  // Of the Slurm jobs: partition, account, time, other options.
+  launcher::SbatchRequest job;
   std::vector<std::string> command;  // "{folder}" in it becomes the run's folder
   std::filesystem::path output;      // gets a folder a run, and its console beside it
   bool oversubscribe = false;        // also runs that want more CPUs than there are
@@ -23,10 +28,10 @@ struct Study {
 // their second hardware threads, so that "2 CPUs" are two cores where there are two.
 std::vector<int> spread_over_cores(const std::vector<int>& cpus, const std::string& sysfs = "/sys");
 
-// Runs every combination through `lockstep run`, fewest CPUs first, each on its share of
-// `cpus` alone; `done` is called after each. Blocks. SIGINT, SIGTERM, SIGHUP and SIGQUIT
-// end the run that is under way and leave the others out; their number comes back in
-// *stopped_by. ConfigError: the output folder cannot be made, or holds runs already.
+// Runs every combination, fewest CPUs first, one after the other: through `lockstep run` on its share of
+// `cpus` and GPUs alone, or as a Slurm job (style torchrun). `done` is called after each. Blocks. SIGINT,
+// SIGTERM, SIGHUP and SIGQUIT end the run that is under way and leave the others out; their number comes back
+// in *stopped_by. ConfigError: the output folder cannot be made, or holds runs already.
 std::vector<report::ScalingRow> run_study(const Study& study, const std::vector<int>& cpus,
                                           const std::function<void(const report::ScalingRow&)>& done,
                                           std::optional<int>* stopped_by);

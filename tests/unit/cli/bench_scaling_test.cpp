@@ -34,6 +34,9 @@ TEST(BenchScalingCommandTest, ErrorsSayWhatToDo) {
   EXPECT_THAT(error_of_words({"--ranks", "1", "2", "--", "x"}),
               HasSubstr("the program is a number: '2'. Write --ranks and --cpus-per-rank with commas"));
   EXPECT_THAT(error_of_words({"--help"}), HasSubstr("--cpus-per-rank"));
+  EXPECT_THAT(error_of_words({"--partition", "gpu", "--", "x"}),
+              HasSubstr("--partition is for Slurm jobs: add --nodes, or leave out --partition"));
+  EXPECT_THAT(error_of_words({"--nodes", "0", "--", "x"}), HasSubstr("--nodes must be at least 1: 0"));
 }
 
 TEST(BenchScalingCommandTest, AnOlderStudyIsNotMixedWithANewOne) {

@@ -25,15 +25,52 @@ ScalingRow row_of(int ranks, int cpus, double speed) {
   return row;
 }
 
-TEST(ScalingTest, RowsAreComparedWithTheFewestCpus) {
-  std::vector<ScalingRow> rows = {row_of(1, 2, 180), row_of(1, 1, 100), row_of(4, 1, 300), row_of(2, 2, 0)};
-  rows[3].failure = "failed, exit code 3";
+TEST(ScalingTest, RowsAreComparedByRanksWithAsManyCpusEach) {
+  std::vector<ScalingRow> rows = {row_of(1, 2, 180), row_of(1, 1, 100), row_of(4, 1, 300), row_of(2, 2, 270),
+                                  row_of(2, 4, 0)};
+  rows[4].failure = "failed, exit code 3";
   compare_rows(rows);
-  EXPECT_DOUBLE_EQ(rows[0].speed_up, 1.8);
-  EXPECT_DOUBLE_EQ(rows[0].efficiency, 0.9);
+  EXPECT_DOUBLE_EQ(rows[0].speed_up, 1) << "more CPUs for the same rank are another setting";
   EXPECT_DOUBLE_EQ(rows[2].speed_up, 3);
   EXPECT_DOUBLE_EQ(rows[2].efficiency, 0.75);
-  EXPECT_EQ(rows[3].speed_up, 0);
+  EXPECT_DOUBLE_EQ(rows[3].speed_up, 1.5);
+  EXPECT_DOUBLE_EQ(rows[3].efficiency, 0.75);
+  EXPECT_EQ(rows[4].speed_up, 0);
+}
+
+// Sigma2's numbers of one and of four GPUs: by duration 14.45 times as fast and 361 %, because the settings
+// differ (batch 32 and 256 per GPU, fp32 and fp16, 0 and 8 workers), which here are the CPUs of a rank.
+TEST(ScalingTest, DurationsOfDifferentSettingsLookLikeMoreThanPerfectScaling) {
+  std::vector<ScalingRow> rows = {row_of(1, 1, 2598.388), row_of(4, 8, 36926.594)};
+  rows[0].seconds = 1923.655;
+  rows[1].seconds = 133.107;
+  compare_rows(rows);
+  EXPECT_NEAR(rows[1].page_speed_up, 14.45, 0.005);
+  EXPECT_NEAR(rows[1].page_efficiency, 3.61, 0.005);
+  EXPECT_DOUBLE_EQ(rows[1].speed_up, 1) << "nothing to compare it with";
+  EXPECT_DOUBLE_EQ(rows[1].efficiency, 1);
+}
+
+TEST(ScalingTest, NodesAndGpusAreInTheLabel) {
+  ScalingRow row = row_of(4, 2, 1);
+  EXPECT_EQ(row.label(), "4 ranks, 2 CPUs each");
+  row.nodes = 2;
+  row.one_gpu_each = true;
+  EXPECT_EQ(row.label(), "2 nodes, 4 ranks, 1 GPU and 2 CPUs each");
+}
+
+TEST(ScalingTest, LossAndAccuracyAreDrawnOverEpochs) {
+  test::RunFiles files;
+  files.write("metrics.csv", "step,epoch,train_loss,val_accuracy\n10,1,0.5,0.8\n20,2,0.25,0.9\n");
+  Scaling scaling{.command = {"x"}, .host = "h", .cpus = 2, .rows = {row_of(1, 1, 100)}};
+  scaling.rows[0].folder = files.path();
+  compare_rows(scaling.rows);
+  const std::vector<Chart> charts = scaling_charts(scaling);
+  ASSERT_EQ(charts.size(), 4u) << "speed, speed-up, loss, accuracy";
+  EXPECT_EQ(charts[2].id, "train-loss-epochs");
+  EXPECT_EQ(charts[2].series.at(0).label, "1 rank, 1 CPU");
+  EXPECT_THAT(charts[2].series.at(0).points, ElementsAre(Point{1, 0.5}, Point{2, 0.25}));
+  EXPECT_EQ(charts[3].id, "val-accuracy-epochs");
 }
 
 TEST(ScalingTest, WithoutARunThatWentWellNothingIsCompared) {
@@ -55,8 +92,10 @@ TEST(ScalingTest, TableAndJsonHaveEveryRow) {
   const std::string table = scaling_table(scaling);
   EXPECT_THAT(
       table,
-      HasSubstr("     1             1         100      1.00        100%       1.0  train_loss 0.25\n"));
-  EXPECT_THAT(table, HasSubstr("     2             1  failed, exit code 3: out of memory\n"));
+      HasSubstr(
+          "     1     1             1         100      1.00        100%       1.0     1.00, 100%  train_loss "
+          "0.25\n"));
+  EXPECT_THAT(table, HasSubstr("     1     2             1  failed, exit code 3: out of memory\n"));
   const Json json = scaling_json(scaling);
   EXPECT_EQ(json["rows"][0]["final_metrics"]["train_loss"], 0.25);
   EXPECT_EQ(json["rows"][1]["failure"], "failed, exit code 3: out of memory");
