@@ -83,6 +83,10 @@ struct JobShape {
 // Blocks. ConfigError: this rank trains on a GPU and the CUDA library does not load.
 JobShape job_shape(const World& world);
 
+// The name of this rank's device: "NVIDIA H200", or "cpu". ConfigError: this rank trains on a GPU and the
+// CUDA library does not load.
+std::string device_name(const World& world);
+
 struct PreemptionOptions {
   // Signals that ask the program to save and exit. Empty: SIGTERM, SIGUSR1 and SIGUSR2.
   std::vector<int> signals;

@@ -62,11 +62,17 @@ struct LoadedWeights {
 LoadedWeights load_weights(torch::nn::Module& module, const std::filesystem::path& file,
                            const LoadWeightsOptions& options = {});
 
+// The tensors of such a file, in host memory, with the names that the file has; of a checkpoint or a run
+// folder the weights of the model. ConfigError: the file cannot be read.
+NamedTensors read_weights(const std::filesystem::path& file);
+
 // Writes parameters and buffers to a file that Python opens: "*.safetensors" with
 // safetensors.torch.load_file, any other name with torch.load(file, weights_only=True). The file
 // appears complete or not at all. Not collective: call it on one rank. ConfigError: the file cannot be
 // written.
 void save_weights(const torch::nn::Module& module, const std::filesystem::path& file);
+// The same for tensors.
+void save_weights(const NamedTensors& tensors, const std::filesystem::path& file);
 
 // The tensors of a file that Python wrote, in host memory: NumPy's .npy (one tensor with an empty name)
 // and .npz, safetensors, or a dict of tensors that torch.save wrote. The content decides, not the name.

@@ -221,6 +221,12 @@ void save_weights(const torch::nn::Module& module, const std::filesystem::path& 
   checkpoint::write_weights(file, checkpoint::weights_of(module));
 }
 
+void save_weights(const NamedTensors& tensors, const std::filesystem::path& file) {
+  checkpoint::write_weights(file, tensors);
+}
+
+NamedTensors read_weights(const std::filesystem::path& file) { return checkpoint::read_weights(file); }
+
 NamedTensors named_parameters(const torch::nn::Module& module) {
   return each_once(module.named_parameters());
 }

@@ -58,6 +58,11 @@ bool is_first_on_gpu(std::span<const RankPlace> ranks, int rank) {
 
 namespace lockstep {
 
+std::string device_name(const World& world) {
+  if (!world.device().is_cuda()) return world.device().str();
+  return comm::list_cuda_devices().at(static_cast<size_t>(world.device().index())).name;
+}
+
 JobShape job_shape(const World& world) { return train::shape_of(train::gather_places(world)); }
 
 }  // namespace lockstep
