@@ -1,8 +1,8 @@
 #pragma once
 
-// Ready models: a multilayer perceptron, two convolutional networks and the vision transformer. Names
-// and order of parameters and buffers are those of the Python originals, so weights can be exchanged
-// with Python.
+// Ready models: a multilayer perceptron, two convolutional networks, the vision transformer and GPT-2.
+// Names and order of parameters and buffers are those of the Python originals, so weights can be
+// exchanged with Python.
 //
 // Example:
 //
@@ -77,5 +77,37 @@ Model vision_transformer(const VisionTransformerOptions& options = {});
 // ("mlp.linear_1.weight" for "mlp.0.weight").
 LoadedWeights load_vision_transformer(const Model& model, const std::filesystem::path& file,
                                       const LoadWeightsOptions& options = {});
+
+// GPT-2 without dropout: tokens [N, length], integers below `vocabulary`, to scores [N, length,
+// vocabulary] of the next token at each place. length is 1 to `context`. The defaults are the smallest
+// GPT-2, with 124,439,808 parameters.
+//
+// The names of the parameters are those of Hugging Face's GPT2LMHeadModel, the matrices are those of
+// Linear layers: transposed to Hugging Face's. The head is the embedding of the tokens,
+// "transformer.wte.weight". Initial weights are normal with a standard deviation of 0.02, of the
+// projections back into the residual stream 0.02 / sqrt(2 layers), drawn in the order of the parameters.
+struct GptOptions {
+  int64_t vocabulary = 50257;
+  int64_t context = 1024;
+  int64_t layers = 12;
+  int64_t heads = 12;
+  int64_t hidden_size = 768;  // a multiple of heads
+
+  // "124M", "355M", "774M" or "1558M", which are GPT-2, or "tiny" (842,496 parameters, a context of 128
+  // and a vocabulary of 256 for bytes). ConfigError: another name.
+  static GptOptions preset(std::string_view name);
+  // Those of weights with Hugging Face's names, if each head has 64 elements, as in GPT-2. ConfigError: a
+  // tensor is missing or has another shape.
+  static GptOptions of_weights(const NamedTensors& weights);
+};
+Model gpt(const GptOptions& options = {});
+
+// Copies weights into a gpt(): those of Hugging Face (*.safetensors, *.bin), or a checkpoint or a weights
+// file of such a model. Both layouts of the matrices, and names with and without "transformer.". Dtypes
+// are converted. ConfigError: the file is of another model; nothing is copied then.
+void load_gpt(const Model& model, const std::filesystem::path& file);
+// Writes config.json and model.safetensors into the folder, which is made if it does not exist. Python:
+// GPT2LMHeadModel.from_pretrained(folder). Not collective: call it on one rank.
+void save_gpt(const Model& model, const std::filesystem::path& folder);
 
 }  // namespace lockstep::models

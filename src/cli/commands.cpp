@@ -58,6 +58,7 @@ int print_installed_man(int argc, const char* const* argv) {
 constexpr Command kCommands[] = {
     {"run", "start a program once per rank, on one node or several", false, run_run},
     {"train", "train a model by a recipe: mnist, cifar100, ...", LOCKSTEP_NEEDS_TORCH(run_train)},
+    {"generate", "continue a text with a trained GPT", LOCKSTEP_NEEDS_TORCH(run_generate)},
     {"init", "write a new project: program, batch script, README", false, run_init},
     {"slurm", "print or submit a batch script for a Slurm cluster", false, run_slurm},
     {"doctor", "report what this machine and this allocation can do", LOCKSTEP_NEEDS_TORCH(run_doctor),

@@ -78,6 +78,7 @@ int run_doctor_without_torch(int argc, const char* const* argv);
 int run_help(int argc, const char* const* argv);
 
 int run_train(int argc, const char* const* argv);
+int run_generate(int argc, const char* const* argv);
 int run_doctor(int argc, const char* const* argv);
 int run_bench_collectives(int argc, const char* const* argv);
 int run_bench_data(int argc, const char* const* argv);

@@ -41,7 +41,8 @@ struct PlannedModel {
   // Where the model can run: how, and the shape of one sample.
   std::optional<Model> runnable;
   std::vector<int64_t> sample_shape;
-  int64_t batch_size = 1;  // a rank's
+  std::optional<c10::ScalarType> sample_dtype = {};  // nullopt: that of the parameters
+  int64_t batch_size = 1;                            // a rank's
 };
 
 struct ModelChoice {
@@ -161,6 +162,7 @@ PlannedModel model_of_recipe(const ModelChoice& choice) {
   result.optimizer_name = choice.optimizer.empty() ? optimizer_class(*recipe.optimizer) : choice.optimizer;
   result.runnable = recipe.model;
   result.sample_shape = recipe.sample_shape;
+  if (recipe.is_integer) result.sample_dtype = at::kLong;
   result.batch_size = recipe.batch_size > 0 ? recipe.batch_size
                                             : std::max<int64_t>(1, recipe.global_batch_size / choice.world);
   return result;
@@ -394,12 +396,12 @@ struct PlanOptions {
   bool json = false;
 };
 
-// Without the loss, which knows its targets.
+// Of images without the loss, which needs targets.
 std::optional<int64_t> activations_of(const plan::PlannedModel& model, const PlanOptions& options) {
   if (!options.activations || !model.runnable) return std::nullopt;
   const auto parameters = model.module->parameters();
-  return train::measure_activations(*model.runnable, model.sample_shape, parameters.front().scalar_type())
-      .of(model.batch_size);
+  const c10::ScalarType dtype = model.sample_dtype.value_or(parameters.front().scalar_type());
+  return train::measure_activations(*model.runnable, model.sample_shape, dtype).of(model.batch_size);
 }
 
 int print_plan(const PlanOptions& options) {
@@ -453,7 +455,7 @@ int run_plan(int argc, const char* const* argv) {
       "  lockstep plan vit --model base --world 8 --precision bf16 --memory 80GB",
       config::kNoVariables)
       .add_argument("MODEL", options.choice.name,
-                    "a recipe (sine, mnist, cifar100, vit), or a checkpoint, .safetensors or .pt file",
+                    "a recipe (sine, mnist, cifar100, vit, gpt), or a checkpoint, .safetensors or .pt file",
                     {.required = true})
       .add("world", options.choice.world, "ranks", {.minimum = 1})
       .add("zero", options.stages, "stages to compare", {.several = true, .minimum = 0, .maximum = 3})
@@ -464,7 +466,8 @@ int run_plan(int argc, const char* const* argv) {
       .add("batch", options.choice.batch_size, "samples of each rank", {.minimum = 1})
       .add("optimizer", options.choice.optimizer, "left out: the recipe's; adam for a file",
            {.choices = optimizers})
-      .add("model", options.choice.size, "of the recipe vit: tiny, small or base")
+      .add("model", options.choice.size,
+           "of the recipe: vit: tiny, small or base; gpt: tiny, 124M, 355M, 774M or 1558M")
       .add("memory", options.memory, "of each rank, to see what fits: 80GB, 24GiB")
       .add("persistence_threshold", options.persistence_threshold,
            "stage 3: parameters of fewer elements stay replicated", {.minimum = 0})

@@ -15,6 +15,7 @@ constexpr Recipe kRecipes[] = {
     {"cifar100", "small pictures of 100 kinds with Sigma2's Wide ResNet", cifar100_defaults, run_cifar100,
      cifar100_model},
     {"vit", "pictures of an HDF5 file with LUMI's vision transformer", vit_defaults, run_vit, vit_model},
+    {"gpt", "text or tokens with GPT-2, tiny to 1558M", gpt_defaults, run_gpt, gpt_model},
 };
 
 }  // namespace

@@ -20,6 +20,7 @@ struct RecipeModel {
   Model model;
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   std::vector<int64_t> sample_shape;  // of one input
+  bool is_integer = false;            // inputs are integers, such as tokens
   int64_t batch_size = 0;             // a rank's, as long as the batch of all ranks is not fixed
   int64_t global_batch_size = 0;      // or that of all ranks
 };
@@ -61,6 +62,10 @@ int run_cifar100(int argc, const char* const* argv);
 std::string vit_defaults();
 RecipeModel vit_model(const std::string& size);
 int run_vit(int argc, const char* const* argv);
+
+std::string gpt_defaults();
+RecipeModel gpt_model(const std::string& size);
+int run_gpt(int argc, const char* const* argv);
 
 // ConfigError: the recipe has one model, and its flag --model was given.
 void require_no_size(const std::string& recipe, const std::string& size);

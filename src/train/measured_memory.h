@@ -51,9 +51,9 @@ struct ActivationMemory {
 };
 
 // Measures on the CPU: a forward and a backward of one sample and of two samples, and a line through
-// both. The model must be on the CPU and in training mode, with parameters of this dtype;
-// `sample_shape` is the shape of one floating-point input. Discards the model's gradients. Only one
-// call at a time in a process: see CountedMemory.
+// both. The model must be on the CPU and in training mode. `sample_shape` and `dtype` are those of one
+// input, which is filled with zeros. Discards the model's gradients. Only one call at a time in a process:
+// see CountedMemory.
 ActivationMemory measure_activations(const Model& model, const std::vector<int64_t>& sample_shape,
                                      c10::ScalarType dtype);
 

@@ -181,7 +181,7 @@ TEST(PlanTest, RefusesWhatItCannotPlan) {
   std::ofstream(no_weights) << "not a file of tensors";
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "MODEL is required"},
-      {{"vti"}, "neither a recipe (sine, mnist, fashion-mnist, cifar100, vit) nor a file: 'vti'"},
+      {{"vti"}, "neither a recipe (sine, mnist, fashion-mnist, cifar100, vit, gpt) nor a file: 'vti'"},
       {{"vit", "--model", "huge"}, "give tiny, small or base: 'huge'"},
       {{"vit", "--world", "0"}, "--world"},
       {{"vit", "--world", "eight"}, "--world"},

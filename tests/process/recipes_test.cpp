@@ -124,7 +124,7 @@ std::vector<std::string> with(std::vector<std::string> words, const std::vector<
 TEST_F(RecipesTest, TheCommandAloneListsTheRecipesWithTheirDefaults) {
   const Finished list = train({});
   EXPECT_EQ(list.code, kExitSuccess);
-  for (const char* text : {"  sine ", "  mnist ", "  fashion-mnist ", "  cifar100 ", "  vit ",
+  for (const char* text : {"  sine ", "  mnist ", "  fashion-mnist ", "  cifar100 ", "  vit ", "  gpt ",
                            "--epochs 14 --batch-size 64 (a rank)", "--batch-size 512 (over all ranks)"}) {
     EXPECT_THAT(list.output, HasSubstr(text));
   }
@@ -132,9 +132,9 @@ TEST_F(RecipesTest, TheCommandAloneListsTheRecipesWithTheirDefaults) {
   EXPECT_EQ(wrong.code, kExitUsage);
   EXPECT_THAT(wrong.errors,
               HasSubstr("[train] unknown recipe 'fashion_mnist'; did you mean 'fashion-mnist'?; there are "
-                        "sine, mnist, fashion-mnist, cifar100, vit\n"));
+                        "sine, mnist, fashion-mnist, cifar100, vit, gpt\n"));
   EXPECT_THAT(train({"llama"}).errors, HasSubstr("[train] unknown recipe 'llama'; there are sine, mnist, "
-                                                 "fashion-mnist, cifar100, vit\n"));
+                                                 "fashion-mnist, cifar100, vit, gpt\n"));
 }
 
 TEST_F(RecipesTest, MnistPrintsPrincetonsLinesOverBothRanks) {

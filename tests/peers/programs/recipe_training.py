@@ -104,9 +104,95 @@ class Sine:
         return self.x[indices], self.y[indices]
 
 
+class Windows:
+    """Tokens, and those that follow each of them."""
+
+    def __init__(self, case):
+        self.inputs, self.targets = (torch.from_numpy(np.load(case[name])) for name in ("images", "labels"))
+        self.indices = range(len(self.inputs))
+
+    def batch(self, epoch, indices):
+        return self.inputs[indices], self.targets[indices]
+
+
+class GptAttention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+                             for part in self.c_attn(x).chunk(3, -1))
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.c_proj(mixed.transpose(1, 2).flatten(2))
+
+
+class GptMlp(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.c_fc, self.c_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+
+
+class GptBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.ln_1, self.attn = nn.LayerNorm(width), GptAttention(width, heads)
+        self.ln_2, self.mlp = nn.LayerNorm(width), GptMlp(width)
+
+    def forward(self, x):
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
+
+
+class Gpt(nn.Module):
+    """GPT-2 with the head tied to the embedding of the tokens."""
+
+    def __init__(self, vocabulary=100, context=32, layers=4, heads=2, width=128):
+        super().__init__()
+        self.transformer = nn.ModuleDict({
+            "wte": nn.Embedding(vocabulary, width), "wpe": nn.Embedding(context, width),
+            "h": nn.ModuleList(GptBlock(width, heads) for _ in range(layers)), "ln_f": nn.LayerNorm(width)})
+        torch.manual_seed(torch.initial_seed())
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, 0, 0.02 / math.sqrt(2 * layers) if name.endswith("c_proj.weight") else 0.02)
+            elif ".ln_" not in name:
+                nn.init.zeros_(parameter)
+
+    def forward(self, tokens):
+        parts = self.transformer
+        x = parts["wte"](tokens) + parts["wpe"].weight[:tokens.shape[1]]
+        for block in parts["h"]:
+            x = block(x)
+        return F.linear(parts["ln_f"](x), parts["wte"].weight)
+
+
+def token_loss(scores, targets):
+    return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+
+def gpt_optimizer(parameters):
+    parameters = list(parameters)
+    groups = [{"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1},
+              {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=2e-3, betas=(0.9, 0.95), eps=1e-8, fused=True)
+
+
+def gpt_rate(step, steps, peak=2e-3, least=1e-4, warm_up=3):
+    if step < warm_up:
+        start = 1 / (warm_up + 1)
+        return peak * (start + (1 - start) * step / warm_up)
+    return least + (peak - least) * (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up))) / 2
+
+
 class Recipe:
-    def __init__(self, data, model, loss, optimizer, drop_last=False):
+    def __init__(self, data, model, loss, optimizer, drop_last=False, rate=None):
         self.data, self.model, self.loss, self.optimizer, self.drop_last = data, model, loss, optimizer, drop_last
+        self.rate = rate  # of a step; the batches of all epochs are in one order then
 
 
 def adadelta(parameters):
@@ -123,6 +209,7 @@ RECIPES = {
                        drop_last=True),
     "vit": Recipe(VitImages, lambda: make_vision_transformer({"preset": "tiny", "image_size": 32, "classes": 10}),
                   F.cross_entropy, lambda parameters: torch.optim.Adam(parameters, lr=1e-3)),
+    "gpt": Recipe(Windows, Gpt, token_loss, gpt_optimizer, drop_last=True, rate=gpt_rate),
 }
 
 
@@ -139,13 +226,20 @@ def run_case(file, rank, size):
     torch.manual_seed(case["seed"] + rank)  # each rank has its own dropout masks
     losses = []
     for epoch in range(case["steps"]):
-        sampler.set_epoch(epoch)
-        inputs, targets = data.batch(epoch, list(sampler)[:case["batch_size"]])
+        sampler.set_epoch(0 if recipe.rate else epoch)
+        first = epoch * case["batch_size"] if recipe.rate else 0
+        inputs, targets = data.batch(epoch, list(sampler)[first:first + case["batch_size"]])
         optimizer.zero_grad()
         loss = recipe.loss(parallel(inputs), targets)
         loss.backward()
+        if "clip" in case:
+            nn.utils.clip_grad_norm_(model.parameters(), case["clip"])
+        if recipe.rate:
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.rate(epoch, case["steps"])
         optimizer.step()
-        schedule.step()
+        if not recipe.rate:
+            schedule.step()
         losses.append(loss.item())
     (file.parent / f"losses.{rank}.json").write_text(json.dumps(losses))
     if rank == 0:

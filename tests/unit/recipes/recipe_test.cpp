@@ -44,6 +44,7 @@ TEST(RecipeTest, TheListTellsThePagesDefaults) {
       find_recipe("cifar100")->defaults(),
       "--epochs 5 --batch-size 512 (over all ranks) --base-lr 0.01 --target-accuracy 0.85 --patience 2");
   EXPECT_EQ(find_recipe("vit")->defaults(), "--model base --epochs 10 --batch-size 32 (a rank) --lr 0.001");
+  EXPECT_EQ(find_recipe("gpt")->defaults(), "--model tiny --epochs 3 --batch-size 16 (a rank) --lr 0.0006");
 }
 
 TEST(RecipeTest, AFlagOfAnotherNameIsAnsweredWithTheRightOne) {
@@ -64,6 +65,8 @@ TEST(RecipeTest, ValuesOutOfRangeAreNamed) {
   EXPECT_EQ(answer("mnist", {"--log-interval", "0"}), "[config] log_interval must be at least 1: 0");
   EXPECT_EQ(answer("mnist", {"--batch-size", "0"}), "[config] batch_size must be at least 1: 0");
   EXPECT_EQ(answer("vit", {"--model", "huge"}), "[config] model must be one of tiny, small, base: 'huge'");
+  EXPECT_EQ(answer("gpt", {"--model", "124m"}),
+            "[config] model must be one of tiny, 124M, 355M, 774M, 1558M: '124m'");
   EXPECT_EQ(answer("sine", {"--data", "there"}), "[config] data must be one of synthetic: 'there'");
 }
 
