@@ -5,6 +5,7 @@ import pathlib
 import random
 import re
 import shutil
+import statistics
 import subprocess
 import tempfile
 
@@ -49,6 +50,18 @@ def accuracy_after_14_epochs(recipe, floor):
 
     return Row(f"{recipe}: accuracy after 14 epochs on two ranks", "of 1", ours=measure, reference=floor,
                higher_is_better=True, floor=1, repeat=1, warm_up=0)
+
+
+def gpt_tokens_per_second(unit):
+    """Of the recipe as users run it, after the first ten steps."""
+    argv = [str(BIN / "lockstep"), "train", "gpt", "--compute-setup", "cpu", "--epochs", "1", "--max-batches", "70",
+            "--val-every", "0", "--no-save-model", "--progress", "none", "--tracking-tool", "none", "--root-folder",
+            str(RUNS)]
+    done = subprocess.run(argv, text=True, capture_output=True, timeout=300)
+    rates = [float(rate) for rate in re.findall(r"^Step \d+0/.* (\d+) tokens/s", done.stdout, re.MULTILINE)]
+    if done.returncode != 0 or len(rates) != 7:
+        raise BenchError(done.stderr)
+    return statistics.median(rates[1:])
 
 
 def gpu_is_there():
@@ -103,4 +116,6 @@ def rows():
         accuracy_after_14_epochs("mnist", 0.992),
         Row("CIFAR augmentation a core, against torchvision", "images/s", ours=images_per_second,
             peer=Command([PEER_PYTHON, PEERS / "torchvision_images.py"]), higher_is_better=True, floor=15, repeat=3),
+        Row("gpt --model tiny on the CPU, against PyTorch eager", "tokens/s", ours=gpt_tokens_per_second,
+            peer=Command([PEER_PYTHON, PEERS / "gpt_steps.py"]), higher_is_better=True, floor=1, repeat=3),
     ]
