@@ -4,6 +4,7 @@
 #   bin/lockstep                       the program without LibTorch
 #   lib/lockstep/torch-2.15            the program with LibTorch, and the plugins, for this version of LibTorch. script/package
 #                                      installs several versions beside each other; src/cli/installation.h chooses one
+#   lib/lockstep/*.so                  in a portable installation: lockstep_core, which all programs share, and libraries for it
 #   include, lib/*.a, lib/cmake        for programs that link Lockstep
 #   share                              completion scripts, manual page, licences
 #
@@ -16,12 +17,25 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
 set(tensor_dir lib/lockstep/torch-${LOCKSTEP_TORCH_MINOR})
 
 install(TARGETS lockstep_core lockstep_fmt lockstep EXPORT LockstepTargets
-        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development
+        LIBRARY DESTINATION lib/lockstep COMPONENT program)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/lockstep
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development FILES_MATCHING PATTERN "*.h")
 install(EXPORT LockstepTargets NAMESPACE lockstep:: DESTINATION ${package_dir} COMPONENT development)
 
 install(TARGETS lockstep_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+if(LOCKSTEP_PORTABLE)
+  set_target_properties(lockstep_program PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/lockstep")
+  set_target_properties(lockstep_core PROPERTIES INSTALL_RPATH "$ORIGIN")
+  # Under the names that the loader looks for, as files: a wheel has no links.
+  install(CODE "
+    file(GET_RUNTIME_DEPENDENCIES LIBRARIES \"$<TARGET_FILE:lockstep_core>\" RESOLVED_DEPENDENCIES_VAR libraries
+         PRE_EXCLUDE_REGEXES \"^ld-linux\" \"^lib(c|m|stdc\\\\+\\\\+|gcc_s)\\\\.so\")
+    foreach(library IN LISTS libraries)
+      cmake_path(GET library FILENAME name)
+      file(COPY_FILE \"\${library}\" \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/lockstep/\${name}\")
+    endforeach()" COMPONENT program)
+endif()
 # The program with LibTorch, and the plugins that this build has.
 function(lockstep_install_tensor target component)
   if(NOT TARGET ${target})
@@ -30,7 +44,9 @@ function(lockstep_install_tensor target component)
   install(TARGETS ${target}
           RUNTIME DESTINATION ${tensor_dir} COMPONENT ${component}
           LIBRARY DESTINATION ${tensor_dir} COMPONENT ${component})
-  if(NOT LOCKSTEP_PORTABLE)
+  if(LOCKSTEP_PORTABLE)
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/..")
+  else()
     # CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out folders of the source tree, and .deps is one.
     set_property(TARGET ${target} APPEND PROPERTY INSTALL_RPATH ${LOCKSTEP_TORCH_ROOT}/lib)
   endif()
@@ -57,11 +73,6 @@ lockstep_install_output(${CMAKE_INSTALL_MANDIR}/man1 lockstep.1 man)
 set(LOCKSTEP_TORCH_DEFAULT ${LOCKSTEP_TORCH_ROOT})
 if(LOCKSTEP_PORTABLE)
   set(LOCKSTEP_TORCH_DEFAULT)
-  get_property(names GLOBAL PROPERTY LOCKSTEP_LIBRARY_NAMES)
-  foreach(name IN LISTS names)
-    file(REAL_PATH ${LOCKSTEP_${name}_LIBRARY} library)
-    install(FILES ${library} DESTINATION lib/lockstep/static RENAME lib${name}.a COMPONENT development)
-  endforeach()
 endif()
 configure_package_config_file(
   ${PROJECT_SOURCE_DIR}/cmake/LockstepConfig.cmake.in ${PROJECT_BINARY_DIR}/LockstepConfig.cmake

@@ -1,10 +1,11 @@
-# Finds the libraries that lockstep::core links, and defines lockstep::libraries. The installed package uses this file
-# too, because lockstep::core is static and needs the libraries to link. One error names all that are missing.
+# Finds the libraries that lockstep::core links, and defines lockstep::libraries. An installation whose lockstep::core is
+# static uses this file too, because its users link the libraries. One error names all that are missing.
 #
 # With --as-needed, a program links only the libraries that it uses.
 #
-# LOCKSTEP_PORTABLE: takes static libraries, so that programs run where the shared ones are not installed.
-# LOCKSTEP_BUNDLED_LIBRARIES: the folder of the static libraries that a portable package contains.
+# LOCKSTEP_PORTABLE: takes static libraries, so that programs run where the shared ones are not installed. Debian's static
+# libturbojpeg, libpng and libbz2 cannot become parts of a shared library: the shared ones, and libz which libpng needs, are
+# installed beside lockstep_core (LockstepInstall.cmake).
 #
 # libcurl is not linked: src/track/http_client.cpp loads it when a program uses a server of MLflow.
 
@@ -25,7 +26,6 @@ function(lockstep_find_libraries)
   endif()
 
   set(libraries)
-  set(names)
   set(include_dirs)
   set(missing)
   foreach(row IN LISTS rows)
@@ -33,15 +33,9 @@ function(lockstep_find_libraries)
     list(GET row 0 name)
     list(GET row 1 header)
     list(GET row 2 package)
-    list(APPEND names ${name})
     set(library LOCKSTEP_${name}_LIBRARY)
     set(include_dir LOCKSTEP_${name}_INCLUDE_DIR)
-    if(LOCKSTEP_BUNDLED_LIBRARIES)
-      set(${library} ${LOCKSTEP_BUNDLED_LIBRARIES}/lib${name}.a)
-      list(APPEND libraries ${${library}})
-      continue()
-    endif()
-    if(LOCKSTEP_PORTABLE)
+    if(LOCKSTEP_PORTABLE AND NOT name MATCHES "^(turbojpeg|png|bz2|z)$")
       find_library(${library} NAMES lib${name}.a)
     elseif(name STREQUAL "uring")
       # The static library is small, and machines that only run a program do not need to install it.
@@ -64,13 +58,9 @@ function(lockstep_find_libraries)
       "system, or run script/setup in a checkout: apt-get install ${missing}")
   endif()
 
-  set_property(GLOBAL PROPERTY LOCKSTEP_LIBRARY_NAMES ${names})  # for LockstepInstall.cmake
   list(REMOVE_DUPLICATES include_dirs)
-  # Static libraries need no --as-needed, and a list of paths may contain spaces.
-  if(NOT LOCKSTEP_BUNDLED_LIBRARIES)
-    list(JOIN libraries "," libraries)
-    set(libraries "-Wl,--push-state,--as-needed,${libraries},--pop-state")
-  endif()
+  list(JOIN libraries "," libraries)
+  set(libraries "-Wl,--push-state,--as-needed,${libraries},--pop-state")
   add_library(lockstep::libraries INTERFACE IMPORTED GLOBAL)
   set_target_properties(lockstep::libraries PROPERTIES
     INTERFACE_LINK_LIBRARIES "${libraries}"

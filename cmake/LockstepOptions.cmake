@@ -38,8 +38,9 @@ if(LOCKSTEP_PORTABLE)
   add_compile_definitions(LOCKSTEP_PORTABLE)
   add_compile_options(-ffunction-sections -fdata-sections)
   add_link_options(LINKER:--gc-sections LINKER:--icf=safe LINKER:--strip-all)
-  # Plugins keep the symbols of static libraries to themselves: libsodium.a cannot be linked otherwise.
+  # Shared libraries keep the symbols of static ones to themselves: libsodium.a cannot be linked otherwise.
   string(APPEND CMAKE_MODULE_LINKER_FLAGS " -Wl,--exclude-libs,ALL")
+  string(APPEND CMAKE_SHARED_LINKER_FLAGS " -Wl,--exclude-libs,ALL -Wl,-Bsymbolic-functions")
   # libstdc++ of GCC 12 has a second version of this function, which differs in noexcept alone. With the first one the
   # programs run with libstdc++ of GCC 11 (Red Hat Enterprise Linux 9).
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-include${PROJECT_SOURCE_DIR}/cmake/portable_symbols.h>)

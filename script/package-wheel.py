@@ -16,8 +16,9 @@ import subprocess
 import sys
 import zipfile
 
-# LibTorch and what comes with it, and MPI: found where they are installed.
-EXCLUDED = ("libtorch_cpu.so", "libtorch_cuda.so", "libc10.so", "libc10_cuda.so", "libcudart.so.*", "libmpi.so.*")
+# Found where they are installed: LibTorch and what comes with it, MPI; for the GPU plugin, the library in the other wheel.
+EXTERNAL = ("libtorch_cpu.so", "libtorch_cuda.so", "libc10.so", "libc10_cuda.so", "libcudart.so.*", "libmpi.so.*",
+            "liblockstep_core.so")
 
 SUMMARY = {
     "lockstep": "Distributed training for C++ and a fast launcher for any job",
@@ -91,7 +92,10 @@ def write_wheel(name, version, torch, folder, output):
 
 def repair(wheel, output):
     """Lets auditwheel name the wheel by the systems that it runs on."""
-    excluded = [word for name in EXCLUDED for word in ("--exclude", name)]
+    # auditwheel does not know where pip will put the files, so it would add the wheel's own libraries once more.
+    with zipfile.ZipFile(wheel) as content:
+        own = [path.name for path in map(pathlib.PurePath, content.namelist()) if ".so" in path.name]
+    excluded = [word for name in (*EXTERNAL, *own) for word in ("--exclude", name)]
     command = ["auditwheel", "repair", "--plat", "auto", "--wheel-dir", str(output), *excluded, str(wheel)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
