@@ -20,7 +20,7 @@ using std::filesystem::path;
 
 constexpr char kEndOfText[] = "<|endoftext|>";
 // A number of a token above this makes a table that no vocabulary needs.
-constexpr int64_t kMostTokens = int64_t{1} << 24;
+constexpr int64_t kMostTokens = int64_t{1} << 20;
 
 [[noreturn]] void refuse_file(const path& file, const std::string& reason) {
   throw ConfigError("tokenizer", fmt::format("{}: '{}'", reason, file.string()));
@@ -169,7 +169,13 @@ BytePairTokenizer::BytePairTokenizer(const Source& source) : special_(source.spe
     if (special == special_.end()) numbers.emplace(name, number);
     if (slot->size() == 1) byte_tokens_[static_cast<unsigned char>(slot->front())] = number;
   }
-  for (const auto& [name, number] : special_) tokens_[static_cast<size_t>(number)] = name;
+  for (const auto& [name, number] : special_) {
+    std::optional<std::string>& slot = tokens_[static_cast<size_t>(number)];
+    if (slot && *slot != name) {
+      refuse_file(source.file, fmt::format("two tokens have the number {}", number));
+    }
+    slot = name;
+  }
   for (int byte = 0; byte < 256; ++byte) {
     const auto& token = tokens_[static_cast<size_t>(byte_tokens_.at(static_cast<size_t>(byte)))];
     if (token && *token == std::string(1, static_cast<char>(byte))) continue;

@@ -8,6 +8,7 @@ Small files as other programs write them, and hostile ones. Needs h5py, numpy an
 import bz2
 import gzip
 import io
+import json
 import os
 import pathlib
 import pickle
@@ -258,6 +259,31 @@ def deepspeed_pickles():
             save("deepspeed_pickle", case.name, bytes([which[0]]) + pickle_of(file))
 
 
+def tokenizers():
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    names = {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + i) for i, byte in enumerate(others)}
+    vocabulary = {names[byte]: byte for byte in range(256)} | {"he": 256, "ll": 257, "hell": 258, "\u0120": 32}
+    whole = {"version": "1.0", "normalizer": None, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+             "added_tokens": [{"id": 259, "content": "<|endoftext|>", "lstrip": False, "special": True}],
+             "model": {"type": "BPE", "vocab": vocabulary, "merges": ["h e", "l l", "he ll"]}}
+
+    def save_changed(name, **changes):
+        model = whole["model"] | changes.pop("model", {})
+        save("tokenizer", name, json.dumps(whole | changes | {"model": model}, ensure_ascii=False))
+
+    save_changed("words")
+    # Most mutations hit a part that is not read, and the rest of the file stays valid.
+    save_changed("long", post_processor={"type": "ByteLevel", "notes": ["ignored " * 10] * 500})
+    save_changed("pairs", model={"merges": [["h", "e"], ["l", "l"]]})
+    save_changed("hostile_merge", model={"merges": ["h x"]})
+    save_changed("hostile_number", model={"vocab": vocabulary | {"he": 2**40}})
+    save_changed("hostile_byte", model={"vocab": {name: i for name, i in vocabulary.items() if name != "h"}})
+    save_changed("hostile_special", added_tokens=[{"id": 256, "content": "<|endoftext|>"}])
+    save_changed("hostile_kind", pre_tokenizer={"type": "Metaspace"})
+
+
 if __name__ == "__main__":
-    for make in (toml, answers, rendezvous_bodies, images, tensor_files, archives, weights, nested_calls, deepspeed_pickles):
+    for make in (toml, answers, rendezvous_bodies, images, tensor_files, archives, weights, nested_calls, deepspeed_pickles,
+                 tokenizers):
         make()

@@ -9,6 +9,7 @@
 #include "support/fuzz/torch/pickle.h"
 #include "support/fuzz/torch/safetensors.h"
 #include "support/fuzz/torch/script_archive.h"
+#include "support/fuzz/torch/tokenizer.h"
 #include "support/fuzz/torch/torch_file.h"
 #include "support/fuzz_corpus_test.h"
 
@@ -26,6 +27,7 @@ INSTANTIATE_TEST_SUITE_P(
     Corpus, TorchCorpusTest,
     testing::Values(test::CorpusCase{"deepspeed_pickle", takes_deepspeed_pickle, kPickle, 100},
                     test::CorpusCase{"script_archive", takes_script_archive, kPickle, 1000},
+                    test::CorpusCase{"tokenizer", takes_tokenizer, "\"h e\"<|endoftext|>:{}[]", 100},
                     test::CorpusCase{"torch_file", takes_torch_file, "PK\x03\x04PK\x01\x02", 50}),
     [](const auto& info) { return std::string(info.param.name); });
 
