@@ -46,7 +46,7 @@ PUBLIC = {
     "error": "base", "json": "base", "version": "base", "deepspeed_config": "config", "rank_map": "cluster",
     "track": "track", "image_files": "images",
     "communicator": "comm", "c10d": "comm", "data": "data", "images": "data", "weights": "checkpoint",
-    "script_model": "checkpoint", "optim": "optim", "schedule": "optim", "search": "optim", "zero": "config",
+    "script_model": "checkpoint", "metrics": "train", "optim": "optim", "schedule": "optim", "search": "optim", "zero": "config",
     "data_parallel": "parallel", "sync_batch_norm": "parallel", "sharded": "parallel",
     "config": "train", "callbacks": "train", "model": "train", "launch": "train", "trainer": "train", "deepspeed": "train",
     "models": "recipes", "lockstep": "recipes",

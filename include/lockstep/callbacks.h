@@ -70,6 +70,8 @@ struct TrainResult {
   int64_t step = 0;       // steps of the optimizer
   // Batches of this epoch that were finished before a resume; 0 if the epoch started in this process.
   int64_t first_batch = 0;
+  // Samples of all ranks in the last validation or test. TrainConfig::max_val_batches limits them.
+  int64_t evaluated_samples = 0;
   double loss = 0;
   std::map<std::string, double> metrics;
   int rank = 0;

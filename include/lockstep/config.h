@@ -114,7 +114,14 @@ struct TrainConfig {
 
   // Epochs in total, including those before a resume.
   int64_t max_iter = 10000;
-  // Most batches of an epoch. Unset: all batches; one batch if the data are endless.
+  // Optimizer steps in total, including those before a resume. Training ends after this step, also in
+  // the middle of an epoch. 0: no limit.
+  int64_t max_steps = 0;
+  // Seconds of training in total, with validation and including those before a resume. Rank 0's clock
+  // decides; training ends after the running step. 0: no limit.
+  double max_time_s = 0;
+  // Most batches of an epoch. Unset: all batches; one batch if the data are endless. See
+  // max_val_batches.
   std::optional<int64_t> max_batches = {};
   // Samples of a batch on each rank. Unset: the loader's.
   std::optional<int64_t> batch_size = {};
@@ -163,34 +170,64 @@ struct TrainConfig {
   int local_rank = -1;
   // Parameters may have no gradient in a step. See DataParallelOptions.
   bool find_unused_parameters = false;
+  // Every step uses the same parameters: unused ones cost nothing after the first step. Not with ZeRO.
+  bool static_graph = false;
+  // fp16 or bf16: gradients are sent between ranks in 16 bits. none: in their own dtype. Not with ZeRO.
+  std::string gradient_compression = "none";
+  // Size of the buckets in which gradients are reduced, and of the first one, in MiB. Unset: 25, and 1
+  // for the first one. The first one: not with ZeRO.
+  std::optional<double> bucket_cap_mb = {};
+  std::optional<double> first_bucket_cap_mb = {};
+  // Replaces every BatchNorm in the model's Sequentials by one over the batches of all ranks. See
+  // convert_sync_batch_norm().
+  bool sync_batch_norm = false;
 
   // --- validation and stopping ---
 
   // Epochs between two validations; the first is before training. 0: none.
   int64_t val_every = 0;
+  // Optimizer steps between two validations inside an epoch, in addition to those of val_every. 0: none.
+  int64_t val_every_steps = 0;
   // false: no validation before training.
   bool val_at_start = true;
+  // Most batches that each rank validates on. Unset: all; in fit() also as many as max_batches, so that
+  // a trial is short, unless the training data are endless.
+  std::optional<int64_t> max_val_batches = {};
+  // The metric that decides which validation is the best: val_loss, val_NAME of the loss function, or
+  // val_SET_NAME of Trainer::add_validation_set(). And whether the least or the greatest is the best:
+  // min or max.
+  std::string best_metric = "val_loss";
+  std::string best_mode = "min";
   // The third argument of validation_criterion.
   double val_epsilon = 1e-5;
-  // (validation loss, best so far, val_epsilon) -> whether this is a new best. Also compares a
-  // checkpoint with the best one saved before it. Empty: loss < best - val_epsilon.
-  std::function<bool(double loss, double best, double epsilon)> validation_criterion = {};
+  // (best_metric of this validation, best so far, val_epsilon) -> whether this is a new best. Also
+  // compares a checkpoint with the best one saved before it. Empty: value < best - val_epsilon, with
+  // best_mode max value > best + val_epsilon.
+  std::function<bool(double value, double best, double epsilon)> validation_criterion = {};
   // Called after every epoch; true stops training. The metrics are those of all ranks, so all ranks
   // decide alike.
   std::function<bool(const TrainResult&)> trainstop_criterion = {};
 
   // --- checkpoints ---
 
-  // Epochs between two checkpoints, and optimizer steps between two checkpoints; 0: none. If one of
+  // Epochs between two checkpoints, optimizer steps, and minutes by rank 0's clock; 0: none. If one of
   // them is set, the end of training, Ctrl-C and preemption are saved too.
   int64_t checkpoint_every = 0;
   int64_t checkpoint_every_steps = 0;
+  double checkpoint_every_min = 0;
   // Save only when validation gives a new best, and at Ctrl-C and preemption. A finished run does not
   // train further when it is started again, unless max_iter was changed.
   bool checkpoint_best_only = false;
   // Number of newest checkpoints that are kept. The best one, by validation_criterion and val_epsilon,
   // is kept in addition.
   int checkpoint_keep = 3;
+  // Number of best checkpoints that are kept. With more than one, they are those with the best values of
+  // best_metric, and checkpoint_best_only saves each validation that is one of them.
+  int checkpoint_keep_best = 1;
+  // true: checkpoints have the weights (and their average) only, for evaluation and export; a training
+  // that resumes from one starts at epoch 0 with these weights. Those of Ctrl-C and preemption have
+  // everything.
+  bool checkpoint_weights_only = false;
   // true: checkpoints are written in the background. false: the step waits until a checkpoint is on
   // disk.
   bool checkpoint_async = true;
@@ -206,6 +243,10 @@ struct TrainConfig {
   bool print_all_ranks = false;
   // Epochs between two writes to the trackers; 0: none.
   int64_t write_every = 1;
+  // Optimizer steps between two rows of a step's own values in the trackers; 0: none. Unset: about 50
+  // rows an epoch, but at least 20 steps apart if the training has more than 1000 steps, and none if
+  // write_every is 0.
+  std::optional<int64_t> log_every = {};
   // Epochs between two calls of the plotting functions; 0: none.
   int64_t plot_every = 0;
   std::vector<PlotFunction> plotting_functions = {};

@@ -33,6 +33,7 @@
 #include <lockstep/image_files.h>
 #include <lockstep/images.h>
 #include <lockstep/launch.h>
+#include <lockstep/metrics.h>
 #include <lockstep/model.h>
 #include <lockstep/models.h>
 #include <lockstep/optim.h>

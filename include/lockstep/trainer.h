@@ -17,6 +17,7 @@
 #include <lockstep/callbacks.h>
 #include <lockstep/config.h>
 #include <lockstep/data.h>
+#include <lockstep/metrics.h>
 #include <lockstep/model.h>
 
 #include <cstdint>
@@ -38,13 +39,15 @@ class Model;
 
 // The result of a loss function. `loss` is a scalar, the mean over the samples of the batch, with a
 // graph that leads to the model's parameters. `metrics` are scalars by name, means over the samples
-// too.
+// too. `counts` are metrics that are no means over samples, by other names: see metrics.h.
 struct LossResult {
-  LossResult(at::Tensor loss_, std::map<std::string, at::Tensor> metrics_ = {})  // NOLINT: implicit
-      : loss(std::move(loss_)), metrics(std::move(metrics_)) {}
+  LossResult(at::Tensor loss_, std::map<std::string, at::Tensor> metrics_ = {},  // NOLINT: implicit
+             std::map<std::string, MetricCounts> counts_ = {})
+      : loss(std::move(loss_)), metrics(std::move(metrics_)), counts(std::move(counts_)) {}
 
   at::Tensor loss;
   std::map<std::string, at::Tensor> metrics;
+  std::map<std::string, MetricCounts> counts;
 };
 
 // A function of a batch and a model that returns a tensor or a LossResult.
@@ -147,6 +150,11 @@ class Trainer {
   // optimizer's state, the loss scale and the average of weights. Epochs, steps, learning-rate
   // schedules and callbacks start again, also with config.deepspeed_config.
   FitResult fit(const DataSource& train = {}, const DataSource& validation = {});
+
+  // Adds a validation set: each validation of fit() runs over these sets, in the order of their names, and
+  // then over the second argument of fit(). Their metrics are val_NAME_loss, val_NAME_accuracy and so on. The
+  // data must outlive fit(). Call it on all ranks. ConfigError: the name is empty or already used.
+  void add_validation_set(const std::string& name, const DataSource& data);
 
   // Mean loss and metrics over all samples of the data, each sample once for any number of ranks,
   // without gradients. Uses the averaged weights if config.ema_decay is set. validate() runs the val

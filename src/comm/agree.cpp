@@ -85,6 +85,11 @@ bool any_rank(const Communicator& group, bool flag) {
   return answer.item<int64_t>() != 0;
 }
 
+int64_t value_of_main_rank(const Communicator& group, int64_t value) {
+  if (group.size() == 1) return value;
+  return std::stoll(group.broadcast_bytes(std::to_string(value)));
+}
+
 }  // namespace lockstep::comm
 
 namespace lockstep {

@@ -3,6 +3,7 @@
 #include <lockstep/error.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -51,5 +52,7 @@ std::vector<RankOutcome> outcomes_of_all_ranks(const Communicator& group,
 
 // Whether the flag is true on any rank; all ranks get the same answer.
 bool any_rank(const Communicator& group, bool flag);
+// Rank 0's value, on all ranks: for decisions by its clock.
+int64_t value_of_main_rank(const Communicator& group, int64_t value);
 
 }  // namespace lockstep::comm

@@ -56,10 +56,9 @@ class ReplicatedModel final : public ParallelModel {
 
  private:
   static DataParallelOptions options_of(const ParallelOptions& options) {
-    DataParallelOptions result;
+    DataParallelOptions result = options.replicated;
     result.find_unused_parameters = options.sharding.find_unused_parameters;
     result.broadcast_buffers = options.sharding.broadcast_buffers;
-    result.bucket_cap_bytes = options.replicated_bucket_cap_bytes;
     return result;
   }
 

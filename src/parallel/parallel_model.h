@@ -28,8 +28,9 @@ enum class StageZero {
 struct ParallelOptions {
   ShardedOptions sharding = {};
   StageZero stage_zero = StageZero::kReplicate;
-  // Of the buckets of a replicated model; unset: DataParallelOptions' defaults.
-  std::optional<int64_t> replicated_bucket_cap_bytes = {};
+  // Of a replicated model: its buckets, compression and static graph; the other options are those of
+  // `sharding`.
+  DataParallelOptions replicated = {};
 };
 
 // A model on all ranks: replicated on each of them, or sharded over them (ZeRO). All ranks make the

@@ -70,12 +70,11 @@ constexpr Variant kFashionMnist{"fashion-mnist", "fashion_mnist_cnn.pt", 0.2860F
 class MnistTrainer : public Trainer {
  public:
   MnistTrainer(World& world, Model model, torch::optim::Optimizer& optimizer, const MnistOptions& options,
-               const Loader& train, const Loader& test)
+               const Loader& train)
       : Trainer(world, std::move(model), optimizer, options.train, nll_with_accuracy),
         log_interval_(options.log_interval),
         batch_size_(*config().batch_size),
         samples_(train.dataset_size()),
-        test_samples_(test.dataset_size()),
         steps_(*this, train, batch_size_) {}
 
  protected:
@@ -94,15 +93,14 @@ class MnistTrainer : public Trainer {
   }
 
   void on_val_epoch_end() override {
-    const int64_t correct = correct_count(metric("val_accuracy"), test_samples_);
-    print(test_set_line(metric("val_loss"), correct, test_samples_));
+    const int64_t samples = result().evaluated_samples;
+    print(test_set_line(metric("val_loss"), correct_count(metric("val_accuracy"), samples), samples));
   }
 
  private:
   const int64_t log_interval_;
   const int64_t batch_size_;
   const int64_t samples_;
-  const int64_t test_samples_;
   EpochSteps steps_;
 };
 
@@ -127,7 +125,7 @@ void train_mnist(World& world, const MnistOptions& options, const Variant& varia
       image_loader(test_set, images, transform, {.batch_size = options.test_batch_size}, world);
   const Model model = models::princeton_cnn();
   const auto optimizer = make_adadelta(model.module()->parameters(), {.lr = options.lr});
-  MnistTrainer trainer(world, model, *optimizer, options, train, test);
+  MnistTrainer trainer(world, model, *optimizer, options, train);
   const FitResult result = trainer.fit(train, test);
   if (options.save_model && result.stopped != "interrupted") save_model(trainer, variant);
   trainer.write_report();

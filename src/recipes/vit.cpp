@@ -69,20 +69,15 @@ struct VitOptions {
 
 class VitTrainer : public Trainer {
  public:
-  VitTrainer(World& world, Model model, torch::optim::Optimizer& optimizer, const TrainConfig& config,
-             const Loader& validation)
-      : Trainer(world, std::move(model), optimizer, config, cross_entropy_with_accuracy),
-        validation_samples_(validation.dataset_size()) {}
+  VitTrainer(World& world, Model model, torch::optim::Optimizer& optimizer, const TrainConfig& config)
+      : Trainer(world, std::move(model), optimizer, config, cross_entropy_with_accuracy) {}
 
  protected:
   void on_train_epoch_end() override { print(training_loss_line(result().iteration, metric("train_loss"))); }
   void on_val_epoch_end() override {
-    const int64_t correct = correct_count(metric("val_accuracy"), validation_samples_);
-    print(validation_accuracy_line(correct, validation_samples_));
+    const int64_t samples = result().evaluated_samples;
+    print(validation_accuracy_line(correct_count(metric("val_accuracy"), samples), samples));
   }
-
- private:
-  const int64_t validation_samples_;
 };
 
 Model make_model(const VitOptions& options) {
@@ -128,7 +123,7 @@ void train_vit(World& world, const VitOptions& options) {
   const auto optimizer = make_python_adam(model.module()->parameters(), {.lr = options.lr});
   TrainConfig config = options.train;
   config.callbacks = gpu_log();
-  VitTrainer trainer(world, model, *optimizer, config, validation);
+  VitTrainer trainer(world, model, *optimizer, config);
   const auto start = std::chrono::steady_clock::now();
   const FitResult result = trainer.fit(train, validation);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;

@@ -22,6 +22,8 @@ class BatchSource {
 
   // Batches of a complete epoch; the same on all ranks.
   int64_t num_batches() const { return num_batches_; }
+  // Whether the number of batches is a choice, not that of the data: endless data, or none.
+  bool is_endless() const { return endless_ || streams_.empty(); }
 
   // Epochs count from 0. If a loaded state is in the middle of this epoch, the epoch continues there.
   void begin_epoch(int64_t epoch);

@@ -26,11 +26,18 @@ namespace fs = std::filesystem;
 checkpoint::StoreOptions store_options(const TrainConfig& config) {
   checkpoint::StoreOptions options;
   options.rotation.keep_last = config.checkpoint_best_only ? 1 : config.checkpoint_keep;
+  options.rotation.keep_best = config.checkpoint_keep_best;
+  // One best checkpoint is the one that the criterion has marked; several are those with the best values.
+  if (config.checkpoint_keep_best > 1 && !config.validation_criterion) {
+    using Best = checkpoint::RotationRule::Best;
+    options.rotation.best = config.best_mode == "max" ? Best::kMax : Best::kMin;
+  }
   return options;
 }
 
 bool asks_for_checkpoints(const TrainConfig& config) {
-  return config.checkpoint_every > 0 || config.checkpoint_every_steps > 0 || config.checkpoint_best_only;
+  return config.checkpoint_every > 0 || config.checkpoint_every_steps > 0 ||
+         config.checkpoint_every_min > 0 || config.checkpoint_best_only;
 }
 
 // The checkpoint itself, or the newest one of a run folder.
@@ -124,10 +131,11 @@ bool Checkpointing::write_now(const checkpoint::Snapshot& snapshot) {
   return attempt([&] { writer_->async.save_now(snapshot); });
 }
 
-void Checkpointing::save(TrainState& state, std::optional<double> metric, bool best, bool wait) {
-  checkpoint::Snapshot snapshot = take_snapshot(state, world_, config_.to_json());
-  snapshot.metric = metric;
-  snapshot.best = best;
+void Checkpointing::save(TrainState& state, const Saved& what) {
+  checkpoint::Snapshot snapshot =
+      take_snapshot(state, world_, config_.checkpoint_weights_only && !what.resumable);
+  snapshot.metric = what.metric;
+  snapshot.best = what.best;
   const bool divided = state.step.sharded() != nullptr;
   // A shard in a file must be written now: the next step changes it.
   bool at_once =
@@ -149,9 +157,9 @@ void Checkpointing::save(TrainState& state, std::optional<double> metric, bool b
   if (failed) ++failures_;
   if (writer_ && !failed) {
     writer_->async.start();
-    if (wait) failed = !wait_for_writer();
+    if (what.wait) failed = !wait_for_writer();
   }
-  const bool lost = wait ? comm::any_rank(world_.communicator(), failed) : divided && failed;
+  const bool lost = what.wait ? comm::any_rank(world_.communicator(), failed) : divided && failed;
   last_step_ = lost ? -1 : snapshot.step;
   not_begun_ = failed;
 }
@@ -169,8 +177,9 @@ std::optional<fs::path> Checkpointing::resume(TrainState& state) {
   // One rank searches, so that all ranks resume from the same checkpoint.
   const fs::path path = on_main_rank(world_.communicator(), [this] { return find().string(); });
   if (path.empty()) return std::nullopt;
-  restore_snapshot(checkpoint::Reader(path), state, world_, config_.seed);
-  last_step_ = state.progress.result.step;
+  const checkpoint::Reader reader(path);
+  restore_snapshot(reader, state, world_, config_.seed);
+  last_step_ = reader.step();
   return path;
 }
 

@@ -40,10 +40,19 @@ class Checkpointing {
   // in a file because host memory is short. A failed save is reported by a warning and counted;
   // training continues, and the previous checkpoint stays valid. `best`: the best validation among the
   // saved states.
-  void save(TrainState& state, std::optional<double> metric, bool best, bool wait = false);
+  // `resumable`: with checkpoint_weights_only too, everything is saved.
+  struct Saved {
+    std::optional<double> metric = {};  // best_metric of a validation of these weights
+    bool best = false;
+    bool wait = false;
+    bool resumable = false;
+  };
+  void save(TrainState& state, const Saved& what);
   // Whether the state of this step is saved, or is being saved.
   bool saved(int64_t step) const { return last_step_ == step; }
-  // The step that was saved last, or resumed from; -1: none, or that save failed.
+  // Weights that were loaded without the state of their training are the state of this step.
+  void start_at(int64_t step) { last_step_ = step; }
+  // The step that was saved last, or that of the loaded checkpoint; -1: none, or that save failed.
   int64_t last_step() const { return last_step_; }
   int64_t failures() const { return failures_; }
 

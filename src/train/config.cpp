@@ -25,6 +25,9 @@ void add_process_options(config::OptionTable& table, TrainConfig& config) {
 
 void add_training_options(config::OptionTable& table, TrainConfig& config) {
   table.add("max_iter", config.max_iter, "total number of epochs", {.minimum = 0, .aliases = {"epochs"}})
+      .add("max_steps", config.max_steps, "total number of optimizer steps; 0: no limit", {.minimum = 0})
+      .add("max_time_s", config.max_time_s, "total seconds of training; 0: no limit",
+           {.minimum = 0, .aliases = {"max_time"}})
       .add("max_batches", config.max_batches, "maximum number of batches in an epoch", {.minimum = 1})
       .add("batch_size", config.batch_size, "samples per batch on each rank", {.minimum = 1})
       .add("global_batch_size", config.global_batch_size,
@@ -68,9 +71,25 @@ void add_training_options(config::OptionTable& table, TrainConfig& config) {
            {.minimum = -1, .has_variable = false})
       .add("find_unused_parameters", config.find_unused_parameters,
            "parameters may have no gradient in a step")
+      .add("static_graph", config.static_graph, "every step uses the same parameters")
+      .add("gradient_compression", config.gradient_compression, "dtype in which ranks exchange gradients",
+           {.choices = {"none", "fp16", "bf16"}})
+      .add("bucket_cap_mb", config.bucket_cap_mb, "MiB of a bucket of gradients; unset: 25",
+           {.minimum = 0.001, .maximum = 1 << 20})
+      .add("first_bucket_cap_mb", config.first_bucket_cap_mb,
+           "MiB of the first bucket; unset: 1, or bucket_cap_mb if that is set",
+           {.minimum = 0.001, .maximum = 1 << 20})
+      .add("sync_batch_norm", config.sync_batch_norm, "batch norm over the batches of all ranks")
       .add("val_every", config.val_every, "epochs between two validations; 0: none", {.minimum = 0})
+      .add("val_every_steps", config.val_every_steps,
+           "optimizer steps between two validations inside an epoch; 0: none", {.minimum = 0})
       .add("val_at_start", config.val_at_start, "also validate before the first epoch")
-      .add("val_epsilon", config.val_epsilon, "minimum improvement of the validation loss for a new best",
+      .add("max_val_batches", config.max_val_batches,
+           "maximum number of batches in a validation; unset: max_batches", {.minimum = 1})
+      .add("best_metric", config.best_metric, "metric that decides which validation is the best")
+      .add("best_mode", config.best_mode, "whether the least or the greatest best_metric is the best",
+           {.choices = {"min", "max"}})
+      .add("val_epsilon", config.val_epsilon, "minimum improvement of best_metric for a new best",
            {.minimum = 0});
 }
 
@@ -80,8 +99,14 @@ void add_checkpoint_options(config::OptionTable& table, TrainConfig& config) {
            {.minimum = 0})
       .add("checkpoint_every_steps", config.checkpoint_every_steps,
            "optimizer steps between two checkpoints; 0: none", {.minimum = 0})
+      .add("checkpoint_every_min", config.checkpoint_every_min, "minutes between two checkpoints; 0: none",
+           {.minimum = 0})
       .add("checkpoint_best_only", config.checkpoint_best_only, "save only at a new best validation")
       .add("checkpoint_keep", config.checkpoint_keep, "number of newest checkpoints to keep", {.minimum = 1})
+      .add("checkpoint_keep_best", config.checkpoint_keep_best, "number of best checkpoints to keep",
+           {.minimum = 1})
+      .add("checkpoint_weights_only", config.checkpoint_weights_only,
+           "checkpoints without optimizer state and position in the data")
       .add("checkpoint_async", config.checkpoint_async, "write checkpoints in the background")
       .add("resume", config.resume, "auto, never, or the path of a checkpoint or run folder");
 }
@@ -91,6 +116,11 @@ void add_output_options(config::OptionTable& table, TrainConfig& config) {
       .add("print_all_ranks", config.print_all_ranks, "every rank prints its own loss")
       .add("write_every", config.write_every, "epochs between two writes to the trackers; 0: none",
            {.minimum = 0})
+      .add(
+          "log_every", config.log_every,
+          "optimizer steps between two rows of step values in the trackers; 0: none; unset: about 50 rows an "
+          "epoch",
+          {.minimum = 0})
       .add("plot_every", config.plot_every, "epochs between two plots; 0: none", {.minimum = 0})
       .add("tracking_tool", config.tracking_tool, "trackers in addition to CSV and JSON lines",
            {.choices = {"tensorboard", "mlflow", "none"}, .several = true})
@@ -115,6 +145,43 @@ std::string zero_flag(std::string_view option) {
   if (option == "offload_param.device") return "zero_offload_param";
   const bool has_flag = option == "stage" || option == "persistence_threshold";
   return fmt::format("zero{}{}", has_flag ? "_" : ".", option);
+}
+
+// Options of a replicated model's gradients.
+void check_gradient_options(const TrainConfig& config) {
+  const std::pair<const char*, bool> options[] = {
+      {"static_graph", config.static_graph},
+      {"gradient_compression", config.gradient_compression != "none"},
+      {"first_bucket_cap_mb", config.first_bucket_cap_mb.has_value()}};
+  for (const auto& [name, is_set] : options) {
+    if (is_set && config.zero.stage > 0) {
+      throw ConfigError("config", fmt::format("{} is for a replicated model, and zero_stage is {}: leave it "
+                                              "out, or set zero_stage to 0",
+                                              name, config.zero.stage));
+    }
+    if (is_set && !config.deepspeed_config.empty()) {
+      throw ConfigError("config", fmt::format("{} does not work with deepspeed_config: leave it out", name));
+    }
+  }
+  if (config.bucket_cap_mb && !config.deepspeed_config.empty()) {
+    throw ConfigError("config",
+                      "bucket_cap_mb and deepspeed_config are both set: give the file reduce_bucket_size");
+  }
+}
+
+// Options of validations and checkpoints that need each other.
+void check_validation(const TrainConfig& config) {
+  const bool validates = config.val_every > 0 || config.val_every_steps > 0;
+  if (config.checkpoint_best_only && !validates) {
+    throw ConfigError("config", "checkpoint_best_only needs validation, and val_every is 0: set val_every");
+  }
+  if (config.checkpoint_best_only && config.checkpoint_every_min > 0) {
+    throw ConfigError(
+        "config",
+        "checkpoint_best_only saves at validations only, and checkpoint_every_min is set: leave "
+        "out one of them");
+  }
+  if (config.best_metric.empty()) throw ConfigError("config", "best_metric must name a metric: ''");
 }
 
 void check_together(const TrainConfig& config) {
@@ -149,9 +216,8 @@ void check_together(const TrainConfig& config) {
     throw ConfigError("config", "deepspeed needs a configuration: give deepspeed_config a file");
   }
   if (config.ema_decay >= 1) throw ConfigError("config", "ema_decay must be less than 1: 1");
-  if (config.checkpoint_best_only && config.val_every == 0) {
-    throw ConfigError("config", "checkpoint_best_only needs validation, and val_every is 0: set val_every");
-  }
+  check_gradient_options(config);
+  check_validation(config);
   if (config.plot_every > 0 && config.plotting_functions.empty()) {
     throw ConfigError("config",
                       fmt::format("plot_every is {}, and there are no plotting_functions: give some, or set "

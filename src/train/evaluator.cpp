@@ -31,19 +31,22 @@ Loader one_by_one(const Loader& whole) {
 // The batches of one loader, or of several side by side until the first one ends.
 class EvaluationBatches {
  public:
-  EvaluationBatches(const DataSource& data, const Part& part) : named_(!data.loaders().empty()) {
+  EvaluationBatches(const DataSource& data, const Part& part, std::optional<int64_t> limit = {})
+      : named_(!data.loaders().empty()), limit_(limit.value_or(std::numeric_limits<int64_t>::max())) {
     if (data.empty()) throw ConfigError("train", "nothing to evaluate: no data were given");
     if (data.loader() != nullptr) streams_.push_back({"", part(*data.loader()).epoch(0)});
     for (const auto& [name, loader] : data.loaders()) streams_.push_back({name, part(*loader).epoch(0)});
   }
 
   int64_t count() const {
-    int64_t least = std::numeric_limits<int64_t>::max();
+    int64_t least = limit_;
     for (const Stream& stream : streams_) least = std::min(least, stream.epoch.num_batches());
     return least;
   }
 
   bool next(Batch& batch) {
+    if (taken_ == limit_) return false;
+    ++taken_;
     batch = Batch();
     for (Stream& stream : streams_) {
       Batch* part = stream.epoch.next();
@@ -60,6 +63,8 @@ class EvaluationBatches {
   };
 
   const bool named_;
+  const int64_t limit_;
+  int64_t taken_ = 0;
   std::vector<Stream> streams_;
 };
 
@@ -69,18 +74,23 @@ int64_t greatest_of_ranks(int64_t value, const World& world) {
   return greatest.item<int64_t>();
 }
 
+// Runs for a batch: its number from 1, of how many. One that is there for the other ranks only has the
+// number 0 and does not count.
+using BatchFunction = std::function<void(const Batch&, int64_t number, int64_t batches)>;
+
 // Calls `run` for this rank's batches, and for the first sample, which does not count, until it was
 // called `at_least` times; in step: as often as on any rank.
-void run_batches(const DataSource& data, const World& world, bool in_step, int64_t at_least,
-                 const std::function<void(const Batch&, bool counts)>& run) {
-  EvaluationBatches own(data, part_of_rank(world));
-  if (in_step) at_least = greatest_of_ranks(std::max(at_least, own.count()), world);
+void run_batches(const DataSource& data, const World& world, const Evaluated& evaluated, int64_t at_least,
+                 const BatchFunction& run) {
+  EvaluationBatches own(data, part_of_rank(world), evaluated.max_batches);
+  const int64_t count = own.count();
+  if (evaluated.in_step) at_least = greatest_of_ranks(std::max(at_least, count), world);
   int64_t done = 0;
   Batch batch;
-  for (; own.next(batch); ++done) run(batch, true);
+  for (; own.next(batch); ++done) run(batch, done + 1, count);
   if (done >= at_least) return;
   EvaluationBatches(data, one_by_one).next(batch);
-  for (; done < at_least; ++done) run(batch, false);
+  for (; done < at_least; ++done) run(batch, 0, count);
 }
 
 }  // namespace
@@ -92,9 +102,10 @@ Evaluation evaluate(const DataSource& data, const World& world, c10::ScalarType 
   const torch::NoGradGuard no_grad;
   MetricSums sums(config.log_setup == "auto");
   DeviceCopy copy_to_device(world.device(), dtype);
-  run_batches(data, world, evaluated.in_step, 0, [&](const Batch& batch, bool counts) {
+  int64_t samples = 0;
+  run_batches(data, world, evaluated, 0, [&](const Batch& batch, int64_t number, int64_t batches) {
     const Batch moved = copy_to_device(batch);
-    if (!counts) {
+    if (number == 0) {
       forward(moved);
       return;
     }
@@ -102,6 +113,8 @@ Evaluation evaluate(const DataSource& data, const World& world, c10::ScalarType 
     const LossResult result = forward(moved);
     sums.add(result, moved.size());
     hooks.end(result);
+    samples += moved.size();
+    hooks.progress(number, batches, samples, result);
   });
   MetricSums::Means means = sums.over(world.communicator());
   Evaluation evaluation;
@@ -120,9 +133,9 @@ at::Tensor predict(const Loader& whole, const World& world, c10::ScalarType dtyp
   std::vector<at::Tensor> outputs;
   DeviceCopy copy_to_device(world.device(), dtype);
   // At least once: a rank without samples must know the shape of the others' outputs.
-  run_batches(whole, world, evaluated.in_step, 1, [&](const Batch& batch, bool counts) {
+  run_batches(whole, world, evaluated, 1, [&](const Batch& batch, int64_t number, int64_t) {
     const at::Tensor output = evaluated.model(copy_to_device(batch).data());
-    outputs.push_back(counts ? output : output.narrow(0, 0, 0));
+    outputs.push_back(number > 0 ? output : output.narrow(0, 0, 0));
   });
   const at::Tensor own = torch::cat(outputs).contiguous();
   return torch::cat(world.communicator().all_gather_uneven(own)).cpu();

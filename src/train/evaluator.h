@@ -4,8 +4,10 @@
 #include <lockstep/trainer.h>
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "train/metric_sums.h"
@@ -34,10 +36,12 @@ class EvaluationMode {
   std::vector<bool> was_training_;
 };
 
-// Runs before and after each batch of an evaluation.
+// What happens around the batches of an evaluation.
 struct BatchHooks {
   std::function<void(const Batch&)> start;
   std::function<void(const LossResult&)> end;
+  // After each batch: how many of this rank's are done, of how many, and their samples.
+  std::function<void(int64_t done, int64_t batches, int64_t samples, const LossResult&)> progress;
 };
 
 struct Evaluated {
@@ -45,6 +49,8 @@ struct Evaluated {
   // Parameters are gathered as the model runs, which is collective: a rank with fewer batches than
   // another one runs the model on a sample that does not count.
   bool in_step = false;
+  // The most batches of this rank; nullopt: all.
+  std::optional<int64_t> max_batches = {};
 };
 
 // Loss and metrics over all samples of a loader, each on one rank, without gradients; with several

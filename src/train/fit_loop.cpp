@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -60,6 +61,10 @@ std::string first_broken(const NamedTensors& weights) {
   return {};
 }
 
+int64_t steps_of_epoch(const BatchSource& data, const TrainConfig& config) {
+  return (data.num_batches() + config.accumulate_steps - 1) / config.accumulate_steps;
+}
+
 }  // namespace
 
 FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSource& validation)
@@ -72,6 +77,9 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
       folder_(world_, config_),
       data_(train, step_.shares_samples() ? 0 : world_.rank(), step_.shares_samples() ? 1 : world_.size(),
             config_),
+      step_log_(world_, config_, steps_of_epoch(data_, config_)),
+      limits_(world_.communicator(),
+              {.max_time_s = config_.max_time_s, .save_every_s = 60 * config_.checkpoint_every_min}),
       copy_to_device_(world_.device(), trainer.dtype),
       checkpoints_(world_, config_, folder_.checkpoints(), step_.sharded() != nullptr),
       bar_(config_.verbose ? config_.progress : "none", world_.is_main()),
@@ -82,16 +90,18 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
              .sums = sums_,
              .callbacks = config_.callbacks,
              .progress = progress_,
-             .max_iter = config_.max_iter},
+             .config = config_},
       batches_(copy_to_device_) {
   check_configuration();
   trainer_.run_folder = folder_.path().string();
   trainer_.bar = &bar_;
+  trainer_.write_waiting = [this] { step_log_.write(trainer_.trackers, /*all=*/true); };
   trainer_.fitting = true;
 }
 
 FitLoop::~FitLoop() {
   trainer_.trackers = nullptr;
+  trainer_.write_waiting = nullptr;
   trainer_.bar = nullptr;
   trainer_.fitting = false;
 }
@@ -99,11 +109,12 @@ FitLoop::~FitLoop() {
 void FitLoop::check_configuration() const {
   if (trainer_.fitting) throw ConfigError("train", "fit() was called inside fit() of the same trainer");
   step_.check_fit(data_.num_batches());
-  if (config_.val_every > 0 && validation_.empty()) {
-    throw ConfigError(
-        "train", fmt::format("val_every is {}, and fit() got no data for validation: give it some, or set "
-                             "val_every to 0",
-                             config_.val_every));
+  if (validates() && validation_.empty() && trainer_.validation_sets.empty()) {
+    const char* const option = config_.val_every > 0 ? "val_every" : "val_every_steps";
+    throw ConfigError("train",
+                      fmt::format("{} is {}, and fit() got no data for validation: give it some, or "
+                                  "set {} to 0",
+                                  option, std::max(config_.val_every, config_.val_every_steps), option));
   }
 }
 
@@ -114,8 +125,11 @@ void FitLoop::start_or_resume() {
   progress_.result.step = 0;
   progress_.result.iteration = 0;
   progress_.result.metrics.clear();
-  progress_.best_validation = TrainingProgress::kNone;
-  progress_.best_saved = TrainingProgress::kNone;
+  const bool least_is_best = config_.best_mode == "min";
+  progress_.best_validation = least_is_best ? TrainingProgress::kNone : -TrainingProgress::kNone;
+  progress_.best_saved = progress_.best_validation;
+  progress_.best_values.clear();
+  progress_.trained_s = 0;
   progress_.stopped.clear();
   trainer_.save_requested = false;
   trainer_.stop_reason.clear();
@@ -130,6 +144,8 @@ void FitLoop::start_or_resume() {
     progress_.result.step = folder_.end()->steps;
     progress_.result.metrics = folder_.end()->metrics;
     progress_.stopped = folder_.end()->stopped;
+  } else if (path) {
+    checkpoints_.start_at(progress_.result.step);
   }
   folder_.describe(world_, config_, ended ? folder_.end() : std::nullopt);
   // Weights that were loaded without their average start a new one.
@@ -144,7 +160,8 @@ void FitLoop::start_or_resume() {
 
 bool FitLoop::has_ended() const {
   const std::optional<RunEnd>& end = folder_.end();
-  return end && end->max_iter == config_.max_iter && end->checkpoint_step == progress_.result.step;
+  return end && end->max_iter == config_.max_iter && end->max_steps == config_.max_steps &&
+         end->max_time_s == config_.max_time_s && end->checkpoint_step == checkpoints_.last_step();
 }
 
 FitResult FitLoop::run() {
@@ -157,11 +174,17 @@ FitResult FitLoop::run() {
   if (!trainer_.model.module()->is_training()) trainer_.model.module()->train();
   trainer_.begin(Stage::kTrainStart, progress_.epochs_done);
   const bool is_fresh = progress_.epochs_done == 0 && first_step_ == 0;
-  if (config_.val_every > 0 && config_.val_at_start && is_fresh) validate();
+  limits_.begin(progress_.trained_s);
+  if (validates() && config_.val_at_start && is_fresh) validate();
   agree_to_stop();
+  // A run that resumes at its end has nothing left to do.
+  if (config_.max_steps > 0 && progress_.result.step >= config_.max_steps) progress_.stopped = "max_steps";
+  if (config_.max_time_s > 0 &&
+      comm::value_of_main_rank(world_.communicator(), progress_.trained_s >= config_.max_time_s) != 0) {
+    progress_.stopped = "max_time_s";
+  }
   start_ = Clock::now();
-  while (progress_.epochs_done < config_.max_iter && progress_.stopped.empty() && !interrupted_)
-    train_epoch();
+  while (progress_.epochs_done < config_.max_iter && !has_stopped()) train_epoch();
   return finish();
 }
 
@@ -169,10 +192,13 @@ void FitLoop::train_epoch() {
   progress_.result.iteration = progress_.epochs_done + 1;
   progress_.result.first_batch = data_.batches_done();
   epoch_start_ = Clock::now();
+  paused_ = {};
   trainer_.begin(Stage::kTrainEpochStart, progress_.result.iteration);
   data_.begin_epoch(progress_.epochs_done);
   trainer_.clock.take();
+  step_log_.resume_clock(own_samples_);
   while (train_step()) {
+    look_at_limits();
     // The end of an epoch is also the end of a step, with more to save.
     if (has_another_step() && after_step()) return;
   }
@@ -180,6 +206,13 @@ void FitLoop::train_epoch() {
   trainer_.clock.enter(base::Phase::kRunning);
   finish_epoch();
   if (preemption_->requested()) handle_preemption();
+}
+
+void FitLoop::look_at_limits() {
+  const TimeLimits::Due due = limits_.after_step();
+  save_by_time_ = due.save;
+  if (due.stop) progress_.stopped = "max_time_s";
+  if (config_.max_steps > 0 && progress_.result.step >= config_.max_steps) progress_.stopped = "max_steps";
 }
 
 bool FitLoop::has_another_step() const {
@@ -198,6 +231,8 @@ bool FitLoop::train_step() {
   if (batches_.empty() || (step_.takes_full_windows() && !is_full)) return false;
   trainer_.begin(Stage::kTrainBatchStart, progress_.result.step + 1, batches_.on_device(0));
   watch_gradients();
+  const bool logged = step_log_.due(progress_.result.step + 1);
+  if (logged) step_.watch_gradient_norm();
   const LossResult outcome = step_.run(batches_);
   if (trainer_.average && step_.changed_weights()) {
     step_.finish_update();
@@ -209,6 +244,7 @@ bool FitLoop::train_step() {
   own_samples_ += static_cast<double>(samples);
   progress_.result.loss = outcome.loss.is_cpu() ? scalar_value(outcome.loss) : std::nan("");
   if (outcome.loss.is_cpu()) check_finite(progress_.result.loss);
+  if (logged) log_step(outcome, samples);
   trainer_.end(Stage::kTrainBatchEnd, progress_.result.step, outcome);
   if (bar_.due()) show_progress(scalar_value(outcome.loss));
   return true;
@@ -234,32 +270,56 @@ void FitLoop::check_finite(double loss) const {
 }
 
 bool FitLoop::after_step() {
-  if (checkpoints_.due_after_step(progress_.result.step)) {
+  if (validation_due_after_step()) {
+    const Clock::time_point before = Clock::now();
+    trainer_.clock.enter(base::Phase::kRunning);
+    validate();
+    write_validation();
+    paused_ += Clock::now() - before;
+    step_log_.resume_clock(own_samples_);
+  }
+  if (has_stopped()) finish_part_of_epoch();
+  if (checkpoints_.due_after_step(progress_.result.step) || save_by_time_) {
     save();
   } else {
     save_on_request();
   }
-  if (!preemption_->requested()) return false;
-  handle_preemption();
-  return true;
+  if (preemption_->requested()) {
+    handle_preemption();
+    return true;
+  }
+  return has_stopped();
 }
 
-void FitLoop::finish_epoch() {
+double FitLoop::record_training() {
   own_ = sums_.own();
   MetricSums::Means means = sums_.over(world_.communicator());
   if (step_.shares_samples()) means.samples /= world_.size();  // each rank counted all samples
-  sums_.clear();
-  const double seconds = std::chrono::duration<double>(Clock::now() - epoch_start_).count();
+  const double seconds = std::chrono::duration<double>(Clock::now() - epoch_start_ - paused_).count();
   epoch_samples_per_s_ = means.samples / seconds;
   samples_ += means.samples;
   Evaluation evaluation{.loss = means.values.at("loss"), .metrics = means.values};
   evaluation.metrics.erase("loss");
   trainer_.record("train", evaluation);
   check_finite(evaluation.loss);
+  return means.samples;
+}
+
+void FitLoop::finish_part_of_epoch() {
+  trainer_.clock.enter(base::Phase::kRunning);
+  record_training();
+  print_line(/*is_part=*/true);
+  write_metrics(/*is_part=*/true);
+}
+
+void FitLoop::finish_epoch() {
+  record_training();
+  sums_.clear();
   const int64_t epoch = ++progress_.epochs_done;
   data_.finish_epoch(epoch);
   trainer_.end(Stage::kTrainEpochEnd, epoch);
-  if (config_.val_every > 0 && epoch % config_.val_every == 0) validate();
+  const bool epoch_is_due = config_.val_every > 0 && epoch % config_.val_every == 0;
+  if (epoch_is_due || validation_due_after_step()) validate();
   if (config_.trainstop_criterion && config_.trainstop_criterion(progress_.result)) {
     trainer_.stop_reason = "trainstop_criterion";
   }
@@ -267,7 +327,8 @@ void FitLoop::finish_epoch() {
   write_metrics();
   write_plots();
   agree_to_stop();
-  if (checkpoints_.due_after_epoch(epoch) || checkpoints_.due_after_step(progress_.result.step)) {
+  if (checkpoints_.due_after_epoch(epoch) || checkpoints_.due_after_step(progress_.result.step) ||
+      save_by_time_) {
     save();
   } else {
     save_on_request();
@@ -281,29 +342,55 @@ void FitLoop::agree_to_stop() {
 
 void FitLoop::validate() {
   bar_.clear();
-  const Evaluation evaluation = trainer_.validate(validation_);
+  step_log_.write(trainer_.trackers, /*all=*/true);
+  std::optional<int64_t> limit = config_.max_val_batches;
+  if (!limit && !data_.is_endless()) limit = config_.max_batches;
+  trainer_.validate(validation_, /*also_sets=*/true, limit);
   validated_step_ = progress_.result.step;
-  if (!is_better(evaluation.loss, progress_.best_validation)) return;
-  progress_.best_validation = evaluation.loss;
-  best_step_ = progress_.result.step;
-  if (config_.checkpoint_best_only && progress_.epochs_done > 0) save();
+  const double value = value_of_best_metric();
+  const bool is_new_best = is_better(value, progress_.best_validation);
+  if (is_new_best) {
+    progress_.best_validation = value;
+    best_step_ = progress_.result.step;
+  }
+  if (config_.checkpoint_best_only && progress_.result.step > 0 && is_among_best(value, is_new_best)) save();
 }
 
-bool FitLoop::is_better(double loss, double best) const {
-  if (config_.validation_criterion) return config_.validation_criterion(loss, best, config_.val_epsilon);
-  return loss < best - config_.val_epsilon;
+double FitLoop::value_of_best_metric() const {
+  // Without the second argument of fit() there is no val_loss: the first set decides.
+  const bool is_usual = config_.best_metric == "val_loss" && validation_.empty();
+  return trainer_.self.metric(is_usual ? fmt::format("val_{}_loss", trainer_.validation_sets.begin()->first)
+                                       : config_.best_metric);
+}
+
+bool FitLoop::is_among_best(double value, bool is_new_best) {
+  const auto most = static_cast<size_t>(config_.checkpoint_keep_best);
+  if (most == 1 || config_.validation_criterion) return is_new_best;
+  const double sign = config_.best_mode == "max" ? -1 : 1;
+  std::vector<double>& values = progress_.best_values;
+  const auto worse = [sign](double a, double b) { return sign * a < sign * b; };
+  const auto place = std::upper_bound(values.begin(), values.end(), value, worse);
+  if (place == values.end() && values.size() >= most) return false;
+  values.insert(place, value);
+  if (values.size() > most) values.pop_back();
+  return true;
+}
+
+bool FitLoop::is_better(double value, double best) const {
+  if (config_.validation_criterion) return config_.validation_criterion(value, best, config_.val_epsilon);
+  return config_.best_mode == "max" ? value > best + config_.val_epsilon : value < best - config_.val_epsilon;
 }
 
 // The best state may not have been saved, because no save was due. The same criterion then finds the
 // best one among the saved states.
-bool FitLoop::is_best_saved(double loss) {
+bool FitLoop::is_best_saved(double value) {
   const int64_t step = progress_.result.step;
   if (best_saved_step_ == step) return true;  // the save is tried again
   if (best_step_ != step) {
     const bool best_is_saved = progress_.best_saved == progress_.best_validation;
-    if (best_is_saved || !is_better(loss, progress_.best_saved)) return false;
+    if (best_is_saved || !is_better(value, progress_.best_saved)) return false;
   }
-  progress_.best_saved = loss;
+  progress_.best_saved = value;
   best_saved_step_ = step;
   return true;
 }
@@ -338,7 +425,7 @@ void FitLoop::save_on_request() {
   save();
 }
 
-void FitLoop::save(bool wait) {
+void FitLoop::save(bool wait, bool resumable) {
   trainer_.save_requested = false;
   if (!checkpoints_.enabled()) {
     throw ConfigError("train", "a checkpoint was asked for, and checkpoints are off: set checkpoint_every");
@@ -348,16 +435,23 @@ void FitLoop::save(bool wait) {
   check_weights();
   // A validation of other weights does not apply to these.
   std::optional<double> metric;
-  if (validated_step_ == progress_.result.step) metric = progress_.result.metrics.at("val_loss");
+  if (validated_step_ == progress_.result.step) metric = value_of_best_metric();
   const bool best = metric && is_best_saved(*metric);
-  checkpoints_.save(state_, metric, best, wait);
+  progress_.trained_s = limits_.trained_s();
+  checkpoints_.save(state_, {.metric = metric, .best = best, .wait = wait, .resumable = resumable});
+  limits_.saved();
+  // A save takes the host's time, not the step's.
+  step_log_.resume_clock(own_samples_);
 }
 
 void FitLoop::handle_preemption() {
   interrupted_ = true;
+  step_log_.write(trainer_.trackers, /*all=*/true);
   const bool is_interrupt = preemption_->signal() == SIGINT;
   checkpoints_.finish();  // a save of this step that failed is tried again
-  if (checkpoints_.enabled() && !checkpoints_.saved(progress_.result.step)) save(/*wait=*/true);
+  if (checkpoints_.enabled() && !checkpoints_.saved(progress_.result.step)) {
+    save(/*wait=*/true, /*resumable=*/true);
+  }
   checkpoints_.finish();
   step_.finish_update();
   if (trainer_.preemption_save && !is_interrupt) trainer_.preemption_save();
@@ -382,6 +476,7 @@ void FitLoop::save_at_end() {
 
 FitResult FitLoop::finish() {
   bar_.clear();
+  step_log_.write(trainer_.trackers, /*all=*/true);
   trainer_.end(Stage::kTrainEnd, progress_.epochs_done);
   trainer_.stage = Stage::kIdle;
   save_at_end();
@@ -402,6 +497,8 @@ FitResult FitLoop::finish() {
     folder_.record_end(world_, {.epochs = result.epochs,
                                 .steps = result.steps,
                                 .max_iter = config_.max_iter,
+                                .max_steps = config_.max_steps,
+                                .max_time_s = config_.max_time_s,
                                 .checkpoint_step = checkpoints_.last_step(),
                                 .stopped = result.stopped,
                                 .metrics = result.metrics});

@@ -15,6 +15,8 @@
 #include "train/run_folder.h"
 #include "train/snapshot.h"
 #include "train/step.h"
+#include "train/step_log.h"
+#include "train/time_limits.h"
 #include "train/trainer_impl.h"
 
 namespace lockstep::train {
@@ -41,7 +43,13 @@ class FitLoop {
   void announce() const;
 
   void train_epoch();
+  // Whether a limit or an agreement of the ranks has ended training.
+  bool has_stopped() const { return !progress_.stopped.empty() || interrupted_; }
   bool train_step();
+  // After each step: asks the clock, and the number of steps, whether training ends or is saved.
+  void look_at_limits();
+  // Writes the values of this step to the trackers, if they are due. Collective.
+  void log_step(const LossResult& outcome, int64_t samples);
   // Whether the epoch has batches for another step.
   bool has_another_step() const;
   // Called before a step if a callback reads its gradients.
@@ -50,18 +58,33 @@ class FitLoop {
   // Called after a step that is not the last one of its epoch. Returns whether to leave the epoch.
   bool after_step();
   void finish_epoch();
+  // Training ends in the middle of an epoch: its metrics so far are those of the run. The sums stay, for a
+  // resume with a later end.
+  void finish_part_of_epoch();
+  // Loss and metrics of the batches that `sums_` has become the metrics of training. Returns the samples.
+  double record_training();
+  bool validates() const { return config_.val_every > 0 || config_.val_every_steps > 0; }
+  bool validation_due_after_step() const {
+    return config_.val_every_steps > 0 && progress_.result.step % config_.val_every_steps == 0;
+  }
   void validate();
+  // The metric by which validations are compared. ConfigError: the validations have none of its name.
+  double value_of_best_metric() const;
+  // Whether checkpoint_best_only saves the validated state: a new best, or with checkpoint_keep_best one of
+  // the best.
+  bool is_among_best(double value, bool is_new_best);
   // Ends training on all ranks if one rank has asked for it. Collective.
   void agree_to_stop();
   void check_epoch_so_far() const;
   // Called before weights are saved. All ranks throw if one rank has weights that are not finite.
   // Collective.
   void check_weights() const;
-  void save(bool wait = false);
-  // Whether a validation is a new best: by validation_criterion, or less than the best by val_epsilon.
-  bool is_better(double loss, double best) const;
-  // Whether the state that is saved now, with this validation loss, is the best saved one.
-  bool is_best_saved(double loss);
+  // `resumable`: everything is saved, also with checkpoint_weights_only.
+  void save(bool wait = false, bool resumable = false);
+  // Whether a validation is a new best: by validation_criterion, or better than the best by val_epsilon.
+  bool is_better(double value, double best) const;
+  // Whether the state that is saved now, with this value of best_metric, is the best saved one.
+  bool is_best_saved(double value);
   void save_on_request();
   // Waits until the last state is on disk, or cannot be written.
   void save_at_end();
@@ -70,8 +93,11 @@ class FitLoop {
 
   // Metrics of all ranks; `own`: those of training are this rank's.
   std::map<std::string, double> shown_metrics(bool own) const;
-  void write_metrics();
-  void print_line();
+  // `is_part`: the epoch ends before its last step.
+  void write_metrics(bool is_part = false);
+  // The metrics of a validation inside an epoch.
+  void write_validation();
+  void print_line(bool is_part = false);
   void write_plots();
   void show_progress(double loss);
   // Rank 0: the hyperparameters of the run, and the metrics so far.
@@ -88,6 +114,8 @@ class FitLoop {
   const DataSource validation_;
   RunFolder folder_;
   BatchSource data_;
+  StepLog step_log_;
+  TimeLimits limits_;
   DeviceCopy copy_to_device_;
   Checkpointing checkpoints_;
   std::optional<TrackerSet> trackers_;  // on rank 0
@@ -107,6 +135,8 @@ class FitLoop {
   double samples_ = 0;            // of this call, over all ranks
   double own_samples_ = 0;        // of this call, on this rank
   double epoch_samples_per_s_ = 0;
+  Clock::duration paused_{0};                  // of this epoch: validations inside it
+  bool save_by_time_ = false;                  // after this step
   std::chrono::nanoseconds waited_before_{0};  // for collectives, until the last write
   bool interrupted_ = false;                   // Ctrl-C, or a preemption
 };

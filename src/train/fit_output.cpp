@@ -8,9 +8,12 @@
 #include <torch/torch.h>
 
 #include <lockstep/json.h>
+#include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "base/log.h"
 #include "parallel/parallel_model.h"
@@ -40,20 +43,48 @@ std::vector<std::string> tracker_names(const TrainConfig& config) {
   return names;
 }
 
+constexpr const char* kHyperparameters = "hyperparams";
+// Longer values do not move the column of the defaults.
+constexpr size_t kWidestValue = 32;
+
+std::string shown_value(const Json& value) {
+  if (value.is_null()) return "unset";
+  if (!value.is_string()) return value.dump();
+  const std::string text = value.get<std::string>();
+  return text.empty() ? "''" : text;
+}
+
 }  // namespace
 
-// The fields that differ from their defaults.
+// A table of the options that differ from their defaults, and of the hyperparameters.
 void FitLoop::announce() const {
   if (!config_.verbose || !world_.is_main()) return;
   const Json own = Json::parse(config_.to_json());
   const Json usual = Json::parse(TrainConfig().to_json());
-  std::vector<std::string> changed;
-  for (const auto& [name, value] : own.items()) {
-    if (value != usual.at(name)) changed.push_back(fmt::format("{} = {}", name, value.dump()));
+  struct Line {
+    std::string name, value, rest;
+  };
+  std::vector<Line> lines;
+  for (const std::string& name : own.names()) {
+    const Json& value = own.at(name);
+    if (name == kHyperparameters || value == usual.at(name)) continue;
+    lines.push_back({name, shown_value(value), fmt::format("(default {})", shown_value(usual.at(name)))});
   }
-  fmt::print("Training on {} rank{} ({}): {}\n", world_.size(), world_.size() == 1 ? "" : "s",
-             world_.device().str(),
-             changed.empty() ? "default configuration" : fmt::format("{}", fmt::join(changed, ", ")));
+  for (const auto& [name, value] : own.at(kHyperparameters).items()) {
+    lines.push_back({name, shown_value(value), ""});
+  }
+  fmt::print("Training on {} rank{} ({}){}\n", world_.size(), world_.size() == 1 ? "" : "s",
+             world_.device().str(), lines.empty() ? ", default configuration" : "");
+  size_t names = 0;
+  size_t values = 0;
+  for (const Line& line : lines) {
+    names = std::max(names, line.name.size());
+    if (!line.rest.empty()) values = std::max(values, std::min(line.value.size(), kWidestValue));
+  }
+  for (const Line& line : lines) {
+    fmt::print("  {:{}}  {}\n", line.name, names,
+               line.rest.empty() ? line.value : fmt::format("{:{}}  {}", line.value, values, line.rest));
+  }
   std::fflush(stdout);
 }
 
@@ -88,14 +119,48 @@ std::map<std::string, double> FitLoop::shown_metrics(bool own) const {
   return shown;
 }
 
-void FitLoop::write_metrics() {
+void FitLoop::log_step(const LossResult& outcome, int64_t samples) {
+  const torch::optim::Optimizer* const optimizer = step_.optimizer();
+  std::vector<std::pair<std::string, double>> more;
+  // The row of the epoch has the same names for the same step.
+  const bool epoch_follows = !has_another_step() && config_.write_every > 0 &&
+                             (progress_.epochs_done + 1) % config_.write_every == 0;
+  if (step_.may_skip() && !epoch_follows) more.emplace_back("loss_scale", step_.loss_scale());
+  const at::Tensor norm = step_.gradient_norm();
+  const int ranks = step_.shares_samples() ? 1 : world_.size();
+  step_log_.add({.step = progress_.result.step,
+                 .outcome = outcome,
+                 .samples = samples,
+                 .total_samples = own_samples_ * ranks,
+                 .gradient_norm = norm,
+                 .learning_rate = optimizer != nullptr && world_.is_main()
+                                      ? std::optional<double>(learning_rates(*optimizer).front())
+                                      : std::nullopt,
+                 .with_rates = !epoch_follows,
+                 .more = std::move(more)});
+  step_log_.write(trainer_.trackers, /*all=*/false);
+}
+
+void FitLoop::write_validation() {
+  if (!world_.is_main() || config_.write_every == 0) return;
+  std::vector<Scalar> scalars;
+  for (const auto& [name, value] : progress_.result.metrics) {
+    if (name.starts_with("val_")) scalars.push_back({name, value});
+  }
+  trackers_->write_scalars(scalars, progress_.result.step);
+}
+
+void FitLoop::write_metrics(bool is_part) {
+  step_log_.write(trainer_.trackers, /*all=*/true);
   if (!world_.is_main()) return;
   const StepClock::Split split = trainer_.clock.take();
   const std::chrono::nanoseconds waited = step_.parallel().exposed_wait();
   const double exposed_s = std::chrono::duration<double>(waited - waited_before_).count();
   waited_before_ = waited;
-  if (config_.write_every == 0 || progress_.epochs_done % config_.write_every != 0) return;
-  std::vector<Scalar> scalars = {{"epoch", static_cast<double>(progress_.epochs_done)}};
+  if (config_.write_every == 0 || (!is_part && progress_.epochs_done % config_.write_every != 0)) return;
+  const double part =
+      is_part ? static_cast<double>(data_.batches_done()) / static_cast<double>(data_.num_batches()) : 0;
+  std::vector<Scalar> scalars = {{"epoch", static_cast<double>(progress_.epochs_done) + part}};
   const std::map<std::string, double> shown = shown_metrics(/*own=*/!config_.all_reduce_metrics);
   for (const auto& [name, value] : shown) scalars.push_back({name, value});
   if (const torch::optim::Optimizer* const optimizer = step_.optimizer()) {
@@ -116,9 +181,10 @@ void FitLoop::write_metrics() {
 }
 
 // The line of perceptrain, so that tools that read its output can read ours.
-void FitLoop::print_line() {
-  const int64_t epoch = progress_.epochs_done;
-  const bool due = config_.verbose && config_.print_every > 0 && epoch % config_.print_every == 0;
+void FitLoop::print_line(bool is_part) {
+  const int64_t epoch = progress_.epochs_done + (is_part ? 1 : 0);
+  const bool due =
+      config_.verbose && config_.print_every > 0 && (is_part || epoch % config_.print_every == 0);
   if (!due || !(world_.is_main() || config_.print_all_ranks)) return;
   bar_.clear();
   std::map<std::string, double> shown =

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <utility>
 
 #include "checkpoint/reader.h"
 #include "checkpoint/snapshot.h"
@@ -71,6 +72,7 @@ LossResult GradientStep::compute_gradients(StepBatches& batches) {
       backward(result, 1);
       total.loss = result.loss.detach();
       total.metrics = std::move(result.metrics);
+      total.counts = std::move(result.counts);
     } else {
       const double weight = static_cast<double>(batches.samples_of(i)) / samples;
       backward(result, weight);
@@ -90,6 +92,8 @@ void GradientStep::finish_gradients() {
   } else {
     finite_ = !parts_.scaler || parts_.scaler->unscale(parallel().flat_gradients(), world().communicator());
   }
+  // A recorded step would compute it in every replay or in none.
+  if (wants_norm_ && !recorded_) norm_ = parallel().grad_norm();
   if (!finite_) return;
   const torch::NoGradGuard no_grad;
   if (config().clip_grad_value > 0) {
@@ -195,6 +199,12 @@ std::vector<GradientStatistics> GradientStep::gradient_statistics(bool with_valu
 void GradientStep::finish_state() {
   if (fused_ && parts_.scaler) fused_->fetch_counts();
   finish_update();
+}
+
+at::Tensor GradientStep::gradient_norm() {
+  wants_norm_ = false;
+  if (recorded_) return parallel().grad_norm();
+  return std::exchange(norm_, at::Tensor());
 }
 
 LossResult GradientStep::run(StepBatches& batches) {

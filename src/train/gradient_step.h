@@ -28,6 +28,8 @@ class GradientStep final : public Step {
   double loss_scale() const override;
   torch::optim::Optimizer* optimizer() const override { return &optimizer_; }
   void check_replaceable() const override;
+  void watch_gradient_norm() override { wants_norm_ = true; }
+  at::Tensor gradient_norm() override;
   std::vector<GradientStatistics> gradient_statistics(bool with_values) override;
 
   void finish_state() override;
@@ -59,6 +61,8 @@ class GradientStep final : public Step {
   std::optional<RecordedStep> recorded_;     // if config.cuda_graph is set
   std::vector<double> recorded_options_;
   at::Tensor found_inf_;  // of the running fused step
+  at::Tensor norm_;       // of the last step's gradients, if requested
+  bool wants_norm_ = false;
   bool finite_ = true;
   bool changed_weights_ = false;
 };

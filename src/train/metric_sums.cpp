@@ -1,6 +1,8 @@
 #include "train/metric_sums.h"
 
+#include <fmt/format.h>
 #include <lockstep/communicator.h>
+#include <lockstep/error.h>
 #include <torch/torch.h>
 
 #include <bit>
@@ -9,6 +11,8 @@ namespace lockstep::train {
 namespace {
 
 constexpr std::string_view kLoss = "loss";
+constexpr const char* kCounts = "counts";
+constexpr const char* kShape = "shape";
 
 // Sent as bytes, because JSON has no infinities and no NaN.
 Json to_bits(double value) { return std::bit_cast<uint64_t>(value); }
@@ -25,6 +29,7 @@ double scalar_value(const at::Tensor& scalar) {
 void MetricSums::add(const LossResult& result, int64_t samples) {
   add(kLoss, result.loss, samples);
   for (const auto& [name, value] : result.metrics) add(name, value, samples);
+  for (const auto& [name, counts] : result.counts) add(name, counts);
 }
 
 void MetricSums::add(std::string_view name, const at::Tensor& value, int64_t samples) {
@@ -42,56 +47,132 @@ void MetricSums::add(std::string_view name, const at::Tensor& value, int64_t sam
   sum.on_device.add_(value.detach().reshape({}), weight);
 }
 
-MetricSums::Means MetricSums::own() const {
-  Means means;
-  for (const auto& [name, sum] : sums_) {
-    const double on_device = sum.on_device.defined() ? scalar_value(sum.on_device) : 0;
-    means.values[name] = (sum.value + on_device) / sum.count;
-    if (name == kLoss) means.samples = sum.count;
+void MetricSums::add(const std::string& name, const MetricCounts& counts) {
+  Counts& own = counts_[name];
+  const std::vector<int64_t> shape = counts.counts.sizes().vec();
+  if (own.sums.empty()) {
+    own.shape = shape;
+    own.sums.resize(static_cast<size_t>(counts.counts.numel()));
   }
-  return means;
+  if (own.shape != shape) {
+    throw ConfigError("train", fmt::format("the counts of the metric '{}' must have the same shape in all "
+                                           "batches",
+                                           name));
+  }
+  own.value = counts.value;
+  const torch::NoGradGuard no_grad;
+  const at::Tensor numbers = counts.counts.detach().to(torch::kFloat64);
+  if (!numbers.is_cpu() && keep_on_device_) {
+    if (!own.on_device.defined()) own.on_device = torch::zeros_like(numbers);
+    own.on_device.add_(numbers);
+    return;
+  }
+  const at::Tensor on_host = numbers.cpu().contiguous();
+  for (size_t i = 0; i < own.sums.size(); ++i) own.sums[i] += on_host.const_data_ptr<double>()[i];
 }
 
-std::map<std::string, MetricSums::Sum> MetricSums::gather(const Communicator& communicator) const {
-  Json own = Json::object();
+MetricSums::Totals MetricSums::own_totals() const {
+  Totals totals;
   for (const auto& [name, sum] : sums_) {
     const double on_device = sum.on_device.defined() ? scalar_value(sum.on_device) : 0;
-    own[name] = {to_bits(sum.value + on_device), to_bits(sum.count)};
+    totals.means[name] = {sum.value + on_device, sum.count, {}};
   }
-  std::map<std::string, Sum> totals;
-  // Added in rank order, so that every rank gets the same bits.
-  for (const std::string& part : communicator.all_gather_bytes(own.dump())) {
-    const Json other = Json::parse(part);
-    for (const auto& [name, sum] : other.items()) {
-      totals[name].value += from_bits(sum.at(0));
-      totals[name].count += from_bits(sum.at(1));
-    }
+  for (const auto& [name, counts] : counts_) {
+    Counts& total = totals.counts[name] = counts;
+    if (!counts.on_device.defined()) continue;
+    const at::Tensor on_host = counts.on_device.cpu().contiguous();
+    for (size_t i = 0; i < total.sums.size(); ++i) total.sums[i] += on_host.const_data_ptr<double>()[i];
+    total.on_device = at::Tensor();
   }
   return totals;
 }
 
-MetricSums::Means MetricSums::over(const Communicator& communicator) const {
-  Means means;
-  for (const auto& [name, sum] : gather(communicator)) {
-    means.values[name] = sum.value / sum.count;
-    if (name == kLoss) means.samples = sum.count;
-  }
-  return means;
-}
-
-Json MetricSums::totals(const Communicator& communicator) const {
+Json MetricSums::to_json(const Totals& totals) {
   Json result = Json::object();
-  for (const auto& [name, sum] : gather(communicator)) {
-    result[name] = {to_bits(sum.value), to_bits(sum.count)};
+  for (const auto& [name, sum] : totals.means) result[name] = {to_bits(sum.value), to_bits(sum.count)};
+  for (const auto& [name, counts] : totals.counts) {
+    Json bits = Json::array();
+    for (const double sum : counts.sums) bits.push_back(to_bits(sum));
+    result[name] = {{kCounts, bits}, {kShape, counts.shape}};
   }
   return result;
 }
 
-void MetricSums::load_totals(const Json& totals) {
-  sums_.clear();
-  for (const auto& [name, sum] : totals.items()) {
-    sums_[name] = {from_bits(sum.at(0)), from_bits(sum.at(1)), {}};
+void MetricSums::add_json(Totals& totals, const Json& other) {
+  for (const auto& [name, sum] : other.items()) {
+    if (sum.is_array()) {
+      totals.means[name].value += from_bits(sum.at(0));
+      totals.means[name].count += from_bits(sum.at(1));
+      continue;
+    }
+    const Json& bits = sum.at(kCounts);
+    Counts& total = totals.counts[name];
+    if (total.sums.empty()) {
+      total.sums.resize(bits.size());
+      sum.at(kShape).get_to(total.shape);
+    }
+    if (total.sums.size() != bits.size()) {
+      throw ConfigError("train", fmt::format("the counts of the metric '{}' must have the same shape on all "
+                                             "ranks",
+                                             name));
+    }
+    for (size_t i = 0; i < bits.size(); ++i) total.sums[i] += from_bits(bits.at(i));
   }
+}
+
+MetricSums::Totals MetricSums::gather(const Communicator& communicator) const {
+  Totals totals;
+  // Added in rank order, so that every rank gets the same bits.
+  for (const std::string& part : communicator.all_gather_bytes(to_json(own_totals()).dump())) {
+    add_json(totals, Json::parse(part));
+  }
+  for (auto& [name, counts] : totals.counts) {
+    if (const auto own = counts_.find(name); own != counts_.end()) counts.value = own->second.value;
+  }
+  return totals;
+}
+
+MetricSums::Means MetricSums::means_of(const Totals& totals) {
+  Means means;
+  for (const auto& [name, sum] : totals.means) {
+    means.values[name] = sum.value / sum.count;
+    if (name == kLoss) means.samples = sum.count;
+  }
+  for (const auto& [name, counts] : totals.counts) {
+    if (!counts.value) continue;
+    const at::Tensor sums = at::tensor(counts.sums, at::kDouble).reshape(counts.shape);
+    means.values[name] = counts.value(sums);
+  }
+  return means;
+}
+
+MetricSums::Means MetricSums::own() const { return means_of(own_totals()); }
+
+MetricSums::Means MetricSums::over(const Communicator& communicator) const {
+  const Totals totals = gather(communicator);
+  Means means = means_of(totals);
+  if (totals.counts.empty()) return means;
+  // A rank without samples has no function for the value: all ranks take that of the first one that has it.
+  Json own = Json::object();
+  for (const auto& [name, counts] : totals.counts) {
+    if (counts.value) own[name] = to_bits(means.values.at(name));
+  }
+  const std::vector<std::string> parts = communicator.all_gather_bytes(own.dump());
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    const Json values = Json::parse(*part);
+    for (const auto& [name, bits] : values.items()) means.values[name] = from_bits(bits);
+  }
+  return means;
+}
+
+Json MetricSums::totals(const Communicator& communicator) const { return to_json(gather(communicator)); }
+
+void MetricSums::load_totals(const Json& totals) {
+  clear();
+  Totals loaded;
+  add_json(loaded, totals);
+  for (auto& [name, sum] : loaded.means) sums_[name] = sum;
+  for (auto& [name, counts] : loaded.counts) counts_[name] = counts;
 }
 
 }  // namespace lockstep::train

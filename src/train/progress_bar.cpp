@@ -35,10 +35,11 @@ std::string clock_text(std::chrono::duration<double> time) {
 std::string progress_text(const ProgressState& state, int width) {
   const int64_t cells = state.batches > 0 ? kBarCells * state.batch / state.batches : 0;
   const auto full = static_cast<size_t>(std::clamp<int64_t>(cells, 0, kBarCells));
-  std::string text =
-      fmt::format("epoch {}/{} [{}{}] {}/{}  loss {:.4g}  {:.3g} samples/s  {} left", state.epoch,
-                  state.epochs, std::string(full, '#'), std::string(kBarCells - full, '-'), state.batch,
-                  state.batches, state.loss, state.samples_per_s, clock_text(state.left));
+  const std::string what = state.evaluation.empty() ? fmt::format("epoch {}/{}", state.epoch, state.epochs)
+                                                    : std::string(state.evaluation);
+  std::string text = fmt::format("{} [{}{}] {}/{}  loss {:.4g}  {:.3g} samples/s  {} left", what,
+                                 std::string(full, '#'), std::string(kBarCells - full, '-'), state.batch,
+                                 state.batches, state.loss, state.samples_per_s, clock_text(state.left));
   // The last column is left free: some terminals wrap when it is written.
   if (width > 1 && text.size() >= static_cast<size_t>(width)) text.resize(static_cast<size_t>(width) - 1);
   return text;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace lockstep::train {
 
@@ -15,9 +16,11 @@ struct ProgressState {
   double loss = 0;
   double samples_per_s = 0;
   std::chrono::duration<double> left{0};
+  std::string_view evaluation = {};  // "validation" or "test"; empty: training
 };
 
-// "epoch 3/50 [######----] 12/20  loss 0.1234  1.2e+03 samples/s  0:42 left", cut to the width.
+// "epoch 3/50 [######----] 12/20  loss 0.1234  1.2e+03 samples/s  0:42 left", cut to the width. Of an
+// evaluation: "validation [######----] 12/20  loss 0.1234  1.2e+03 samples/s  0:42 left".
 std::string progress_text(const ProgressState& state, int width);
 
 // One line at the bottom of a terminal that is overwritten at most ten times a second. If standard

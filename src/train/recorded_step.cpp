@@ -101,6 +101,7 @@ void RecordedStep::record(StepBatches& batches, const Body& body) {
   // The recorded step outlives autograd's graph.
   outcome_.loss = outcome_.loss.detach();
   for (auto& [name, value] : outcome_.metrics) value = value.detach();
+  for (auto& [name, counts] : outcome_.counts) counts.counts = counts.counts.detach();
   graph_ = std::move(graph);
 }
 

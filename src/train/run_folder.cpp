@@ -106,8 +106,10 @@ std::string deepspeed_content(const TrainConfig& config) {
 Json end_to_json(const RunEnd& end) {
   Json metrics = Json::object();
   for (const auto& [name, value] : end.metrics) metrics[name] = exact_number(value);
-  return {{"epochs", end.epochs},   {"steps", end.steps}, {"max_iter", end.max_iter},
-          {"stopped", end.stopped}, {"metrics", metrics}, {"checkpoint_step", end.checkpoint_step}};
+  return {{"epochs", end.epochs},     {"steps", end.steps},
+          {"max_iter", end.max_iter}, {"max_steps", end.max_steps},
+          {"stopped", end.stopped},   {"max_time_s", end.max_time_s},
+          {"metrics", metrics},       {"checkpoint_step", end.checkpoint_step}};
 }
 
 RunEnd end_from_json(const Json& value) {
@@ -115,6 +117,9 @@ RunEnd end_from_json(const Json& value) {
   value.at("epochs").get_to(end.epochs);
   value.at("steps").get_to(end.steps);
   value.at("max_iter").get_to(end.max_iter);
+  // Earlier releases had no such limits.
+  end.max_steps = value.value("max_steps", int64_t{0});
+  end.max_time_s = value.value("max_time_s", 0.0);
   value.at("checkpoint_step").get_to(end.checkpoint_step);
   value.at("stopped").get_to(end.stopped);
   for (const auto& [name, number] : value.at("metrics").items()) end.metrics[name] = exact_number_of(number);

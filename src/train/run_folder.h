@@ -21,7 +21,9 @@ namespace lockstep::train {
 struct RunEnd {
   int64_t epochs = 0;
   int64_t steps = 0;
-  int64_t max_iter = 0;         // of the run's configuration
+  int64_t max_iter = 0;  // of the run's configuration
+  int64_t max_steps = 0;
+  double max_time_s = 0;
   int64_t checkpoint_step = 0;  // of its last checkpoint; -1: none
   std::string stopped;          // why it ended before max_iter; empty: it did not
   std::map<std::string, double> metrics;

@@ -131,12 +131,19 @@ void restore_random_streams(const Reader& reader, const TrainState& state, const
 
 }  // namespace
 
-Snapshot take_snapshot(const TrainState& state, const World& world, const std::string& config) {
+Snapshot take_snapshot(const TrainState& state, const World& world, bool weights_only) {
   const TrainingProgress& progress = state.progress;
   Snapshot snapshot;
   snapshot.step = progress.result.step;
   snapshot.epoch = progress.epochs_done;
   snapshot.world_size = world.size();
+  if (weights_only) {
+    state.step.parallel().add_weights_to(snapshot);
+    if (!world.is_main()) return snapshot;
+    if (state.average != nullptr) parallel::add_section(snapshot, "average", state.average->state());
+    snapshot.metadata["config"] = Json::parse(state.config.to_json());
+    return snapshot;
+  }
   const std::vector<std::string> streams =
       world.communicator().all_gather_bytes(random_state(world.device()));
   Json epoch_sums = state.sums.totals(world.communicator());
@@ -157,7 +164,10 @@ Snapshot take_snapshot(const TrainState& state, const World& world, const std::s
   metadata["metrics"] = numbers(progress.result.metrics);
   metadata["best_validation"] = exact_number(progress.best_validation);
   metadata["best_saved"] = exact_number(progress.best_saved);
-  metadata["config"] = Json::parse(config);
+  metadata["best_values"] = Json::array();
+  for (const double value : progress.best_values) metadata["best_values"].push_back(exact_number(value));
+  metadata["trained_s"] = progress.trained_s;
+  metadata["config"] = Json::parse(state.config.to_json());
   return snapshot;
 }
 
@@ -180,12 +190,24 @@ void restore_snapshot(const Reader& reader, TrainState& state, const World& worl
     progress.result.metrics[name] = exact_number_of(value);
   }
   metadata.at("epochs_done").get_to(progress.epochs_done);
-  // If max_iter was changed since the save, an earlier early stop does not count.
-  const bool same_end = metadata.at("config").value("max_iter", int64_t{-1}) == state.max_iter;
+  // If the end was changed since the save, an earlier early stop does not count.
+  const Json& saved = metadata.at("config");
+  const TrainConfig& config = state.config;
+  const bool same_end = saved.value("max_iter", int64_t{-1}) == config.max_iter &&
+                        saved.value("max_steps", int64_t{0}) == config.max_steps &&
+                        saved.value("max_time_s", 0.0) == config.max_time_s;
   progress.stopped = same_end ? metadata.value("stopped", "") : "";
-  progress.best_validation = exact_number_of(metadata.at("best_validation"));
-  progress.best_saved =
-      exact_number_of(metadata.at(metadata.contains("best_saved") ? "best_saved" : "best_validation"));
+  progress.trained_s = metadata.value("trained_s", 0.0);
+  // Values of another metric cannot be compared.
+  if (saved.value("best_metric", "val_loss") == config.best_metric &&
+      saved.value("best_mode", "min") == config.best_mode) {
+    progress.best_validation = exact_number_of(metadata.at("best_validation"));
+    progress.best_saved =
+        exact_number_of(metadata.at(metadata.contains("best_saved") ? "best_saved" : "best_validation"));
+    if (const Json* const values = metadata.find("best_values")) {
+      for (const Json& value : *values) progress.best_values.push_back(exact_number_of(value));
+    }
+  }
   restore_data(metadata.at("data"), state.data);
   // Only one rank loads the sums of all ranks.
   if (world.is_main()) state.sums.load_totals(metadata.at("epoch_sums"));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <lockstep/callbacks.h>
+#include <lockstep/config.h>
 #include <lockstep/optim.h>
 
 #include <cstdint>
@@ -28,8 +29,11 @@ struct TrainingProgress {
 
   TrainResult result;
   int64_t epochs_done = 0;
+  // Of best_metric; kNone, or -kNone if the greatest is the best: there is no validation yet.
   double best_validation = kNone;
-  double best_saved = kNone;  // the best validation with saved weights
+  double best_saved = kNone;             // the best validation with saved weights
+  std::vector<double> best_values = {};  // of the checkpoints that checkpoint_keep_best keeps
+  double trained_s = 0;                  // time of training at the last save
   // Why all ranks ended training before max_iter; empty: they did not.
   std::string stopped;
 };
@@ -42,13 +46,14 @@ struct TrainState {
   MetricSums& sums;  // of the epoch so far
   const std::vector<std::shared_ptr<Callback>>& callbacks;
   TrainingProgress& progress;
-  int64_t max_iter = 0;
+  const TrainConfig& config;
 };
 
 // Converts the state of a training to a snapshot, and back. Weights are under "model." and their names,
 // as all readers of checkpoints expect; everything else is under "lockstep/". Collective. Rank 0 has
-// the content and writes it; if the model is sharded, each rank has its shards.
-checkpoint::Snapshot take_snapshot(const TrainState& state, const World& world, const std::string& config);
+// the content and writes it; if the model is sharded, each rank has its shards. `weights_only`: without
+// everything that only a resume needs.
+checkpoint::Snapshot take_snapshot(const TrainState& state, const World& world, bool weights_only);
 
 // ConfigError: another model or another optimizer, and what differs; the model is unchanged then.
 // Collective.

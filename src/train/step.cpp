@@ -42,6 +42,11 @@ void add_weighted(LossResult& total, const LossResult& part, double weight) {
   };
   total.loss = add(total.loss, part.loss);
   for (const auto& [name, value] : part.metrics) total.metrics[name] = add(total.metrics[name], value);
+  for (const auto& [name, counts] : part.counts) {
+    MetricCounts& sum = total.counts[name];
+    const at::Tensor own = counts.counts.detach();
+    sum = {sum.counts.defined() ? sum.counts + own : own, counts.value};
+  }
 }
 
 LossResult Step::forward(const Batch& batch) const {
@@ -55,6 +60,16 @@ LossResult Step::forward(const Batch& batch) const {
     for (const auto& [name, value] : result.metrics) {
       if (value.defined() && value.numel() == 1) continue;
       throw ConfigError("train", fmt::format("the metric '{}' of a batch must be one number", name));
+    }
+    for (const auto& [name, counts] : result.counts) {
+      if (result.metrics.contains(name) || name == "loss") {
+        throw ConfigError("train",
+                          fmt::format("two metrics have the name '{}': give one another name", name));
+      }
+      if (!counts.counts.defined() || counts.counts.numel() == 0 || !counts.value) {
+        throw ConfigError("train",
+                          fmt::format("the metric '{}' needs counts and a function for its value", name));
+      }
     }
     return result;
   } catch (const c10::Error& error) {

@@ -116,7 +116,7 @@ class StepBatches {
   std::optional<std::pair<size_t, Batch>> current_;  // the batch on the device, and its index
 };
 
-// total += part * weight, over the loss and all metrics.
+// total += part * weight, over the loss and all metrics; counts are added without the weight.
 void add_weighted(LossResult& total, const LossResult& part, double weight);
 
 // What the steps of one trainer share. The references outlive the steps.
@@ -183,6 +183,11 @@ class Step {
 
   // Announces that gradient_statistics() will be called after the next run(), with the same argument.
   virtual void watch_gradients(bool with_values) { static_cast<void>(with_values); }
+  // Announces that gradient_norm() will be called after the next run().
+  virtual void watch_gradient_norm() {}
+  // The norm of all gradients of the last run(), unscaled and before clipping (with cuda_graph after it), a
+  // scalar on any device. Undefined: there are no gradients. Collective.
+  virtual at::Tensor gradient_norm() { return {}; }
   // Statistics of the gradients that the last run() used, on rank 0; empty elsewhere.
   virtual std::vector<GradientStatistics> gradient_statistics(bool with_values);
 

@@ -3,9 +3,11 @@
 #include <lockstep/schedule.h>
 #include <lockstep/search.h>
 #include <lockstep/sharded.h>
+#include <lockstep/sync_batch_norm.h>
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -114,6 +116,16 @@ parallel::ParallelOptions parallel_options(const TrainConfig& config, c10::Devic
   if (config.precision != "fp32") {
     options.sharding.autocast_dtype = config.precision == "bf16" ? at::kBFloat16 : at::kHalf;
   }
+  const auto bytes = [](double mib) { return std::max<int64_t>(1, std::llround(mib * (1 << 20))); };
+  if (config.bucket_cap_mb) {
+    options.sharding.zero.bucket_cap_bytes = bytes(*config.bucket_cap_mb);
+    options.replicated.bucket_cap_bytes = bytes(*config.bucket_cap_mb);
+  }
+  if (config.first_bucket_cap_mb)
+    options.replicated.first_bucket_cap_bytes = bytes(*config.first_bucket_cap_mb);
+  options.replicated.static_graph = config.static_graph;
+  if (config.gradient_compression == "fp16") options.replicated.compression = GradientCompression::kFloat16;
+  if (config.gradient_compression == "bf16") options.replicated.compression = GradientCompression::kBFloat16;
   // The model is still in host memory.
   if (config.zero.offload_param.device != OffloadDevice::kNone) options.sharding.device = device;
   return options;
@@ -155,6 +167,10 @@ Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::O
                       : place_model(std::move(model_), home_of(config, world), dtype)),
       loss(std::move(loss_)),
       parts{.world = world, .model = model, .loss = loss, .config = config, .clock = clock} {
+  // The new layers share the parameters that the optimizer has.
+  if (config.sync_batch_norm && world.size() > 1) {
+    convert_sync_batch_norm(*model.module(), world.communicator());
+  }
   step = make_step(parts, optimizer, search, deepspeed, dtype);
   if (!loss) throw ConfigError("train", "a trainer needs a loss: mse, cross_entropy, nll or a function");
   if (step->optimizer() != nullptr) move_optimizer_state(*step->optimizer());
@@ -211,26 +227,55 @@ void Trainer::Impl::record(const std::string& phase, const Evaluation& evaluatio
   for (const auto& [name, value] : evaluation.metrics) progress.result.metrics[phase + "_" + name] = value;
 }
 
-Evaluation Trainer::Impl::evaluate(const DataSource& data, const std::string& phase, Stage batch_start,
-                                   Stage batch_end) {
+Evaluation Trainer::Impl::evaluate(const DataSource& data, const std::string& phase,
+                                   std::optional<int64_t> limit) {
+  const bool is_test = phase == "test";
+  const Stage batch_start = is_test ? Stage::kTestBatchStart : Stage::kValBatchStart;
+  const Stage batch_end = is_test ? Stage::kTestBatchEnd : Stage::kValBatchEnd;
   int64_t batches = 0;
   train::BatchHooks hooks;
   hooks.start = [&](const Batch& batch) { begin(batch_start, ++batches, batch); };
   hooks.end = [&](const LossResult& outcome) { end(batch_end, batches, outcome); };
+  // Outside of fit() the evaluation has a bar of its own.
+  std::optional<train::ProgressBar> own_bar;
+  if (bar == nullptr) own_bar.emplace(config.verbose ? config.progress : "none", world.is_main());
+  train::ProgressBar& shown = bar != nullptr ? *bar : *own_bar;
+  const std::string shown_name = is_test          ? "test"
+                                 : phase == "val" ? "validation"
+                                                  : "validation " + phase.substr(4);
+  const auto start = std::chrono::steady_clock::now();
+  hooks.progress = [&](int64_t done, int64_t of, int64_t samples, const LossResult& outcome) {
+    if (!shown.due()) return;
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    shown.show({.batch = done,
+                .batches = of,
+                .loss = train::scalar_value(outcome.loss),
+                .samples_per_s = static_cast<double>(samples * world.size()) / elapsed.count(),
+                .left = elapsed * static_cast<double>(of - done) / static_cast<double>(done),
+                .evaluation = shown_name});
+  };
   // All ranks use rank 0's buffers: an evaluation must not depend on the rank that runs it.
   const bool in_step = step->parallel().prepare_evaluation();
   std::optional<WeightAverage::Swap> averaged;
   if (average) averaged.emplace(average->swap_in());
   const auto forward = [this](const Batch& batch) { return step->forward(batch); };
-  const Evaluation evaluation = train::evaluate(data, world, dtype, forward, {model, in_step}, config, hooks);
+  const Evaluation evaluation =
+      train::evaluate(data, world, dtype, forward, {model, in_step, limit}, config, hooks);
+  shown.clear();
   record(phase, evaluation);
+  progress.result.evaluated_samples = evaluation.samples;
   stage = Stage::kIdle;
   return evaluation;
 }
 
-Evaluation Trainer::Impl::validate(const DataSource& data) {
+Evaluation Trainer::Impl::validate(const DataSource& data, bool also_sets, std::optional<int64_t> limit) {
   begin(Stage::kValEpochStart, progress.result.iteration);
-  const Evaluation evaluation = evaluate(data, "val", Stage::kValBatchStart, Stage::kValBatchEnd);
+  Evaluation evaluation;
+  if (also_sets) {
+    for (const auto& [name, set] : validation_sets) evaluation = evaluate(set, "val_" + name, limit);
+  }
+  // Last, so that `loss` and `evaluated_samples` of the result are those of these data.
+  if (!data.empty() || !also_sets) evaluation = evaluate(data, "val", limit);
   end(Stage::kValEpochEnd, progress.result.iteration);
   stage = Stage::kIdle;
   return evaluation;
@@ -250,11 +295,18 @@ FitResult Trainer::fit(const DataSource& train, const DataSource& validation) {
   return train::FitLoop(*impl_, train, validation).run();
 }
 
-Evaluation Trainer::validate(const DataSource& data) { return impl_->validate(data); }
-
-Evaluation Trainer::test(const DataSource& data) {
-  return impl_->evaluate(data, "test", Stage::kTestBatchStart, Stage::kTestBatchEnd);
+void Trainer::add_validation_set(const std::string& name, const DataSource& data) {
+  if (name.empty() || !impl_->validation_sets.emplace(name, data).second) {
+    throw ConfigError("train",
+                      fmt::format("a validation set needs a name that no other one has: '{}'", name));
+  }
 }
+
+Evaluation Trainer::validate(const DataSource& data) {
+  return impl_->validate(data, /*also_sets=*/false, config().max_val_batches);
+}
+
+Evaluation Trainer::test(const DataSource& data) { return impl_->evaluate(data, "test"); }
 
 at::Tensor Trainer::predict(const Loader& loader) {
   const bool in_step = impl_->step->parallel().prepare_evaluation();
@@ -361,7 +413,11 @@ std::vector<GradientStatistics> Trainer::gradient_statistics(bool with_values) {
   return impl_->step->gradient_statistics(with_values);
 }
 
-TrackerSet& Trainer::trackers() { return impl_->trackers != nullptr ? *impl_->trackers : impl_->no_trackers; }
+TrackerSet& Trainer::trackers() {
+  // Rows stay in the order of their steps.
+  if (impl_->write_waiting) impl_->write_waiting();
+  return impl_->trackers != nullptr ? *impl_->trackers : impl_->no_trackers;
+}
 
 const std::string& Trainer::run_folder() const { return impl_->run_folder; }
 

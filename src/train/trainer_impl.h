@@ -7,6 +7,8 @@
 #include <lockstep/track.h>
 #include <lockstep/trainer.h>
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,8 +29,10 @@ struct Trainer::Impl {
   // called_every divides `count`.
   void begin(Stage stage, int64_t count, const Batch& batch = {});
   void end(Stage stage, int64_t count, const LossResult& outcome = at::Tensor());
-  Evaluation evaluate(const DataSource& data, const std::string& phase, Stage batch_start, Stage batch_end);
-  Evaluation validate(const DataSource& data);
+  // `limit`: the most batches of each rank.
+  Evaluation evaluate(const DataSource& data, const std::string& phase, std::optional<int64_t> limit = {});
+  // Over these data, unless they are empty, and `also_sets` over the sets of add_validation_set().
+  Evaluation validate(const DataSource& data, bool also_sets, std::optional<int64_t> limit);
   void call_callbacks(Stage at, int64_t count);
   // Uses another step while the result exists. ConfigError: fit() is running, or the step cannot be
   // replaced.
@@ -50,12 +54,14 @@ struct Trainer::Impl {
   std::unique_ptr<train::Step> step;
   std::optional<WeightAverage> average;
   std::function<void()> preemption_save;
+  std::map<std::string, DataSource> validation_sets;
 
   Stage stage = Stage::kIdle;
   train::TrainingProgress progress;
 
   // State of the running fit().
   TrackerSet* trackers = nullptr;
+  std::function<void()> write_waiting;  // before others use the trackers: writes what waits for them
   TrackerSet no_trackers;
   train::ProgressBar* bar = nullptr;
   std::string run_folder;

@@ -172,6 +172,33 @@ TEST_F(ResumeTest, FromEveryStepOfEpochsThatAreCutShort) {
   expect_same_from_every_step(training, "cut", 30);
 }
 
+// Validations inside epochs, counted metrics, and an end inside an epoch.
+TEST_F(ResumeTest, FromEveryStepWithValidationsInsideEpochsAndALimitOfSteps) {
+  Training training = straight("inside");
+  training.config.val_every_steps = 3;
+  training.config.max_steps = 14;
+  training.config.best_metric = "val_positive";
+  training.config.best_mode = "max";
+  training.dropout = 0.3;
+  training.loss = [](const Batch& batch, const Model& model) -> LossResult {
+    const torch::Tensor output = model(batch.data());
+    LossResult result{torch::mse_loss(output, batch.target())};
+    result.counts["positive"] = {
+        torch::stack({output.gt(0).sum(), torch::tensor(output.numel())}),
+        [](const torch::Tensor& sums) { return (sums[0] / sums[1]).item<double>(); }};
+    return result;
+  };
+  training.fit = [](Trainer& trainer, const Loader& data) { return trainer.fit(data, data); };
+  const Training::Outcome whole = training.run();
+  ASSERT_EQ(whole.result.steps, 14);
+  ASSERT_EQ(whole.result.metrics.count("train_positive"), 1u);
+  for (int64_t step = 1; step < 14; ++step) {
+    const Training::Outcome rest = resumed(training, "inside", step).run();
+    EXPECT_EQ(rest.result.metrics, whole.result.metrics) << "from step " << step;
+    test::expect_equal_weights(rest, whole);
+  }
+}
+
 // Five batches an epoch out of passes of four: epochs begin in the middle of a pass.
 TEST_F(ResumeTest, FromEveryStepOfDataWithoutEnd) {
   Training training = straight("endless");

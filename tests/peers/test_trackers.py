@@ -488,13 +488,16 @@ def test_a_training_tells_tensorboard_and_mlflow_the_same(bin_dir, tmp_path, mlf
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "LOCKSTEP_"))}
     training = subprocess.run(
         [bin_dir / "sine", "--compute_setup", "cpu", "--nprocs", "2", "--max_iter", "7", "--write_every", "2",
-         "--tracking_tool", "tensorboard,mlflow", "--hyperparams", "lr=0.01", "--hyperparams", "layers=2",
+         "--log_every", "3", "--tracking_tool", "tensorboard,mlflow", "--hyperparams", "lr=0.01", "--hyperparams", "layers=2",
          "--hyperparams", "model=a small one", "--log_model", "--log_folder", folder],
         env=environment | {"MLFLOW_TRACKING_URI": mlflow_server.url, "MLFLOW_EXPERIMENT_NAME": "a training",
                            "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, timeout=300)
     assert training.returncode == 0 and "warning" not in training.stderr, training.stderr
-    written = [line for line in map(json.loads, open(folder / "metrics.jsonl")) if "train_loss" in line]
+    lines = [line for line in map(json.loads, open(folder / "metrics.jsonl"))]
+    written = [line for line in lines if "train_loss" in line]
+    steps = [line for line in lines if "step_loss" in line]
+    assert [line["step"] for line in steps] == [3, 6, 9, 12, 15, 18, 21, 24, 27]
     # Epochs 2, 4 and 6, of four steps each.
     assert [(line["step"], line["epoch"]) for line in written] == [(8, 2), (16, 4), (24, 6)]
 
@@ -503,8 +506,10 @@ def test_a_training_tells_tensorboard_and_mlflow_the_same(bin_dir, tmp_path, mlf
     events = accumulator(folder)
     names = set(written[0]) - {"step", "time"}
     assert {"train_loss", "learning_rate", "samples_per_s", "time_backward_s"} < names
+    names |= set(steps[0]) - {"step", "time"}
+    assert {"step_loss", "grad_norm", "memory_mib"} < names
     for name in names:
-        values = [(line["step"], line[name]) for line in written]
+        values = [(line["step"], line[name]) for line in lines if name in line and "step" in line]
         assert run.history(name) == values, name
         assert [(e.step, e.value) for e in events.Scalars(name)] == [
             (step, float(np.float32(value))) for step, value in values], name

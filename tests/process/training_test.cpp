@@ -106,14 +106,16 @@ class TrainingTest : public testing::Test {
 
   // Kills a run again and again. What was saved stays whole, and the run that is left alone
   // ends as one that nobody killed.
-  void kill_and_compare(const std::vector<std::string>& options, int kills);
+  void kill_and_compare(const std::vector<std::string>& options, int kills,
+                        const std::string& end = "Trained 4000 epochs (16000 steps)");
 
   std::string weights(const std::string& name) const { return read_file(folder(name) / "model.safetensors"); }
 
   TemporaryFolder folder_{"/dev/shm"};
 };
 
-void TrainingTest::kill_and_compare(const std::vector<std::string>& options, int kills) {
+void TrainingTest::kill_and_compare(const std::vector<std::string>& options, int kills,
+                                    const std::string& end) {
   Process straight = start("straight", options);
   ASSERT_EQ(finish(straight), ExitStatus{.code = 0}) << straight.errors();
 
@@ -144,7 +146,7 @@ void TrainingTest::kill_and_compare(const std::vector<std::string>& options, int
   Process last = start("killed", options);
   ASSERT_EQ(finish(last), ExitStatus{.code = 0}) << last.errors();
   EXPECT_THAT(last.output(), HasSubstr("Going on from"));
-  EXPECT_THAT(last.output(), HasSubstr("Trained 4000 epochs (16000 steps)"));
+  EXPECT_THAT(last.output(), HasSubstr(end));
   ASSERT_FALSE(weights("straight").empty());
   EXPECT_EQ(weights("killed"), weights("straight"));
 }
@@ -173,6 +175,13 @@ TEST_F(TrainingTest, CtrlCEndsAfterTheStepWithACheckpoint) {
   Process again = start("run", {"--max_iter", "0", "--nprocs", "2"});
   finish(again);
   EXPECT_THAT(again.output(), HasSubstr(", " + match[1].str() + " steps\n")) << "went on from that step";
+}
+
+// Saved by rank 0's clock, at any step of an epoch, and ended in the middle of one.
+TEST_F(TrainingTest, KilledBetweenSavesByTimeItEndsAtItsLimitOfSteps) {
+  kill_and_compare({"--nprocs", "2", "--max_iter", "1000000000", "--max_steps", "6001",
+                    "--checkpoint_every_min", "0.0005"},
+                   4, "(6001 steps)");
 }
 
 TEST_F(TrainingTest, PreemptionSavesAndTheNextRunGoesOn) {

@@ -40,6 +40,30 @@ TEST(MetricSumsTest, AMetricCountsOnTheRanksThatHaveIt) {
   });
 }
 
+// Two counts: hits and tries. A mean of the ranks' values would be another number.
+TEST(MetricSumsTest, CountsAreAddedBeforeTheirValueIsComputed) {
+  test::run_ranks(3, [](int rank, c10::intrusive_ptr<c10d::Store> store) {
+    const Communicator communicator = make_communicator(std::move(store), rank, 3, {.backend = "shm"});
+    const auto rate = [](const at::Tensor& sums) { return (sums[0] / sums[1]).item<double>(); };
+    const auto counted = [&](double hits, double tries) {
+      LossResult result{torch::tensor(1.0)};
+      result.counts["rate"] = {torch::tensor({hits, tries}, torch::kFloat64), rate};
+      return result;
+    };
+    MetricSums sums;
+    if (rank == 0) sums.add(counted(1, 10), 4);
+    if (rank == 1) sums.add(counted(30, 30), 4);
+    // Rank 2 has no samples, and the same value.
+    EXPECT_DOUBLE_EQ(sums.over(communicator).values.at("rate"), 31.0 / 40);
+    const Json totals = sums.totals(communicator);
+    MetricSums resumed;
+    if (rank == 0) resumed.load_totals(totals);
+    resumed.add(counted(1, 10), 1);
+    EXPECT_DOUBLE_EQ(resumed.over(communicator).values.at("rate"), 34.0 / 70);
+    EXPECT_THROW(resumed.add({torch::tensor(1.0), {}, {{"rate", {torch::ones({3}), rate}}}}, 1), ConfigError);
+  });
+}
+
 TEST(MetricSumsTest, NothingAddedIsNothing) {
   const MetricSums::Means means = MetricSums().over(Communicator());
   EXPECT_TRUE(means.values.empty());

@@ -415,6 +415,7 @@ TEST_F(TrainerOptionsTest, TheRunFolderHoldsConfigurationAndMetrics) {
     training.config.hyperparams = {{"lr", 0.05}};
     training.config.log_model = true;
     training.config.write_every = 4;
+    training.config.log_every = 0;
   });
   const std::filesystem::path folder = outcome.result.run_folder;
   std::ifstream config(folder / "config.json");

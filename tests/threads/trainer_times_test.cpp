@@ -39,6 +39,7 @@ TEST(TrainerTimesTest, ValidationIsNoPartOfAStep) {
   training.config = test::quiet_config(folder.path());
   training.config.max_iter = 3;
   training.config.val_every = 1;
+  training.config.log_every = 0;
   training.samples = kSamples;
   training.make_callbacks = [] {
     const auto work = [](Trainer&) {

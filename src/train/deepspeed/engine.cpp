@@ -151,7 +151,7 @@ EngineCore::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, C config_, Co
   if (stays_on_host) options.sharding.device = device;
   // Lamb needs complete parameters; all other optimizers work on flat buckets, also at stage 0.
   if (optimizer_class(*optimizer) != "Lamb") options.stage_zero = parallel::StageZero::kFlatBuckets;
-  options.replicated_bucket_cap_bytes = options.sharding.zero.bucket_cap_bytes;
+  options.replicated.bucket_cap_bytes = options.sharding.zero.bucket_cap_bytes;
   model = parallel::ParallelModel::make(module, optimizer, communicator, options);
   if (auto made = deepspeed::make_schedule(config.scheduler)) {
     schedule.emplace(*optimizer, std::move(*made));

@@ -184,6 +184,11 @@ void EngineStep::watch_gradients(bool with_values) {
   };
 }
 
+at::Tensor EngineStep::gradient_norm() {
+  const std::optional<double> norm = core_->get_global_grad_norm();
+  return norm ? torch::tensor(*norm, torch::kFloat64) : at::Tensor();
+}
+
 void EngineStep::add_to(checkpoint::Snapshot& snapshot) const {
   parallel().add_to(snapshot, *optimizer());
   if (world().is_main()) snapshot.metadata[deepspeed::kSection] = core_->impl().state();

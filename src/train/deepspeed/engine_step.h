@@ -35,6 +35,8 @@ class EngineStep final : public Step {
 
   // The engine frees its gradients in the update, so their statistics are computed before it.
   void watch_gradients(bool with_values) override;
+  // The engine computes the norm in each step.
+  at::Tensor gradient_norm() override;
   std::vector<GradientStatistics> gradient_statistics(bool) override { return watched_; }
 
   parallel::ParallelModel& parallel() const override;

@@ -16,6 +16,13 @@ TEST(ProgressBarTest, TellsWhereItIsAndHowLongItTakes) {
             "epoch 3/50 [##########----------] 10/20  loss 0.1235  1.23e+03 samples/s  1:02 left");
 }
 
+TEST(ProgressBarTest, AValidationIsNamed) {
+  ProgressState state = kHalfway;
+  state.evaluation = "validation noisy";
+  EXPECT_EQ(progress_text(state, 200),
+            "validation noisy [##########----------] 10/20  loss 0.1235  1.23e+03 samples/s  1:02 left");
+}
+
 TEST(ProgressBarTest, HoursAreHours) {
   ProgressState state = kHalfway;
   state.left = std::chrono::duration<double>(3 * 3600 + 61);
