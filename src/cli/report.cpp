@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "launcher/signal_queue.h"
+#include "report/follow.h"
 #include "report/report.h"
 
 namespace lockstep::cli {
@@ -16,6 +18,8 @@ struct ReportOptions {
   std::vector<std::string> runs;
   std::string output;
   std::string svg;
+  bool follow = false;
+  int port = 0;
 };
 
 ReportOptions parse_report(int argc, const char* const* argv) {
@@ -29,12 +33,32 @@ ReportOptions parse_report(int argc, const char* const* argv) {
       .add("output", options.output,
            "the page; left out: report.html in the folder of a single run, else here", {.short_flag = "o"})
       .add("svg", options.svg, "also write each chart as NAME.svg into this folder")
+      .add("follow", options.follow,
+           "serve the page on 127.0.0.1 while the runs go on, until Ctrl-C; it updates itself",
+           {.negatable = false})
+      .add("port", options.port, "of --follow; 0: a free one", {.minimum = 0, .maximum = 65535})
       .parse(argc, argv);
+  if (options.follow && !(options.output.empty() && options.svg.empty())) {
+    throw ConfigError("report", "--follow serves the page and writes no files: leave out --output and --svg");
+  }
   if (options.output.empty()) {
     options.output =
         options.runs.size() == 1 ? std::filesystem::path(options.runs[0]) / "report.html" : "report.html";
   }
   return options;
+}
+
+// Serves until a signal asks to end: Ctrl-C is the usual end, and a success.
+int follow(const std::vector<std::filesystem::path>& folders, int port) {
+  const launcher::SignalQueue signals({SIGINT, SIGTERM, SIGHUP});
+  report::RunServer server(folders, static_cast<uint16_t>(port));
+  fmt::print(
+      "Report: {}\nCtrl-C ends it. From another machine: ssh -L PORT:127.0.0.1:PORT with the port "
+      "above.\n",
+      server.address());
+  std::fflush(stdout);
+  server.run(signals.fd());
+  return kExitSuccess;
 }
 
 }  // namespace
@@ -43,6 +67,7 @@ ReportOptions parse_report(int argc, const char* const* argv) {
 int run_report(int argc, const char* const* argv) {
   const ReportOptions options = parse_report(argc, argv);
   const std::vector<std::filesystem::path> folders(options.runs.begin(), options.runs.end());
+  if (options.follow) return follow(folders, options.port);
   report::write_report(folders, options.output);
   fmt::print("Report: {}\n", options.output);
   if (!options.svg.empty()) {

@@ -22,6 +22,10 @@ constexpr std::array<Phase, 3> kPhases = {{{"train_", "training", Dash::kSolid},
                                            {"val_", "validation", Dash::kDashed},
                                            {"test_", "test", Dash::kDotted}}};
 
+// Values of single steps of the training.
+constexpr std::string_view kStepPrefix = "step_";
+constexpr size_t kStepColour = 5;
+
 // The parts of a step in the order in which they happen.
 struct StepPart {
   std::string_view name;
@@ -38,6 +42,13 @@ const Phase* phase_of(std::string_view column) {
     if (column.starts_with(phase.prefix) && column.size() > phase.prefix.size()) return &phase;
   }
   return nullptr;
+}
+
+// "loss" of "val_loss" and of "step_loss"; empty: the column has no phase.
+std::string base_of(std::string_view column) {
+  if (const Phase* const phase = phase_of(column)) return std::string(column.substr(phase->prefix.size()));
+  if (column.starts_with(kStepPrefix)) return std::string(column.substr(kStepPrefix.size()));
+  return {};
 }
 
 // "grad_norm/fc1" becomes "Grad norm/fc1".
@@ -103,17 +114,26 @@ class ChartBuilder {
         chart.series.push_back(series(run, std::string(kPhases[i].label), i, kPhases[i].dash,
                                       runs_[run].metrics.points(column)));
       }
+      add_steps(chart, run, base);
     }
     add(std::move(chart));
+  }
+
+  // The values of single steps, behind the means of their epochs. With one run in a colour of their own.
+  void add_steps(Chart& chart, size_t run, const std::string& base) {
+    const std::string column = std::string(kStepPrefix) + base;
+    used_.insert(column);
+    chart.series.push_back(
+        series(run, "training steps", kStepColour, Dash::kSolid, runs_[run].metrics.points(column)));
+    chart.series.back().thin = true;
   }
 
   std::vector<std::string> other_bases() const {
     std::vector<std::string> bases;
     for (const Run& run : runs_) {
       for (const std::string& column : run.metrics.names()) {
-        const Phase* phase = phase_of(column);
-        if (phase == nullptr || used_.contains(column)) continue;
-        const std::string base = column.substr(phase->prefix.size());
+        const std::string base = base_of(column);
+        if (base.empty() || used_.contains(column)) continue;
         if (std::find(bases.begin(), bases.end(), base) == bases.end()) bases.push_back(base);
       }
     }

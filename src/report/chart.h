@@ -17,6 +17,7 @@ struct Series {
   size_t colour = 0;  // index into the palette, which repeats
   Dash dash = Dash::kSolid;
   std::vector<Point> points;
+  bool thin = false;  // many values that scatter
 };
 
 // The data of one chart. The page's script and plot_svg() draw it.

@@ -69,6 +69,7 @@ Json data_of(const Chart& chart) {
                       {"run", one.run},
                       {"colour", one.colour % kColours},
                       {"dash", static_cast<int>(one.dash)},
+                      {"thin", one.thin},
                       {"x", numbers_of(one.points, &Point::x)},
                       {"y", numbers_of(one.points, &Point::y)}});
   }
@@ -88,8 +89,7 @@ Json data_of(const Page& page) {
   for (const Chart& chart : page.charts) charts.push_back(data_of(chart));
   Json runs = Json::array();
   for (const Run& run : page.runs) {
-    runs.push_back(
-        {{"epochs", map_of(run.metrics.points("epoch"))}, {"times", map_of(since_start(run.times))}});
+    runs.push_back({{"epochs", map_of(epochs_of(run))}, {"times", map_of(since_start(run.times))}});
   }
   return {{"charts", charts}, {"runs", runs}};
 }
@@ -130,7 +130,11 @@ constexpr std::string_view kHead =
     "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
-    "style-src 'unsafe-inline'; img-src data:\">\n"
+    "style-src 'unsafe-inline'; img-src data:";
+// Of a page that asks its own server for newer versions.
+constexpr std::string_view kFollowPolicy = "; connect-src 'self'";
+constexpr std::string_view kHeadEnd =
+    "\">\n"
     "<meta name=\"color-scheme\" content=\"light dark\">\n";
 
 constexpr std::string_view kMark =
@@ -148,13 +152,19 @@ std::string colour_dot(size_t colour) {
 }
 
 std::string render_page(const Page& page) {
+  const bool follows = !page.version.empty();
   std::string html(kHead);
+  if (follows) html += kFollowPolicy;
+  html += kHeadEnd;
   html += fmt::format("<title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n", escape_markup(page.title),
                       page_style());
   html += fmt::format(
-      "<header>{}<div><h1>{}</h1><p class=\"subtitle\">{}</p></div>"
+      "<header>{}<div><h1>{}</h1><p class=\"subtitle\">{}</p></div>{}"
       "<button id=\"theme\" type=\"button\" aria-label=\"light or dark\" hidden></button></header>\n<main>\n",
-      kMark, escape_markup(page.title), escape_markup(page.subtitle));
+      kMark, escape_markup(page.title), escape_markup(page.subtitle),
+      follows ? fmt::format("<span id=\"live\" class=\"live\" data-version=\"{}\">live</span>",
+                            escape_markup(page.version))
+              : "");
   html += page.before;
   html += charts_of(page);
   html += page.after;

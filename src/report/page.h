@@ -19,6 +19,8 @@ struct Page {
   std::vector<Chart> charts;
   std::vector<Run> runs;  // convert the charts' steps to epochs and hours; may be empty
   std::string after;      // HTML
+  // Of the files behind the page. If set, the page asks its server for newer versions: see follow.h.
+  std::string version = {};
 };
 
 // The complete page with style, script and data. It loads no other file: its content security

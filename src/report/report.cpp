@@ -220,7 +220,7 @@ std::string names_of(const std::vector<Run>& runs) {
 
 }  // namespace
 
-std::string run_page(std::vector<Run> runs) {
+std::string run_page(std::vector<Run> runs, const std::string& version) {
   const bool one = runs.size() == 1;
   std::vector<std::string> remarks;
   Page page;
@@ -230,6 +230,7 @@ std::string run_page(std::vector<Run> runs) {
   page.before = (one ? summary_tiles(runs[0]) : summary_table(runs)) + remarks_html(runs, remarks);
   page.after = configuration_html(runs) + rank_maps_html(runs) + models_html(runs);
   page.runs = std::move(runs);
+  page.version = version;
   return render_page(page);
 }
 
@@ -248,6 +249,8 @@ void make_names_distinct(std::vector<Run>& runs) {
   }
 }
 
+}  // namespace
+
 std::vector<Run> read_runs(const std::vector<fs::path>& folders) {
   if (folders.empty()) throw ConfigError("report", "no run is given: name the folder of at least one");
   std::vector<Run> runs;
@@ -255,6 +258,8 @@ std::vector<Run> read_runs(const std::vector<fs::path>& folders) {
   make_names_distinct(runs);
   return runs;
 }
+
+namespace {
 
 double interpolate(const std::vector<Point>& map, double x) {
   const auto next = std::upper_bound(map.begin(), map.end(), x,
@@ -270,7 +275,7 @@ void set_paper_axis(Chart& chart, const std::vector<Run>& runs) {
   if (chart.axis == Chart::Axis::kSeconds) chart.x_label = "seconds";
   if (chart.axis != Chart::Axis::kStep) return;
   std::vector<std::vector<Point>> epochs;
-  for (const Run& run : runs) epochs.push_back(run.metrics.points("epoch"));
+  for (const Run& run : runs) epochs.push_back(epochs_of(run));
   const bool known =
       std::all_of(epochs.begin(), epochs.end(), [](const auto& map) { return map.size() > 1; });
   chart.x_label = known ? "epoch" : "step";

@@ -8,8 +8,12 @@
 
 namespace lockstep::report {
 
-// The HTML page of one run, or of several runs side by side.
-std::string run_page(std::vector<Run> runs);
+// Reads several runs; runs of the same name get that of their parent folder before it. ConfigError: no
+// folder, or a folder that is not a run.
+std::vector<Run> read_runs(const std::vector<std::filesystem::path>& folders);
+
+// The HTML page of one run, or of several runs side by side. `version`: see Page.
+std::string run_page(std::vector<Run> runs, const std::string& version = "");
 
 // Writes run_page() of these folders to a file, atomically. Missing, truncated and foreign files
 // are listed on the page. ConfigError: a folder is not a run, or the output cannot be written.

@@ -153,6 +153,17 @@ Run read_run(const fs::path& folder) {
   return run;
 }
 
+std::vector<Point> epochs_of(const Run& run) {
+  std::vector<Point> epochs = run.metrics.points("epoch");
+  if (epochs.empty()) return epochs;
+  if (epochs.front().x > 0 && epochs.front().y > 0) epochs.insert(epochs.begin(), {0, 0});
+  const Point last = epochs.back();
+  const double end = run.metrics.last_x();
+  // The running epoch is as long as those before it.
+  if (end > last.x && last.x > 0) epochs.push_back({end, end * last.y / last.x});
+  return epochs;
+}
+
 // --- summary ---
 
 namespace {

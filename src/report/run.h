@@ -39,6 +39,10 @@ struct Run {
 // files of a run.
 Run read_run(const std::filesystem::path& folder);
 
+// (step, epoch), from the start of the training to its last row. Rows of steps between those of epochs
+// have no epoch of their own. Empty: the run has no epochs.
+std::vector<Point> epochs_of(const Run& run);
+
 // --- summary ---
 
 // One line of a run's summary.

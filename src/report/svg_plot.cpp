@@ -184,10 +184,9 @@ class Plot {
 
   std::string draw_series() const {
     std::string svg;
-    // Draw the last area first: the others cover its lower part.
+    // Draw the last one first: other areas cover its lower part, and means the values of single steps.
     for (size_t i = 0; i < series_.size(); ++i) {
-      const Series& series =
-          chart_.kind == Chart::Kind::kLines ? series_[i] : series_[series_.size() - 1 - i];
+      const Series& series = series_[series_.size() - 1 - i];
       if (series.points.empty()) continue;
       svg += is_bars() ? draw_bars(series) : draw_line(series);
     }
@@ -205,8 +204,9 @@ class Plot {
       return fmt::format("<path d=\"{}\" fill=\"{}\"/>\n", path, colour_of(series));
     }
     std::string svg = fmt::format(
-        "<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\" stroke-linejoin=\"round\"{}/>\n",
-        path, colour_of(series), kDashes[static_cast<size_t>(series.dash)]);
+        "<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-linejoin=\"round\"{}/>\n",
+        path, colour_of(series), series.thin ? "0.9\" stroke-opacity=\"0.6" : "1.8",
+        kDashes[static_cast<size_t>(series.dash)]);
     if (!chart_.has_points && series.points.size() > 1) return svg;
     for (const Point& point : series.points) {
       svg += fmt::format("<circle cx=\"{:.2f}\" cy=\"{:.2f}\" r=\"3\" fill=\"{}\"/>\n", place_x(point.x),

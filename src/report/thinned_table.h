@@ -42,6 +42,8 @@ class ThinnedTable {
   void add(size_t column, double value);
 
   int64_t rows() const { return rows_; }
+  // Of the last row; 0: there is none.
+  double last_x() const { return bucket_x_.empty() ? 0 : bucket_x_.back(); }
   bool is_thinned() const { return rows_per_bucket_ > 1; }
   std::vector<std::string> names() const;  // in the order in which columns were added
   bool has(const std::string& name) const { return index_.contains(name); }

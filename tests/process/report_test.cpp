@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <filesystem>
 #include <fstream>
@@ -60,6 +61,25 @@ TEST_F(ReportProcessTest, ATrainingOfTwoRanksHasAPage) {
   const json ranks = json::parse(read_text(run_folder / "ranks.json"));
   EXPECT_EQ(ranks["ranks"].size(), 2u);
   EXPECT_EQ(ranks["ranks"][1]["local_rank"], 1);
+}
+
+TEST_F(ReportProcessTest, FollowsARunUntilCtrlC) {
+  train("run", {"--log_every", "1"});
+  EXPECT_THAT(read_text(folder_.path() / "run/metrics.csv"), HasSubstr("step_loss"));
+  Process process({program_path("lockstep"), "report", "--follow", folder_.path() / "run"});
+  const auto line = process.read_line(seconds(60));
+  ASSERT_TRUE(line && line->starts_with("Report: http://127.0.0.1:")) << process.errors();
+  const std::string page = run({"python3", "-c",
+                                "import sys, urllib.request\n"
+                                "print(urllib.request.urlopen(sys.argv[1]).read().decode())\n",
+                                line->substr(8)});
+  EXPECT_THAT(page, HasSubstr("training steps"));
+  EXPECT_THAT(page, HasSubstr("id=\"live\""));
+  process.signal(SIGINT);
+  const auto status = process.wait(seconds(60));
+  EXPECT_TRUE(status && status->code == 0) << process.errors();
+  EXPECT_EQ(process.errors(), "");
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "run/report.html"));
 }
 
 TEST_F(ReportProcessTest, PicturesAreXml) {

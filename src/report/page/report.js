@@ -3,7 +3,7 @@
   'use strict';
 
   const root = document.documentElement;
-  const data = JSON.parse(document.getElementById('data').textContent);
+  let data = JSON.parse(document.getElementById('data').textContent);
   const dashes = [[], [7, 4], [2, 3]];
   const drawn = new Map();  // id -> Chart
 
@@ -33,19 +33,22 @@
   }
 
   const every = (name) => data.runs.length > 0 && data.runs.every((run) => run[name][0].length > 0);
-  const longest = Math.max(0, ...data.runs.map((run) => run.times[1].at(-1) || 0));
   const units = [[3 * 3600, 'hours', 3600], [180, 'minutes', 60], [0, 'seconds', 1]];
   const unitOf = (seconds) => units.find(([least]) => seconds >= least);
-  const [, timeUnit, timeScale] = unitOf(longest);
 
-  const axes = [
-    {name: 'epoch', label: 'Epochs', title: 'epoch', there: every('epochs'),
-     map: (x, run) => interpolate(data.runs[run].epochs, x)},
-    {name: 'step', label: 'Steps', title: 'step', there: data.charts.some((chart) => chart.axis === 'step'),
-     map: (x) => x},
-    {name: 'time', label: 'Time', title: timeUnit, there: every('times') && longest > 0,
-     map: (x, run) => interpolate(data.runs[run].times, x) / timeScale},
-  ].filter((axis) => axis.there);
+  function axesOf() {
+    const longest = Math.max(0, ...data.runs.map((run) => run.times[1].at(-1) || 0));
+    const [, timeUnit, timeScale] = unitOf(longest);
+    return [
+      {name: 'epoch', label: 'Epochs', title: 'epoch', there: every('epochs'),
+       map: (x, run) => interpolate(data.runs[run].epochs, x)},
+      {name: 'step', label: 'Steps', title: 'step', there: data.charts.some((chart) => chart.axis === 'step'),
+       map: (x) => x},
+      {name: 'time', label: 'Time', title: timeUnit, there: every('times') && longest > 0,
+       map: (x, run) => interpolate(data.runs[run].times, x) / timeScale},
+    ].filter((axis) => axis.there);
+  }
+  let axes = axesOf();
   let axis = axes[0];
 
   function placed(chart) {
@@ -67,9 +70,9 @@
       return {
         label: one.label,
         data: one.x.map((x, i) => ({x: map(x, one.run), y: one.y[i]})),
-        borderColor: colour,
+        borderColor: one.thin ? faded(colour) : colour,
         backgroundColor: stacked ? faded(colour) : colour,
-        borderWidth: stacked ? 1.2 : 2,
+        borderWidth: stacked ? 1.2 : one.thin ? 1 : 2,
         borderDash: dashes[one.dash],
         clip: 6,  // points on the frame are drawn completely
         pointRadius: chart.marked || one.x.length === 1 ? 3.5 : 0,
@@ -204,7 +207,7 @@
         log.setAttribute('aria-pressed', chart.log);
         draw(chart);
       });
-      log.setAttribute('aria-pressed', false);
+      log.setAttribute('aria-pressed', chart.log === true);
     }
     button(tools, 'PNG', 'save as a picture', () => {
       const link = document.createElement('a');
@@ -222,7 +225,7 @@
       buttons.forEach((one) => one.setAttribute('aria-pressed', one === pressed));
       data.charts.filter((chart) => chart.axis === 'step').forEach(draw);
     }));
-    buttons.forEach((one, i) => one.setAttribute('aria-pressed', i === 0));
+    buttons.forEach((one, i) => one.setAttribute('aria-pressed', axes[i] === axis));
   }
 
   // --- light and dark ---
@@ -251,4 +254,69 @@
   data.charts.forEach(addTools);
   applyTheme(asked === 'dark' || asked === 'light' ? asked : '');
   root.dataset.charts = drawn.size;
+
+  // --- following runs: `lockstep report --follow` serves this page ---
+
+  // Replaces the content of the page, and keeps what the reader has chosen.
+  function replace(text) {
+    const next = new DOMParser().parseFromString(text, 'text/html');
+    const content = next.getElementById('data');
+    if (!content) return;
+    const hidden = new Map([...drawn].map(([id, chart]) => [id, chart.data.datasets
+      .filter((_, i) => !chart.isDatasetVisible(i)).map((one) => one.label)]));
+    const logs = new Set(data.charts.filter((chart) => chart.log).map((chart) => chart.id));
+    const opened = [...document.querySelectorAll('details')].map((one) => one.open);
+    const {scrollX, scrollY} = window;
+    drawn.forEach((chart) => chart.destroy());
+    drawn.clear();
+    data = JSON.parse(content.textContent);
+    document.title = next.title;
+    for (const part of ['main', '.subtitle', 'h1']) {
+      document.querySelector(part).innerHTML = next.querySelector(part).innerHTML;
+    }
+    document.querySelectorAll('details').forEach((one, i) => { if (i in opened) one.open = opened[i]; });
+    const name = axis && axis.name;
+    axes = axesOf();
+    axis = axes.find((one) => one.name === name) || axes[0];
+    data.charts.forEach((chart) => {
+      chart.log = logs.has(chart.id) && chart.series.every((one) => one.y.every((y) => y > 0));
+    });
+    addAxes();
+    data.charts.forEach(addTools);
+    drawAll();
+    hidden.forEach((labels, id) => {
+      const chart = drawn.get(id);
+      if (chart) chart.data.datasets.forEach((one, i) => { if (labels.includes(one.label)) chart.hide(i); });
+    });
+    root.dataset.charts = drawn.size;
+    scrollTo(scrollX, scrollY);
+  }
+
+  const live = document.getElementById('live');
+  if (live) {
+    const period = 2000;
+    let version = live.dataset.version;
+    const fetched = async (place) => {
+      const answer = await fetch(place, {cache: 'no-store'});
+      if (!answer.ok) throw new Error(answer.status);
+      return answer.text();
+    };
+    const look = async () => {
+      try {
+        const newest = await fetched('version');
+        if (newest !== version) {
+          replace(await fetched('.'));
+          version = newest;
+          root.dataset.updates = Number(root.dataset.updates || 0) + 1;
+        }
+        live.textContent = 'live';
+        live.classList.remove('lost');
+      } catch (error) {
+        live.textContent = 'not connected';
+        live.classList.add('lost');
+      }
+      setTimeout(look, period);
+    };
+    setTimeout(look, period);
+  }
 })();

@@ -45,6 +45,7 @@ TEST(ReportCommandTest, ErrorsSayWhatToDo) {
   EXPECT_THAT(report_says({"/nowhere"}),
               HasSubstr("there is no such folder, give the folder of a run: '/nowhere'"));
   EXPECT_THAT(report_says({"--help"}), HasSubstr("--svg"));
+  EXPECT_THAT(report_says({"x", "--follow", "--svg", "y"}), HasSubstr("leave out --output and --svg"));
 }
 
 }  // namespace

@@ -78,6 +78,24 @@ TEST(ReportTest, APageHasChartsSummaryConfigurationAndNoAddress) {
   EXPECT_THAT(page, HasSubstr("Released under the MIT License")) << "Chart.js comes with its licence";
 }
 
+// Before its first epoch is over, and after it: a curve, not a dot.
+TEST(ReportTest, RowsOfStepsAreAThinCurveBehindTheMeans) {
+  RunFiles files;
+  const std::string header = "step,step_loss,samples_per_s,epoch,train_loss\n";
+  files.write("metrics.csv", header + "1,0.9,10,,\n2,0.7,11,,\n");
+  EXPECT_THAT(labels_of(data_of(page_of({files.path()}))["charts"][0]), ElementsAre("training steps"));
+  files.write("metrics.csv", header + "1,0.9,10,,\n2,0.7,11,,\n4,0.5,12,1,0.75\n6,0.4,13,,\n");
+  const json data = data_of(page_of({files.path()}));
+  const json& loss = data["charts"][0];
+  EXPECT_THAT(labels_of(loss), ElementsAre("training", "training steps"));
+  EXPECT_EQ(loss["series"][1]["y"], (json{0.9, 0.7, 0.5, 0.4}));
+  EXPECT_EQ(loss["series"][1]["thin"], true);
+  EXPECT_EQ(loss["series"][0]["thin"], false);
+  EXPECT_EQ(data["charts"][1]["series"][0]["y"].size(), 4u) << "samples/s by step";
+  // Steps 0, 4 and 6: the second epoch is half done.
+  EXPECT_EQ(data["runs"][0]["epochs"], (json{{0, 4, 6}, {0, 1, 1.5}}));
+}
+
 TEST(ReportTest, SeveralRunsShareTheCharts) {
   RunFiles a("a");
   RunFiles b("b");
