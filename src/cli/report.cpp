@@ -50,7 +50,7 @@ ReportOptions parse_report(int argc, const char* const* argv) {
 
 // Serves until a signal asks to end: Ctrl-C is the usual end, and a success.
 int follow(const std::vector<std::filesystem::path>& folders, int port) {
-  const launcher::SignalQueue signals({SIGINT, SIGTERM, SIGHUP});
+  launcher::SignalQueue signals({SIGINT, SIGTERM, SIGHUP});
   report::RunServer server(folders, static_cast<uint16_t>(port));
   fmt::print(
       "Report: {}\nCtrl-C ends it. From another machine: ssh -L PORT:127.0.0.1:PORT with the port "
@@ -58,6 +58,7 @@ int follow(const std::vector<std::filesystem::path>& folders, int port) {
       server.address());
   std::fflush(stdout);
   server.run(signals.fd());
+  while (signals.next()) continue;  // a signal that nobody takes ends the process
   return kExitSuccess;
 }
 

@@ -78,6 +78,8 @@ class ChartBuilder {
     add_columns({"learning_rate"}, "Learning rate", "learning rate");
     add_columns({"samples_per_s"}, "Speed", "samples/s", /*from_zero=*/true);
     add_step_parts();
+    add_columns({"grad_norm"}, "Gradient norm", "gradient norm");
+    add_columns({"memory_mib"}, "Memory", "MiB", /*from_zero=*/true);
     add_gpus("gpu-utilization", "GPU utilisation", "percent", utilization_column);
     add_gpus("gpu-memory", "GPU memory", "GiB in use", memory_column);
     remark_gpus();

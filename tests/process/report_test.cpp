@@ -95,8 +95,10 @@ TEST_F(ReportProcessTest, PicturesAreXml) {
            "    print(path.name, root.tag, any('a<b>&' in (t.text or '') for t in root.iter()))\n",
            folder_.path() / "svg"});
   EXPECT_EQ(parsed,
+            "grad-norm.svg {http://www.w3.org/2000/svg}svg True\n"
             "learning-rate.svg {http://www.w3.org/2000/svg}svg True\n"
             "loss.svg {http://www.w3.org/2000/svg}svg True\n"
+            "memory-mib.svg {http://www.w3.org/2000/svg}svg True\n"
             "samples-per-s.svg {http://www.w3.org/2000/svg}svg True\n"
             "step-time.svg {http://www.w3.org/2000/svg}svg True\n");
 }
