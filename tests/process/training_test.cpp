@@ -179,9 +179,9 @@ TEST_F(TrainingTest, CtrlCEndsAfterTheStepWithACheckpoint) {
 
 // Saved by rank 0's clock, at any step of an epoch, and ended in the middle of one.
 TEST_F(TrainingTest, KilledBetweenSavesByTimeItEndsAtItsLimitOfSteps) {
-  kill_and_compare({"--nprocs", "2", "--max_iter", "1000000000", "--max_steps", "3001",
-                    "--checkpoint_every_min", "0.001"},
-                   4, "(3001 steps)");
+  kill_and_compare(
+      {"--nprocs", "2", "--max_iter", "1000000000", "--max_steps", "3001", "--checkpoint_every_min", "0.001"},
+      4, "(3001 steps)");
 }
 
 TEST_F(TrainingTest, PreemptionSavesAndTheNextRunGoesOn) {
