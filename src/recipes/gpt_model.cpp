@@ -269,10 +269,10 @@ const at::Tensor& weight_of(const GptWeights& weights, const std::string& name) 
 
 }  // namespace
 
-GptOptions GptOptions::of_weights(const NamedTensors& tensors) {
-  const GptWeights weights = plain_weights(tensors);
-  const at::Tensor& tokens = weight_of(weights, "wte.weight");
-  const at::Tensor& places = weight_of(weights, "wpe.weight");
+GptOptions GptOptions::of_weights(const NamedTensors& weights) {
+  const GptWeights plain = plain_weights(weights);
+  const at::Tensor& tokens = weight_of(plain, "wte.weight");
+  const at::Tensor& places = weight_of(plain, "wpe.weight");
   if (tokens.dim() != 2 || places.dim() != 2 || tokens.size(1) != places.size(1) ||
       tokens.size(1) % kHeadSize != 0) {
     throw ConfigError(
@@ -281,7 +281,7 @@ GptOptions GptOptions::of_weights(const NamedTensors& tensors) {
                               kHeadSize, fmt::join(tokens.sizes(), ", "), fmt::join(places.sizes(), ", ")));
   }
   int64_t layers = 0;
-  while (weights.contains(fmt::format("h.{}.ln_1.weight", layers))) ++layers;
+  while (plain.contains(fmt::format("h.{}.ln_1.weight", layers))) ++layers;
   return checked_gpt({.vocabulary = tokens.size(0),
                       .context = places.size(0),
                       .layers = layers,
