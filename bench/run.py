@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -23,6 +24,10 @@ SUITES = ROOT / "bench" / "suites"
 BIN = ROOT / "build" / "bin"
 # LOCKSTEP_PEER_PYTHON names another Python with PyTorch: on a GPU machine, the one with CUDA.
 PEER_PYTHON = pathlib.Path(os.environ.get("LOCKSTEP_PEER_PYTHON", ROOT / ".deps" / "peers" / "bin" / "python"))
+
+
+def gpu_is_there():
+    return shutil.which("nvidia-smi") is not None and subprocess.run(["nvidia-smi", "-L"]).returncode == 0
 
 
 class BenchError(Exception):
@@ -202,7 +207,8 @@ def load_suite(name: str) -> list[Row]:
     spec.loader.exec_module(module)
     rows = module.rows()
     duplicates = {r.name for r in rows if [q.name for q in rows].count(r.name) > 1}
-    if not rows or duplicates:
+    # A suite for GPUs has no rows on a machine without one.
+    if duplicates or not (rows or getattr(module, "MAY_BE_EMPTY", False)):
         raise BenchError(f"suite {name!r}: no rows, or a name twice: {sorted(duplicates)}")
     return rows
 

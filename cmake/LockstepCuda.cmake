@@ -113,3 +113,28 @@ if(NOT TARGET lockstep::cuda)
   target_include_directories(lockstep::cuda SYSTEM INTERFACE ${nccl_include} ${cuda_root}/include)
   target_link_libraries(lockstep::cuda INTERFACE lockstep::torch_cuda lockstep::cudart)
 endif()
+
+# Compiles sources with nvcc and adds them to the target. CMake's language CUDA is not used, because it links a test
+# program, and PyPI's wheels lack the static libraries for that. Machine code for sm_80 (A100), sm_90a (H100, H200) and
+# sm_100 (B200), and PTX, which the driver compiles for later ones.
+function(lockstep_cuda_sources target)
+  set(architectures)
+  foreach(number 80 90a 100)
+    list(APPEND architectures -gencode arch=compute_${number},code=sm_${number})
+  endforeach()
+  list(APPEND architectures -gencode arch=compute_100,code=compute_100)
+  cmake_path(GET LOCKSTEP_NVCC PARENT_PATH root)
+  foreach(source IN LISTS ARGN)
+    set(object ${CMAKE_CURRENT_BINARY_DIR}/${source}.o)
+    add_custom_command(
+      OUTPUT ${object}
+      COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${LOCKSTEP_NVCC} -c ${CMAKE_CURRENT_SOURCE_DIR}/${source} -o ${object}
+              -MD -MF ${object}.d -std=c++20 -O3 -Xcompiler -fPIC,-fvisibility=hidden ${architectures}
+              -I ${PROJECT_SOURCE_DIR}/src -I ${root}/../include
+      DEPENDS ${source}
+      DEPFILE ${object}.d
+      COMMENT "Compiling ${source} with nvcc"
+      VERBATIM)
+    target_sources(${target} PRIVATE ${object})
+  endforeach()
+endfunction()

@@ -26,6 +26,8 @@ LAYERS = {
     # The differences between versions of LibTorch, and the headers that its wheel lacks.
     "torch_private": (),
     "comm": (*CORE, "torch_private"),
+    # Layers with fused kernels, which the plugin cuda has.
+    "nn": (*CORE, "comm"),
     # data and checkpoint know rank and world size as numbers and do not communicate.
     "data": ("base", "config", "images"),
     "checkpoint": ("base", "config"),
@@ -35,10 +37,10 @@ LAYERS = {
     "train": (*CORE, "torch_private", "comm", "parallel", "optim", "data", "checkpoint"),
     # What `lockstep train NAME` runs, and its models. Of these layers a recipe includes only the public
     # headers: check_program().
-    "recipes": (*CORE, "comm", "parallel", "optim", "data", "checkpoint", "train"),
+    "recipes": (*CORE, "comm", "nn", "parallel", "optim", "data", "checkpoint", "train"),
     "cli": (*CORE, "comm", "parallel", "optim", "data", "checkpoint", "train", "recipes"),
     # A plugin: it is loaded at run time, and nothing includes it.
-    "cuda": (*CORE, "torch_private", "comm", "parallel"),
+    "cuda": (*CORE, "torch_private", "comm", "nn", "parallel"),
 }
 
 # The layer of each public header: include/lockstep/NAME.h.
@@ -46,7 +48,7 @@ PUBLIC = {
     "error": "base", "json": "base", "version": "base", "deepspeed_config": "config", "rank_map": "cluster",
     "track": "track", "image_files": "images",
     "communicator": "comm", "c10d": "comm", "data": "data", "images": "data", "weights": "checkpoint",
-    "script_model": "checkpoint", "metrics": "train", "optim": "optim", "schedule": "optim", "search": "optim", "zero": "config",
+    "script_model": "checkpoint", "nn": "nn", "metrics": "train", "optim": "optim", "schedule": "optim", "search": "optim", "zero": "config",
     "data_parallel": "parallel", "sync_batch_norm": "parallel", "sharded": "parallel",
     "config": "train", "callbacks": "train", "model": "train", "launch": "train", "trainer": "train", "deepspeed": "train",
     "models": "recipes", "lockstep": "recipes",

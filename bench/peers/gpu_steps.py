@@ -1,6 +1,8 @@
-"""Images per second of training steps of Sigma2's Wide ResNet in PyTorch, eager, channels last.
+"""Images per second of training steps of Sigma2's Wide ResNet or torchvision's vit_b_16 in PyTorch, channels last.
 
-    python bench/peers/gpu_steps.py BATCH_SIZE fp32|bf16|fp16
+    python bench/peers/gpu_steps.py BATCH_SIZE fp32|bf16|fp16 [eager|compile] [wide_resnet|vit_b_16]
+
+compile: torch.compile in the mode max-autotune, which also records CUDA graphs, and the fused optimizer.
 """
 
 import json
@@ -38,23 +40,37 @@ def wide_resnet():
 
 def main():
     batch, precision = int(sys.argv[1]), sys.argv[2]
+    compiled = sys.argv[3:4] == ["compile"]
+    is_vit = sys.argv[4:5] == ["vit_b_16"]
     dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
-    model = wide_resnet().cuda().to(memory_format=torch.channels_last)
-    assert sum(p.numel() for p in model.parameters()) == 17_175_444
-    optimizer = torch.optim.SGD(model.parameters(), lr=.01, momentum=.9, weight_decay=5e-4)
+    if is_vit:
+        import torchvision
+        model = torchvision.models.vit_b_16().cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    else:
+        model = wide_resnet().cuda().to(memory_format=torch.channels_last)
+        assert sum(p.numel() for p in model.parameters()) == 17_175_444
+        optimizer = torch.optim.SGD(model.parameters(), lr=.01, momentum=.9, weight_decay=5e-4,
+                                    fused=True if compiled else None)
+    side = 224 if is_vit else 32
     scaler = torch.amp.GradScaler(enabled=precision == "fp16")
-    images = torch.randn(batch, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
+    images = torch.randn(batch, 3, side, side, device="cuda").contiguous(memory_format=torch.channels_last)
     labels = torch.randint(100, (batch,), device="cuda")
+
+    def loss_of(images, labels):
+        with torch.autocast("cuda", dtype=dtype, enabled=dtype is not None):
+            return nn.functional.cross_entropy(model(images), labels)
+
+    if compiled:
+        loss_of = torch.compile(loss_of, mode="max-autotune")
     for step in range(WARM_UP + STEPS):
         if step == WARM_UP:
             torch.cuda.synchronize()
             start = time.perf_counter()
         optimizer.zero_grad()
-        with torch.autocast("cuda", dtype=dtype, enabled=dtype is not None):
-            loss = nn.functional.cross_entropy(model(images), labels)
-        scaler.scale(loss).backward()
+        scaler.scale(loss_of(images, labels)).backward()
         scaler.step(optimizer)
         scaler.update()
     torch.cuda.synchronize()

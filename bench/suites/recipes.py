@@ -4,12 +4,11 @@ import json
 import pathlib
 import random
 import re
-import shutil
 import statistics
 import subprocess
 import tempfile
 
-from run import BIN, PEER_PYTHON, ROOT, BenchError, Command, Row
+from run import BIN, PEER_PYTHON, ROOT, BenchError, Command, Row, gpu_is_there
 
 PEERS = ROOT / "bench" / "peers"
 RUNS = pathlib.Path(tempfile.gettempdir()) / "lockstep-bench-runs"
@@ -62,10 +61,6 @@ def gpt_tokens_per_second(unit):
     if done.returncode != 0 or len(rates) != 7:
         raise BenchError(done.stderr)
     return statistics.median(rates[1:])
-
-
-def gpu_is_there():
-    return shutil.which("nvidia-smi") is not None and subprocess.run(["nvidia-smi", "-L"]).returncode == 0
 
 
 def gpu_steps(batch, floor):

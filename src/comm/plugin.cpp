@@ -60,9 +60,7 @@ void* load(const std::string& name) {
 
 template <typename Function>
 Function* entry(const std::string& plugin, const char* symbol) {
-  auto* function = reinterpret_cast<Function*>(dlsym(load(plugin), symbol));
-  base::check(function != nullptr, fmt::format("liblockstep_{}.so has no function {}", plugin, symbol));
-  return function;
+  return reinterpret_cast<Function*>(plugin_function(plugin, symbol));
 }
 
 }  // namespace
@@ -71,6 +69,12 @@ c10::intrusive_ptr<c10d::Backend> make_plugin_backend(const std::string& name, c
   c10::intrusive_ptr<c10d::Backend> backend;
   entry<PluginMakeBackend>(name, kPluginMakeBackend)(request, backend);
   return backend;
+}
+
+void* plugin_function(const std::string& name, const char* symbol) {
+  void* function = dlsym(load(name), symbol);
+  base::check(function != nullptr, fmt::format("{} has no function {}", file_name(name), symbol));
+  return function;
 }
 
 bool plugin_exists(const std::string& name) {

@@ -100,6 +100,10 @@ inline constexpr char kBuildCuda[] = "script/setup --cuda && script/build";
 // search path. Thread-safe. ConfigError lists all that was tried.
 c10::intrusive_ptr<c10d::Backend> make_plugin_backend(const std::string& name, const PluginRequest& request);
 
+// The function of this name that liblockstep_<name>.so exports. ConfigError as above, InternalError: it has
+// none.
+void* plugin_function(const std::string& name, const char* symbol);
+
 // Whether one of these folders has liblockstep_<name>.so. Loads nothing.
 bool plugin_exists(const std::string& name);
 

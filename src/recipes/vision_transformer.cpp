@@ -38,6 +38,15 @@ at::Tensor SelfAttention::forward(const at::Tensor& x) {
                                                         /*mask=*/std::nullopt,
                                                         /*need_weights=*/false));
   }
+  const double dropout = is_training() ? dropout_ : 0.0;
+  if (x.is_cuda()) {  // without Python's copies between the products
+    const at::Tensor packed = torch::linear(x, in_proj_weight_, in_proj_bias_)
+                                  .view({batch, length, 3, heads_, hidden / heads_})
+                                  .permute({2, 0, 3, 1, 4});
+    const at::Tensor attended = nn::attention(packed[0], packed[1], packed[2], {.dropout = dropout});
+    return torch::linear(attended.transpose(1, 2).reshape({batch, length, hidden}), out_proj_->weight,
+                         out_proj_->bias);
+  }
   // Length first, as in Python: it decides which sums the matrix products are made of.
   const at::Tensor packed = torch::linear(x.transpose(1, 0), in_proj_weight_, in_proj_bias_)
                                 .unflatten(-1, {3, hidden})
@@ -52,7 +61,7 @@ at::Tensor SelfAttention::forward(const at::Tensor& x) {
   };
   const at::Tensor attended =
       at::scaled_dot_product_attention(split_heads(packed[0]), split_heads(packed[1]), split_heads(packed[2]),
-                                       /*attn_mask=*/std::nullopt, is_training() ? dropout_ : 0.0);
+                                       /*attn_mask=*/std::nullopt, dropout);
   const at::Tensor rows = attended.permute({2, 0, 1, 3}).contiguous().view({batch * length, hidden});
   return out_proj_->forward(rows).view({length, batch, hidden}).transpose(1, 0);
 }
@@ -61,9 +70,7 @@ namespace {
 
 constexpr auto kVisionTransformer = "the vision transformer";
 
-torch::nn::LayerNorm make_norm(int64_t size) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({size}).eps(1e-6));
-}
+nn::LayerNorm make_norm(int64_t size) { return nn::LayerNorm(torch::nn::LayerNormOptions({size}).eps(1e-6)); }
 
 torch::nn::Conv2d make_patches(const VisionTransformerOptions& options) {
   return torch::nn::Conv2d(
@@ -113,10 +120,11 @@ EncoderBlock::EncoderBlock(const VisionTransformerOptions& options)
 }
 
 at::Tensor EncoderBlock::forward(const at::Tensor& x) {
-  const at::Tensor attended = dropout_->forward(self_attention_->forward(ln_1_->forward(x))) + x;
+  const auto [attended, normalized] =
+      ln_2_->add(x, dropout_->forward(self_attention_->forward(ln_1_->forward(x))));
   // torch::linear, as Python: of more than two dimensions Linear::forward multiplies and adds
   // the bias in two operations, which rounds differently.
-  at::Tensor y = torch::linear(ln_2_->forward(attended), mlp_in_->weight, mlp_in_->bias);
+  at::Tensor y = torch::linear(normalized, mlp_in_->weight, mlp_in_->bias);
   y = dropout_->forward(torch::gelu(y));
   y = dropout_->forward(torch::linear(y, mlp_out_->weight, mlp_out_->bias));
   return attended + y;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <lockstep/models.h>
+#include <lockstep/nn.h>
 #include <lockstep/sharded.h>
 #include <torch/torch.h>
 
@@ -37,10 +38,10 @@ class EncoderBlock : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x);
 
  private:
-  torch::nn::LayerNorm ln_1_;
+  nn::LayerNorm ln_1_;
   std::shared_ptr<SelfAttention> self_attention_;
   torch::nn::Dropout dropout_;
-  torch::nn::LayerNorm ln_2_;
+  nn::LayerNorm ln_2_;
   torch::nn::Linear mlp_in_;
   torch::nn::Linear mlp_out_;
 };
@@ -56,7 +57,7 @@ class Encoder final : public torch::nn::Module {
   torch::nn::Dropout dropout_;
   // Each is put together by itself where parameters are divided over the ranks.
   std::vector<std::shared_ptr<ShardedImpl<EncoderBlock>>> blocks_;
-  torch::nn::LayerNorm ln_{nullptr};
+  nn::LayerNorm ln_{nullptr};
 };
 
 // torchvision's VisionTransformer.

@@ -80,6 +80,17 @@ class VitTrainer : public Trainer {
   }
 };
 
+// On a GPU LibTorch's Adam, which runs as one kernel and can be recorded; elsewhere the one with Python's
+// bits. Each resumes from checkpoints of the other.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Model& model, const VitOptions& options,
+                                                        const c10::Device& device) {
+  const bool is_recorded = options.train.cuda_graph;  // refused on a CPU, with that reason
+  if (!device.is_cuda() && !is_recorded)
+    return make_python_adam(model.module()->parameters(), {.lr = options.lr});
+  return std::make_unique<torch::optim::Adam>(model.module()->parameters(),
+                                              torch::optim::AdamOptions(options.lr));
+}
+
 Model make_model(const VitOptions& options) {
   auto shape = models::VisionTransformerOptions::preset(options.model);
   shape.image_size = options.image_size;
@@ -120,7 +131,7 @@ void train_vit(World& world, const VitOptions& options) {
   std::optional<Model> made;
   on_every_rank(world.communicator(), [&] { made = make_model(options); });  // its weights are a file, too
   const Model& model = *made;
-  const auto optimizer = make_python_adam(model.module()->parameters(), {.lr = options.lr});
+  const auto optimizer = make_optimizer(model, options, world.device());
   TrainConfig config = options.train;
   config.callbacks = gpu_log();
   VitTrainer trainer(world, model, *optimizer, config);
@@ -155,12 +166,6 @@ RecipeModel vit_model(const std::string& size) {
 int run_vit(int argc, const char* const* argv) {
   VitOptions options;
   options.train = TrainConfig::from_args(argc, argv, options.train, options.own());
-  if (options.train.cuda_graph) {
-    throw ConfigError(
-        "train",
-        "cuda_graph cannot record vit's optimizer, which computes as Python's Adam does, step by "
-        "step on the host: leave out --cuda-graph");
-  }
   return launch(options.train, [&](World& world) { train_vit(world, options); });
 }
 

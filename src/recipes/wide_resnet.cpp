@@ -17,27 +17,31 @@ torch::nn::Conv2d make_conv(int64_t in_channels, int64_t out_channels) {
 
 }  // namespace
 
-ConvNormRelu::ConvNormRelu(int64_t in_channels, int64_t out_channels)
-    : conv_(make_conv(in_channels, out_channels)), norm_(out_channels) {
-  register_module("cbr", torch::nn::Sequential(conv_, norm_, torch::nn::ReLU()));
+ConvNormRelu::ConvNormRelu(int64_t in_channels, int64_t out_channels, double dropout)
+    : conv_(make_conv(in_channels, out_channels)),
+      norm_(nn::BatchNormReluOptions(out_channels).dropout(dropout)) {
+  register_module("cbr", torch::nn::Sequential(conv_, norm_));
 }
 
-at::Tensor ConvNormRelu::forward(const at::Tensor& x) {
-  return torch::relu(norm_->forward(conv_->forward(x)));
+at::Tensor ConvNormRelu::forward(const at::Tensor& x, const at::Tensor& shortcut,
+                                 const at::Tensor& shortcut_bias) {
+  return norm_->forward(conv_->forward(x), shortcut, shortcut_bias);
 }
 
-ResidualBlock::ResidualBlock(int64_t in_channels, int64_t out_channels, double dropout) : dropout_(dropout) {
+ResidualBlock::ResidualBlock(int64_t in_channels, int64_t out_channels, double dropout) {
   if (in_channels != out_channels) {
     scale_ = register_module("scale", torch::nn::Conv2d(in_channels, out_channels, 1));
   }
-  layer1_ = register_module("layer1", std::make_shared<ConvNormRelu>(in_channels, out_channels));
-  register_module("dropout", dropout_);
+  layer1_ = register_module("layer1", std::make_shared<ConvNormRelu>(in_channels, out_channels, dropout));
   layer2_ = register_module("layer2", std::make_shared<ConvNormRelu>(out_channels, out_channels));
 }
 
 at::Tensor ResidualBlock::forward(const at::Tensor& x) {
-  const at::Tensor out = layer2_->forward(dropout_->forward(layer1_->forward(x)));
-  return out + (scale_.is_empty() ? x : scale_->forward(x));
+  const at::Tensor inner = layer1_->forward(x);
+  if (scale_.is_empty()) return layer2_->forward(inner, x);
+  // The bias would be a pass of its own.
+  if (!is_training() || !nn::is_fused(inner)) return layer2_->forward(inner, scale_->forward(x));
+  return layer2_->forward(inner, torch::conv2d(x, scale_->weight), scale_->bias);
 }
 
 WideResNet::WideResNet(const WideResNetOptions& options)
@@ -58,10 +62,10 @@ at::Tensor WideResNet::forward(const at::Tensor& images) {
   check_images({kWideResNet, channels_, 4 * kLastPool, 4 * 2 * kLastPool - 1}, images);
   at::Tensor x = input_block_->forward(images);
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    if (i == 2 || i == 4) x = torch::max_pool2d(x, 2);
+    if (i == 2 || i == 4) x = nn::max_pool_2x2(x);
     x = blocks_[i]->forward(x);
   }
-  return fc_->forward(torch::flatten(torch::avg_pool2d(x, kLastPool), 1));
+  return fc_->forward(torch::flatten(nn::avg_pool(x, kLastPool), 1));
 }
 
 Model wide_resnet(const WideResNetOptions& options) {

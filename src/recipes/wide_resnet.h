@@ -1,21 +1,24 @@
 #pragma once
 
 #include <lockstep/models.h>
+#include <lockstep/nn.h>
 #include <torch/torch.h>
 
 #include <vector>
 
 namespace lockstep::models {
 
-// 3x3 convolution, BatchNorm, ReLU, under the name "cbr".
+// 3x3 convolution, BatchNorm, ReLU, dropout, and the sum with a shortcut. The first two have the names
+// "cbr.0" and "cbr.1".
 class ConvNormRelu final : public torch::nn::Module {
  public:
-  ConvNormRelu(int64_t in_channels, int64_t out_channels);
-  at::Tensor forward(const at::Tensor& x);
+  ConvNormRelu(int64_t in_channels, int64_t out_channels, double dropout = 0);
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& shortcut = {},
+                     const at::Tensor& shortcut_bias = {});
 
  private:
   torch::nn::Conv2d conv_;
-  torch::nn::BatchNorm2d norm_;
+  nn::BatchNormRelu norm_;
 };
 
 // Two of those with a dropout between them, added to the input. A 1x1 convolution, "scale",
@@ -29,7 +32,6 @@ class ResidualBlock final : public torch::nn::Module {
  private:
   torch::nn::Conv2d scale_{nullptr};  // empty: the widths are equal
   std::shared_ptr<ConvNormRelu> layer1_;
-  torch::nn::Dropout dropout_;
   std::shared_ptr<ConvNormRelu> layer2_;
 };
 

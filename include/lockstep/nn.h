@@ -1,0 +1,117 @@
+#pragma once
+
+// Layers that do on a GPU in one pass over memory what plain modules do in several. Parameters, buffers and
+// their names are those of the plain modules, so weights and checkpoints can be exchanged. This header
+// includes LibTorch's modules because its layers are modules.
+//
+// Example:
+//
+//   lockstep::nn::BatchNormRelu norm(lockstep::nn::BatchNormReluOptions(8).dropout(0.1));
+//   const torch::Tensor y = norm(torch::randn({2, 8, 4, 4}));
+//   std::printf("%.0f\n", lockstep::nn::max_pool_2x2(y).min().item<double>());
+//
+// More: docs/models.md
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any_value.h>
+#include <torch/nn/options/normalization.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <iosfwd>
+
+namespace lockstep::nn {
+
+// The fused kernels run if liblockstep_cuda.so is found, for float32, float16 and bfloat16 on a GPU, in the
+// layout channels last, in training; BatchNormRelu also needs float32 parameters and a momentum. Otherwise,
+// and with LOCKSTEP_FUSED_KERNELS=0, the plain operations of LibTorch run, with the same bits as the plain
+// modules. Fused results are rounded once, where the plain operations round after each.
+//
+// The fused kernels have no second derivative: ConfigError in backward if one is asked for.
+
+// Whether fused kernels run for images like these: by device, layout and type.
+bool is_fused(const torch::Tensor& images);
+
+struct BatchNormReluOptions : torch::nn::BatchNormOptions {
+  explicit BatchNormReluOptions(int64_t num_features) : BatchNormOptions(num_features) {}
+  // The probability that a value is zeroed in training. Fused kernels round it to a multiple of 1/65536, and
+  // draw the mask from LibTorch's generator of the device, but not the same mask as torch::dropout.
+  TORCH_ARG(double, dropout) = 0;
+};
+
+// torch::nn::BatchNorm2d, ReLU, Dropout, and the sum with the shortcut of a residual block. Fused kernels
+// read the input once for the statistics and once to write the output. For backward they keep only the input,
+// and compute the masks of ReLU and dropout again.
+class BatchNormReluImpl : public torch::nn::NormImplBase<2, BatchNormReluImpl, BatchNormReluOptions> {
+ public:
+  // ConfigError: dropout is not a probability.
+  explicit BatchNormReluImpl(const BatchNormReluOptions& options);
+
+  // dropout(relu(batch_norm(input))) + shortcut + shortcut_bias. The shortcut has the shape of the input, and
+  // shortcut_bias has one value for each channel: a convolution on the shortcut leaves its bias to this sum,
+  // where it costs nothing. Both may be undefined.
+  torch::Tensor forward(const torch::Tensor& input, const torch::Tensor& shortcut = {},
+                        const torch::Tensor& shortcut_bias = {});
+
+  void pretty_print(std::ostream& stream) const override;
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(torch::Tensor())},
+                           {2, torch::nn::AnyValue(torch::Tensor())})
+  void _check_input_dim(const torch::Tensor& input) override;
+};
+TORCH_MODULE(BatchNormRelu);
+
+// torch::nn::LayerNorm, also of the sum of a residual connection. Fused over the last dimension, of at most
+// 1792 values, a multiple of 8, with float32 parameters; also in evaluation. Under autocast the fused result
+// has autocast's type, into which the next matrix product would convert it.
+class LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl> {
+ public:
+  explicit LayerNormImpl(const torch::nn::LayerNormOptions& options);
+
+  struct Sum {
+    torch::Tensor sum;         // input + branch
+    torch::Tensor normalized;  // forward(sum)
+  };
+
+  torch::Tensor forward(const torch::Tensor& input);
+  Sum add(const torch::Tensor& input, const torch::Tensor& branch);
+
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  torch::nn::LayerNormOptions options;
+  torch::Tensor weight;
+  torch::Tensor bias;
+};
+TORCH_MODULE(LayerNorm);
+
+struct AttentionOptions {
+  double dropout = 0;  // of attention weights
+  bool is_causal = false;
+};
+// torch::scaled_dot_product_attention of [batch, heads, length, size]. On a GPU cuDNN's kernels are the first
+// choice, which are faster than LibTorch's own on Hopper; if they cannot do it, LibTorch chooses.
+torch::Tensor attention(const torch::Tensor& query, const torch::Tensor& key, const torch::Tensor& value,
+                        const AttentionOptions& options = {});
+
+struct LinearCrossEntropyOptions {
+  int64_t ignore_index = -100;  // rows with this target do not count
+  int64_t chunk_rows = 8192;    // rows whose scores are in memory at once
+};
+// The mean cross entropy of the scores hidden * weight^T: cross_entropy(linear(hidden, weight), targets), for
+// heads with many classes. hidden is [rows, size], weight [classes, size], targets [rows] int64. Fused, it
+// never stores all scores: forward computes the loss and both gradients chunk by chunk, in autocast's type if
+// autocast is on. A target that is no class gives NaN. ConfigError: other shapes.
+torch::Tensor linear_cross_entropy(const torch::Tensor& hidden, const torch::Tensor& weight,
+                                   const torch::Tensor& targets,
+                                   const LinearCrossEntropyOptions& options = {});
+
+// torch::max_pool2d(input, 2).
+torch::Tensor max_pool_2x2(const torch::Tensor& input);
+
+// torch::avg_pool2d(input, size). Fused if the result is one pixel for each image, [batch, channels, 1, 1].
+torch::Tensor avg_pool(const torch::Tensor& input, int64_t size);
+
+}  // namespace lockstep::nn

@@ -1,0 +1,144 @@
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <lockstep/error.h>
+#include <lockstep/nn.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "nn/kernels.h"
+
+namespace lockstep::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct Problem {
+  int64_t ignored;
+  int64_t chunk;
+  at::ScalarType type;  // of the matrix products
+};
+
+// The gradients of the sum of the losses, which forward computes while it has the scores; undefined if nobody
+// needs them. The caller divides by the number of rows that count: in float16 the quotient would be too small
+// to store.
+struct Losses {
+  at::Tensor sum;
+  at::Tensor count;
+  at::Tensor hidden_gradient;
+  at::Tensor weight_gradient;  // float32
+};
+
+Losses losses_of(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
+                 const Problem& problem, bool with_gradient, const Kernels& kernels) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor rows = hidden.to(problem.type).contiguous();
+  const at::Tensor matrix = weight.to(problem.type);
+  const bool is_narrow = problem.type != at::kFloat;
+  Losses result;
+  const at::Tensor losses = at::empty({rows.size(0)}, rows.options().dtype(at::kFloat));
+  if (with_gradient) {
+    result.hidden_gradient = at::empty_like(rows);
+    result.weight_gradient = at::zeros_like(weight, weight.options().dtype(at::kFloat));
+  }
+  for (int64_t first = 0; first < rows.size(0); first += problem.chunk) {
+    const int64_t end = std::min(first + problem.chunk, rows.size(0));
+    const at::Tensor part = rows.slice(0, first, end);
+    at::Tensor scores = at::mm(part, matrix.t());
+    kernels.cross_entropy(scores, targets.slice(0, first, end), problem.ignored, losses.slice(0, first, end),
+                          with_gradient);
+    if (!with_gradient) continue;
+    at::Tensor hidden_part = result.hidden_gradient.slice(0, first, end);
+    at::mm_out(hidden_part, scores, matrix);
+    if (is_narrow) {
+      result.weight_gradient.add_(at::mm(scores.t(), part, at::kFloat));
+    } else {
+      result.weight_gradient.addmm_(scores.t(), part);
+    }
+  }
+  result.sum = losses.sum();
+  result.count = (targets != problem.ignored).sum();
+  return result;
+}
+
+class FusedLinearCrossEntropy : public torch::autograd::Function<FusedLinearCrossEntropy> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& weight,
+                            const at::Tensor& targets, const Problem& problem, const Kernels& kernels) {
+    const Losses losses = losses_of(hidden, weight, targets, problem, /*with_gradient=*/true, kernels);
+    context->save_for_backward({losses.hidden_gradient, losses.weight_gradient, losses.count});
+    context->saved_data["hidden"] = hidden.scalar_type();
+    context->saved_data["weight"] = weight.scalar_type();
+    return losses.sum / losses.count;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_second_derivative("linear_cross_entropy");
+    const variable_list saved = context->get_saved_variables();
+    variable_list result(5);
+    if (!gradients[0].defined()) return result;
+    const at::Tensor factor = gradients[0] / saved[2];
+    result[0] = (saved[0] * factor).to(context->saved_data["hidden"].toScalarType());
+    result[1] = (saved[1] * factor).to(context->saved_data["weight"].toScalarType());
+    return result;
+  }
+};
+
+void check(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
+           const LinearCrossEntropyOptions& options) {
+  if (hidden.dim() != 2 || weight.dim() != 2 || targets.dim() != 1 || hidden.size(1) != weight.size(1) ||
+      hidden.size(0) != targets.size(0)) {
+    throw ConfigError(
+        "nn", fmt::format(
+                  "linear_cross_entropy: the shapes must be [rows, size], [classes, size] and [rows]: [{}], "
+                  "[{}] and [{}]",
+                  fmt::join(hidden.sizes(), ", "), fmt::join(weight.sizes(), ", "),
+                  fmt::join(targets.sizes(), ", ")));
+  }
+  if (options.chunk_rows < 1) {
+    throw ConfigError(
+        "nn", fmt::format("linear_cross_entropy: chunk_rows must be at least 1: {}", options.chunk_rows));
+  }
+}
+
+}  // namespace
+
+torch::Tensor linear_cross_entropy(const torch::Tensor& hidden, const torch::Tensor& weight,
+                                   const torch::Tensor& targets, const LinearCrossEntropyOptions& options) {
+  check(hidden, weight, targets, options);
+  const at::ScalarType type = at::autocast::is_autocast_enabled(at::kCUDA)
+                                  ? at::autocast::get_autocast_dtype(at::kCUDA)
+                                  : hidden.scalar_type();
+  const bool is_known = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
+  const Kernels* kernels = hidden.is_cuda() && hidden.numel() > 0 && is_known &&
+                                   targets.scalar_type() == at::kLong && weight.size(0) <= INT32_MAX
+                               ? loaded_kernels()
+                               : nullptr;
+  if (kernels == nullptr) {
+    return at::cross_entropy_loss(at::linear(hidden, weight), targets, /*weight=*/{}, at::Reduction::Mean,
+                                  options.ignore_index);
+  }
+  const Problem problem{.ignored = options.ignore_index, .chunk = options.chunk_rows, .type = type};
+  // The products below have their types already.
+  const bool was_enabled = at::autocast::is_autocast_enabled(at::kCUDA);
+  at::autocast::set_autocast_enabled(at::kCUDA, false);
+  at::Tensor loss;
+  try {
+    if (at::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad())) {
+      loss = FusedLinearCrossEntropy::apply(hidden, weight, targets, problem, *kernels);
+    } else {
+      const Losses losses = losses_of(hidden, weight, targets, problem, /*with_gradient=*/false, *kernels);
+      loss = losses.sum / losses.count;
+    }
+  } catch (...) {
+    at::autocast::set_autocast_enabled(at::kCUDA, was_enabled);
+    throw;
+  }
+  at::autocast::set_autocast_enabled(at::kCUDA, was_enabled);
+  return loss;
+}
+
+}  // namespace lockstep::nn
