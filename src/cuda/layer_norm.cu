@@ -13,6 +13,8 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kWarps = 4;  // of a block
 constexpr int kWidth = 8;  // values that a lane loads at once
+// Blocks of a multiprocessor in backward. More would not run at once, but wait for others to end.
+constexpr int kBackwardBlocks = 4;
 
 __device__ float sum_over_warp(float value) {
 #pragma unroll
@@ -86,7 +88,7 @@ __global__ void __launch_bounds__(kWarp* kWarps)
 
 // Each block writes its sums for weight and bias to partial[block][2][size].
 template <typename X, typename Y, int kVectors>
-__global__ void __launch_bounds__(kWarp* kWarps)
+__global__ void __launch_bounds__(kWarp* kWarps, kVectors <= 3 ? kBackwardBlocks : 1)
     layer_norm_backward_kernel(int64_t rows, int size, const Y* gradient, const X* sum_gradient, const X* sum,
                                const float* weight, const float* statistics, X* input_gradient,
                                Y* branch_gradient, float* partial) {
@@ -198,8 +200,6 @@ int blocks_of(const Rows& rows, int for_each_multiprocessor) {
   const int64_t wanted = (rows.rows + kWarps - 1) / kWarps;
   return static_cast<int>(std::min<int64_t>(wanted, int64_t{for_each_multiprocessor} * rows.multiprocessors));
 }
-
-constexpr int kBackwardBlocks = 4;  // of each multiprocessor
 
 }  // namespace
 
