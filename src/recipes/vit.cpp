@@ -82,8 +82,8 @@ class VitTrainer : public Trainer {
 
 // On a GPU LibTorch's Adam, which runs as one kernel and can be recorded; elsewhere the one with Python's
 // bits. Each resumes from checkpoints of the other.
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Model& model, const VitOptions& options,
-                                                        const c10::Device& device) {
+std::unique_ptr<torch::optim::Optimizer> make_adam(const Model& model, const VitOptions& options,
+                                                   const c10::Device& device) {
   const bool is_recorded = options.train.cuda_graph;  // refused on a CPU, with that reason
   if (!device.is_cuda() && !is_recorded)
     return make_python_adam(model.module()->parameters(), {.lr = options.lr});
@@ -131,7 +131,7 @@ void train_vit(World& world, const VitOptions& options) {
   std::optional<Model> made;
   on_every_rank(world.communicator(), [&] { made = make_model(options); });  // its weights are a file, too
   const Model& model = *made;
-  const auto optimizer = make_optimizer(model, options, world.device());
+  const auto optimizer = make_adam(model, options, world.device());
   TrainConfig config = options.train;
   config.callbacks = gpu_log();
   VitTrainer trainer(world, model, *optimizer, config);
