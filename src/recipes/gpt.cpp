@@ -226,6 +226,7 @@ GptRunFacts facts_of(const TrainConfig& config, const Loader& train, int64_t con
       train.with_batch_size(batch_size).shard(world.rank(), world.size(), ShardKind::kTrain).num_batches());
   facts.steps_per_epoch = (batches + config.accumulate_steps - 1) / config.accumulate_steps;
   facts.steps = facts.steps_per_epoch * config.max_iter;
+  if (config.max_steps > 0) facts.steps = std::min(facts.steps, config.max_steps);
   return facts;
 }
 
