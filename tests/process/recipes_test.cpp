@@ -324,8 +324,9 @@ TEST_F(RecipesTest, CifarPrintsSigma2sLinesAndStopsAtTheTarget) {
   EXPECT_EQ(run.errors, "");
   std::string pages;
   for (const std::string& line : lines_of(run.output)) {
-    const bool trainers = line.starts_with("Training on ") || line.starts_with("Trained ") ||
-                          line.starts_with("Run folder: ") || line.starts_with("Report: ");
+    const bool trainers = line.starts_with("Training on ") || line.starts_with("  ") ||
+                          line.starts_with("Trained ") || line.starts_with("Run folder: ") ||
+                          line.starts_with("Report: ");
     if (!trainers) pages += std::regex_replace(line, std::regex(R"(\d+\.\d{3,})"), "#") + "\n";
   }
   EXPECT_EQ(pages,
