@@ -90,7 +90,8 @@ std::string device_name(const World& world);
 struct PreemptionOptions {
   // Signals that ask the program to save and exit. Empty: SIGTERM, SIGUSR1 and SIGUSR2.
   std::vector<int> signals;
-  // How long before the job's time limit requested() becomes true.
+  // How long before the job's time limit requested() becomes true; at most a tenth of the time that is left
+  // at construction.
   std::chrono::seconds margin{120};
   // The job's time limit, counted from construction. Unset: Slurm's, if there is one.
   std::optional<std::chrono::seconds> time_limit;

@@ -70,6 +70,18 @@ void check_gpus(Check& check) {
   }
 }
 
+// Princeton's page: take all GPUs of a node before a second node.
+void check_gpus_of_nodes(Check& check) {
+  const std::optional<int> nodes = check.variables.count("SLURM_JOB_NUM_NODES");
+  const int on_node = check.variables.number("SLURM_GPUS_ON_NODE", 0, 1024).value_or(0);
+  if (!check.facts.wants_gpu || on_node != 1 || nodes.value_or(1) < 2) return;
+  check.add(
+      fmt::format("{} nodes with one GPU each: gradients then always cross the network. Use all GPUs of a "
+                  "node before a second "
+                  "node, as --nodes=1 --gpus-per-node={}",
+                  *nodes, *nodes));
+}
+
 // CPUs that a rank is certain to have.
 int cpus_per_rank(const Check& check) {
   return check.facts.own_cpus ? check.facts.affinity_cpus : check.facts.affinity_cpus / check.ranks();
@@ -147,6 +159,7 @@ std::vector<std::string> check_allocation(const RankMap& map, const base::Enviro
                                           const AllocationFacts& facts) {
   Check check{map, Variables(environment), facts, {}};
   check_gpus(check);
+  check_gpus_of_nodes(check);
   check_cpus(check);
   check_memory(check);
   return std::move(check.problems);

@@ -1,5 +1,7 @@
 #include "cluster/job_deadline.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <lockstep/error.h>
 
@@ -32,6 +34,11 @@ WallTime read_variable(const std::string& text) {
 }
 
 }  // namespace
+
+std::chrono::seconds stop_margin(std::chrono::seconds wanted, std::chrono::system_clock::duration left) {
+  const auto tenth = std::chrono::duration_cast<std::chrono::seconds>(left / 10);
+  return std::clamp(wanted, std::chrono::seconds(0), std::max(tenth, std::chrono::seconds(0)));
+}
 
 std::optional<WallTime> parse_end_time(std::string_view text) {
   const std::optional<int64_t> seconds = base::parse_integer(trimmed(text));

@@ -26,6 +26,10 @@ std::optional<JobDeadline> job_deadline(const base::Environment& environment,
                                         std::optional<std::chrono::seconds> given, WallTime started,
                                         const std::function<std::optional<std::string>()>& ask);
 
+// How long before its end a job should stop: `wanted`, but at most a tenth of the time that is left. With two
+// minutes wanted, a job of one minute would otherwise stop at its start.
+std::chrono::seconds stop_margin(std::chrono::seconds wanted, std::chrono::system_clock::duration left);
+
 // The end time in what `squeue -h -o %e` printed under SLURM_TIME_FORMAT=%s: seconds
 // since the epoch. nullopt: "N/A" or "Unknown" (no limit, not started), or any other text
 // that is no time.

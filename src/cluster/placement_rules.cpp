@@ -22,10 +22,22 @@ void check_nprocs(const Evidence& evidence, const RankMap& map, const Names& nam
                           names);
 }
 
-// Sets local rank and size when no variable gives them: all ranks are on this machine if the
-// rendezvous is a loopback address, else one rank per node is assumed. Returns a warning
-// about the assumption, or "".
-std::string assume_local_ranks(RankMap& map) {
+// Sets local rank and size when no variable gives them: by GPUS_PER_NODE, of which Princeton's page computes
+// the local rank, one rank for each GPU; else all ranks are on this machine if the rendezvous is a loopback
+// address, else one rank per node is assumed. Returns a warning about the assumption, or "".
+std::string assume_local_ranks(const Variables& variables, RankMap& map) {
+  if (const std::optional<int> gpus = variables.count("GPUS_PER_NODE")) {
+    if (map.world_size % *gpus != 0) {
+      variables.fail(
+          fmt::format("the {} ranks do not fill nodes of GPUS_PER_NODE ranks: start one rank for each "
+                      "GPU, or set LOCAL_RANK and LOCAL_WORLD_SIZE",
+                      map.world_size),
+          {"GPUS_PER_NODE"});
+    }
+    map.local_rank = map.rank % *gpus;
+    map.local_world_size = *gpus;
+    return "";
+  }
   const bool here = map.world_size == 1 ||
                     (map.rendezvous.kind == Rendezvous::Kind::kTcp && is_loopback(map.rendezvous.address));
   map.local_rank = here ? map.rank : 0;
@@ -144,7 +156,7 @@ std::string read_local_ranks(const Variables& variables, RankMap& map) {
     return "";
   }
   if (local_world_size) variables.fail("LOCAL_RANK is missing", kNames);
-  std::string warning = assume_local_ranks(map);
+  std::string warning = assume_local_ranks(variables, map);
   if (local_rank && *local_rank != map.local_rank) variables.fail("LOCAL_WORLD_SIZE is missing", kNames);
   return warning;
 }
@@ -231,7 +243,7 @@ std::string job_identity(const Variables& variables) {
 std::string read_mpi_local_ranks(const Variables& variables, const MpiNames& names, RankMap& map) {
   const std::optional<int> local_rank = variables.rank(names.local_rank);
   const std::optional<int> local_world_size = variables.count(names.local_world_size);
-  if (!local_rank && !local_world_size) return assume_local_ranks(map);
+  if (!local_rank && !local_world_size) return assume_local_ranks(variables, map);
   map.local_rank = variables.require(local_rank, names.local_rank, names.all());
   map.local_world_size = variables.require(local_world_size, names.local_world_size, names.all());
   return "";

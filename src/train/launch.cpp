@@ -16,6 +16,7 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "cluster/allocation_check.h"
 #include "cluster/node_resources.h"
 #include "cluster/placement.h"
 #include "comm/agree.h"
@@ -117,6 +118,17 @@ void warn_of_undescribed_amx(const RankMap& map, const TrainConfig& config, c10:
       "are multiplied without AMX, which is slower; ask its operator to describe it");
 }
 
+// Once for each job. Under `lockstep run` the launcher does it.
+void warn_of_allocation(const RankMap& map, c10::Device device) {
+  if (map.rank != 0 || map.launcher != Launcher::kSlurm || !device.is_cuda()) return;
+  const base::Environment environment = base::Environment::of_process();
+  const cluster::AllocationFacts facts = cluster::facts_of_process(
+      environment, map.local_world_size, static_cast<int>(comm::list_cuda_devices().size()));
+  for (const std::string& problem : cluster::check_allocation(map, environment, facts)) {
+    base::log_warning("launch", "{}", problem);
+  }
+}
+
 CommunicatorOptions communicator_options(const TrainConfig& config, c10::Device device) {
   CommunicatorOptions options;
   options.backend = config.backend;
@@ -152,6 +164,7 @@ std::unique_ptr<World> join_world(const RankMap& map, const TrainConfig& config)
   if (config.cuda_graph && device.is_cuda()) comm::use_own_cuda_stream(device.index());
   share_cores(map);
   warn_of_undescribed_amx(map, config, device);
+  warn_of_allocation(map, device);
   keep_freed_memory();
   auto world =
       std::make_unique<World>(map, Communicator::connect(map, communicator_options(config, device)), device);

@@ -38,12 +38,13 @@ struct Preemption::Impl {
   // On rank 0 only: one clock decides, and squeue is called once.
   void find_deadline() {
     const base::Environment environment = base::Environment::of_process();
-    const auto found =
-        cluster::job_deadline(environment, options.time_limit, std::chrono::system_clock::now(),
-                              [&] { return cluster::ask_squeue_for_end(environment); });
+    const cluster::WallTime now = std::chrono::system_clock::now();
+    const auto found = cluster::job_deadline(environment, options.time_limit, now,
+                                             [&] { return cluster::ask_squeue_for_end(environment); });
     if (!found) return;
-    deadline = found->time - options.margin;
-    base::log_info("train", "the job stops {} s before its end (known from {})", options.margin.count(),
+    const std::chrono::seconds margin = cluster::stop_margin(options.margin, found->time - now);
+    deadline = found->time - margin;
+    base::log_info("train", "the job stops {} s before its end (known from {})", margin.count(),
                    found->source);
   }
 

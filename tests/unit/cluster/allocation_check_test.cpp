@@ -53,6 +53,13 @@ const AllocationCase kCases[] = {
      "no GPU is visible: ask for --gpus-per-node=2, and look at CUDA_VISIBLE_DEVICES unset, "
      "SLURM_GPUS_ON_NODE unset, ROCR_VISIBLE_DEVICES='-1', SLURM_JOB_GPUS='0,1'"},
     {"CpuJobNeedsNoGpu", 2, job(), {.visible_gpus = 0, .affinity_cpus = 8}, ""},
+    {"OneGpuOnEachOfSeveralNodes",
+     1,
+     job({{"SLURM_GPUS_ON_NODE", "1"}, {"SLURM_JOB_NUM_NODES", "4"}}),
+     {.wants_gpu = true, .visible_gpus = 1, .affinity_cpus = 8},
+     "4 nodes with one GPU each: gradients then always cross the network. Use all GPUs of a node before a "
+     "second "
+     "node, as --nodes=1 --gpus-per-node=4"},
     {"FewerGpusThanRanks",
      4,
      job({{"SLURM_GPUS_ON_NODE", "2"}}),

@@ -106,5 +106,22 @@ TEST(DistinctDevicesTest, NamesBothRanks) {
                                        "LOCAL_RANK: ranks 0 and 2 on a, device GPU-1")));
 }
 
+// Princeton's page asserts it, too.
+TEST(ChooseDeviceTest, GpusPerNodeMustBeTheVisibleOnes) {
+  EXPECT_EQ(choose_device(local(1, 2), 2, {{"GPUS_PER_NODE", "2"}}), 1);
+  EXPECT_THAT(
+      [] {
+        choose_device(local(1, 2), 2, {{"GPUS_PER_NODE", "4"}});
+      },
+      ThrowsMessage<ConfigError>(testing::StartsWith(
+          "[cluster] GPUS_PER_NODE is 4, and 2 GPUs are visible to this rank: count them with "
+          "SLURM_GPUS_ON_NODE, or unset GPUS_PER_NODE: ")));
+  EXPECT_THAT(
+      [] {
+        choose_device(local(0, 1), 1, {{"GPUS_PER_NODE", "two"}});
+      },
+      ThrowsMessage<ConfigError>(testing::HasSubstr("GPUS_PER_NODE")));
+}
+
 }  // namespace
 }  // namespace lockstep::cluster

@@ -63,5 +63,14 @@ TEST(JobDeadlineTest, WithoutSqueueNobodyAnswers) {
   EXPECT_EQ(ask_squeue_for_end({{"SLURM_JOB_ID", "7"}, {"PATH", "/nonexistent"}}), std::nullopt);
 }
 
+// Princeton's example has a limit of one minute.
+TEST(StopMarginTest, IsAtMostATenthOfTheTimeThatIsLeft) {
+  using std::chrono::seconds;
+  EXPECT_EQ(stop_margin(seconds(120), std::chrono::hours(1)), seconds(120));
+  EXPECT_EQ(stop_margin(seconds(120), seconds(60)), seconds(6));
+  EXPECT_EQ(stop_margin(seconds(120), seconds(-5)), seconds(0));
+  EXPECT_EQ(stop_margin(seconds(10), seconds(60)), seconds(6));
+}
+
 }  // namespace
 }  // namespace lockstep::cluster
