@@ -16,33 +16,22 @@
 #include <cstdio>
 
 int main(int argc, char** argv) {
-  bool deepspeed = false;  // DeepSpeed's own programs ignore it, too
-  std::string file = "ds_config.json";
-  int64_t local_rank = -1;  // what DeepSpeed's launcher adds; -1: nobody did
-  const lockstep::ProgramOptions own = {{"deepspeed", deepspeed, "train by --deepspeed_config, as always"},
-                                        {"deepspeed_config", file, "DeepSpeed's configuration file"},
-                                        {"local_rank", local_rank, "this rank on its host"}};
+  lockstep::DeepSpeedArguments arguments{.deepspeed_config = "ds_config.json"};
+  lockstep::ProgramOptions own;
+  lockstep::add_config_arguments(own, arguments);
   return lockstep::launch(argc, argv, {}, own, [&](lockstep::World& world, const lockstep::TrainConfig&) {
-    if (local_rank >= 0 && local_rank != world.local_rank()) {
-      throw lockstep::ConfigError("deepspeed",
-                                  "--local_rank is not the rank that this process was started as");
-    }
-    const auto config = lockstep::DeepSpeedConfig::from_argument(file);
-    const auto batch = config.resolve_batch(world.size());
-
     torch::manual_seed(0);
     torch::nn::Sequential net(torch::nn::Linear(1, 64), torch::nn::Tanh(), torch::nn::Linear(64, 1));
-    auto engine = lockstep::initialize(net, config, world);
+    auto engine = lockstep::initialize(net, arguments.config(world), world);
 
     const auto x = torch::linspace(0, 1, 1024).reshape({-1, 1});
     const auto y = torch::sin(2 * M_PI * x);
-    auto loader = lockstep::Loader(lockstep::TensorDataset({x, y}),
-                                   {.batch_size = batch.micro_batch_size, .shuffle = true, .drop_last = true})
-                      .shard(world.rank(), world.size(), lockstep::ShardKind::kTrain);
+    auto loader = engine.loader(lockstep::TensorDataset({x, y}), {.shuffle = true, .drop_last = true});
     torch::Tensor loss;
     for (lockstep::Batch& part : loader.stream()) {
-      const auto output = engine.forward(part.data().to(world.device()));
-      loss = torch::mse_loss(output, part.target().to(world.device()));
+      engine.optimizer().zero_grad();  // as on LUMI's page; step() does it too
+      const auto output = engine.forward(part.data().to(engine.device()));
+      loss = torch::mse_loss(output, part.target().to(engine.device()));
       engine.backward(loss);
       engine.step();
       if (engine.global_steps() == 400) break;
@@ -50,7 +39,7 @@ int main(int argc, char** argv) {
     const double value = loss.item<double>();
     if (!world.is_main()) return;
     std::printf("Loss: %.4f after %d steps of %d samples on %d ranks\n", value,
-                static_cast<int>(engine.global_steps()), static_cast<int>(batch.train_batch_size),
+                static_cast<int>(engine.global_steps()), static_cast<int>(engine.batch().train_batch_size),
                 world.size());
   });
 }

@@ -20,6 +20,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <lockstep/communicator.h>
+#include <lockstep/data.h>
 #include <lockstep/deepspeed_config.h>
 #include <lockstep/sharded.h>
 
@@ -42,9 +43,31 @@ class Optimizer;
 
 namespace lockstep {
 
-namespace train {
 class Autocast;
-}
+class ScheduledLearningRate;
+class World;
+struct ProgramOptions;
+
+// The flags of DeepSpeed's programs, as values of a program:
+//
+//   DeepSpeedArguments arguments;
+//   ProgramOptions own = {{"lr", lr, "learning rate"}};
+//   add_config_arguments(own, arguments);
+//   return launch(argc, argv, {}, own, [&](World& world, const TrainConfig&) {
+//     auto engine = initialize(net, arguments.config(world), world);
+//   });
+struct DeepSpeedArguments {
+  bool deepspeed = false;
+  std::string deepspeed_config;
+  // What DeepSpeed's launcher passes; -1: nothing.
+  int64_t local_rank = -1;
+
+  // Reads the file. ConfigError: there is none, or local_rank is not the rank of this process.
+  DeepSpeedConfig config(const World& world) const;
+};
+
+// Adds --deepspeed, --deepspeed_config FILE and --local_rank N, with - or _ in the names.
+ProgramOptions& add_config_arguments(ProgramOptions& options, DeepSpeedArguments& arguments);
 
 struct SaveCheckpointOptions {
   // The checkpoint is in a subfolder of this name. Empty: in the folder itself.
@@ -95,8 +118,9 @@ class EngineCore {
   // With offload_param the model stays in host memory and is copied to the device bucket by bucket.
   // Blocks until all ranks are here. ConfigError: the configuration asks for something that nothing
   // acts on (with its place in the file); no optimizer, or two; everything that ShardedModel refuses.
+  // `local_rank` is only for local_rank(); -1: unknown.
   EngineCore(std::shared_ptr<torch::nn::Module> module, DeepSpeedConfig config, Communicator communicator,
-             torch::optim::Optimizer* optimizer, std::optional<c10::Device> device);
+             torch::optim::Optimizer* optimizer, std::optional<c10::Device> device, int local_rank = -1);
   ~EngineCore();
   EngineCore(EngineCore&&) noexcept;
   EngineCore& operator=(EngineCore&&) = delete;
@@ -113,6 +137,9 @@ class EngineCore {
   // gradients are kept then: call a backward() outside of no_sync(), and then step().
   void step();
   [[nodiscard]] NoSync no_sync() { return NoSync(impl_.get()); }
+  // Clears the gradients of an unfinished step. Not needed: step() does it. DeepSpeed's programs call
+  // optimizer.zero_grad() before each forward; with optimizer().zero_grad() this is the same call.
+  void zero_grad();
 
   // Whether the next step() updates the weights; always true if managed_gradient_accumulation is false.
   bool is_gradient_accumulation_boundary() const;
@@ -156,6 +183,19 @@ class EngineCore {
   const DeepSpeedConfig& config() const;
   const Communicator& communicator() const;
   torch::optim::Optimizer& optimizer();
+  // The configuration's schedule, which step() advances. nullptr: it has none.
+  ScheduledLearningRate* scheduler();
+  // Where the model computes: the device for the batches.
+  c10::Device device() const;
+  // This rank among those of its node. -1: the engine was made with a Communicator, which does not know it.
+  int local_rank() const;
+  // A loader for training: this rank's share of the data set in micro batches of the configuration, with its
+  // dataloader_drop_last. options.batch_size is ignored. ConfigError: the configuration has no batch size.
+  Loader loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options = {.shuffle = true}) const;
+  template <std::derived_from<Dataset> D>
+  Loader loader(D dataset, const LoaderOptions& options = {.shuffle = true}) const {
+    return loader(std::shared_ptr<const Dataset>(std::make_shared<const D>(std::move(dataset))), options);
+  }
   // Makes all parameters readable while the result exists. Needed at stage 3, and at every stage for
   // modules inside Sharded<> if overlap_comm is true, because their updates may still be in transfer.
   // Collective.
@@ -173,7 +213,7 @@ class EngineCore {
     friend class EngineCore;
     Forward(EngineCore& engine, std::optional<int64_t> batch_size);
     Impl& impl_;
-    std::unique_ptr<train::Autocast> autocast_;
+    std::unique_ptr<Autocast> autocast_;
   };
   // ConfigError: the first batch of the training does not have the configuration's size.
   Forward begin_forward(std::optional<int64_t> batch_size) { return {*this, batch_size}; }
@@ -195,8 +235,9 @@ template <typename M>
 class Engine : public EngineCore {
  public:
   Engine(std::shared_ptr<M> module, DeepSpeedConfig config, Communicator communicator,
-         torch::optim::Optimizer* optimizer = nullptr, std::optional<c10::Device> device = {})
-      : EngineCore(module, std::move(config), std::move(communicator), optimizer, device),
+         torch::optim::Optimizer* optimizer = nullptr, std::optional<c10::Device> device = {},
+         int local_rank = -1)
+      : EngineCore(module, std::move(config), std::move(communicator), optimizer, device, local_rank),
         module_(std::move(module)) {}
 
   // The module's forward. The first dimension of the first tensor is the batch.
@@ -246,7 +287,7 @@ auto initialize(const Model& model, DeepSpeedConfig config, const Ranks& world,
     return initialize(model.ptr(), std::move(config), world, optimizer);
   } else if constexpr (requires { world.communicator(); }) {
     return Engine<typename Model::element_type>(model, std::move(config), world.communicator(), optimizer,
-                                                world.device());
+                                                world.device(), world.local_rank());
   } else {
     return Engine<typename Model::element_type>(model, std::move(config), world, optimizer);
   }

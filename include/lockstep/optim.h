@@ -149,6 +149,34 @@ struct LionOptions {
 std::unique_ptr<torch::optim::Optimizer> make_lion(const std::vector<at::Tensor>& parameters,
                                                    const LionOptions& options = {});
 
+// While it exists, operations on this device run in 16 bits where that is safe, and in 32 bits where it is
+// not, as under torch.autocast. With fp16 scale the loss, too (GradScaler).
+//
+//   {
+//     const lockstep::Autocast autocast("bf16", world.device().type());
+//     loss = torch::mse_loss(net->forward(x), y);
+//   }
+//   loss.backward();
+//
+// Applies to the thread that made it; destroyed on the same thread. The trainer does this itself: its
+// precision.
+class Autocast {
+ public:
+  // fp32, which changes nothing, bf16 or fp16. ConfigError: another text.
+  Autocast(const std::string& precision, c10::DeviceType device);
+  // float32 changes nothing.
+  Autocast(c10::ScalarType dtype, c10::DeviceType device);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  bool active_;
+  bool was_enabled_ = false;
+  c10::ScalarType dtype_before_ = c10::ScalarType::Float;
+  c10::DeviceType device_;
+};
+
 class Communicator;
 
 // DeepSpeed's rules for the loss scale, with its names and defaults (`fp16` of its configuration).

@@ -4,6 +4,7 @@
 #include <lockstep/data.h>
 #include <lockstep/error.h>
 #include <lockstep/launch.h>
+#include <lockstep/optim.h>
 #include <torch/torch.h>
 
 #include <limits>
@@ -129,7 +130,7 @@ at::Tensor predict(const Loader& whole, const World& world, c10::ScalarType dtyp
                    const TrainConfig& config) {
   const EvaluationMode mode(evaluated.model);
   const torch::NoGradGuard no_grad;
-  const train::Autocast autocast(config.precision, world.device().type());
+  const Autocast autocast(config.precision, world.device().type());
   std::vector<at::Tensor> outputs;
   DeviceCopy copy_to_device(world.device(), dtype);
   // At least once: a rank without samples must know the shape of the others' outputs.

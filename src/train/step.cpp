@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <lockstep/launch.h>
+#include <lockstep/optim.h>
 #include <lockstep/sharded.h>
 #include <torch/torch.h>
 

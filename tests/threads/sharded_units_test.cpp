@@ -345,7 +345,7 @@ CastRun train_under_autocast(int stage, bool recomputes) {
     {
       const train::CountedMemory memory;
       {
-        const train::Autocast autocast(at::kBFloat16, at::kCPU);
+        const Autocast autocast(at::kBFloat16, at::kCPU);
         loss = net->forward(x).to(at::kFloat).square().mean();
       }
       result.after_forward = memory.live_bytes();

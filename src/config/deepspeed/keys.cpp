@@ -108,8 +108,9 @@ void add_training_keys(std::vector<Key>& keys) {
               "false: ZeRO accepts only Adam, AdamW, Adagrad and Lion, which is DeepSpeed's default")
       .honour("zero_force_ds_cpu_optimizer", &C::zero_force_ds_cpu_optimizer,
               "with offload: accept only optimizers with a CPU kernel")
-      .honour("dataloader_drop_last", &C::dataloader_drop_last,
-              "true is refused: the program creates the loader")
+      .honour(
+          "dataloader_drop_last", &C::dataloader_drop_last,
+          "of the engine's loader(); in a trainer true is refused, because the program creates its loader")
       .fix("sparse_gradients", {"false"}, "gradients are reduced dense")
       .fix("disable_allgather", {"false"}, "without the gather, ranks would differ")
       .fix("disable_python_gc", {"false"}, "Lockstep runs no Python")

@@ -127,11 +127,13 @@ C checked(C config, const torch::optim::Optimizer* own) {
 }  // namespace
 
 EngineCore::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, C config_, Communicator communicator_,
-                       torch::optim::Optimizer* own_optimizer, std::optional<c10::Device> wanted_device)
+                       torch::optim::Optimizer* own_optimizer, std::optional<c10::Device> wanted_device,
+                       int local_rank_)
     : config(checked(std::move(config_), own_optimizer)),
       communicator(std::move(communicator_)),
       module(std::move(module_)),
       device(wanted_device.value_or(device_of(*module))),
+      local_rank(local_rank_),
       autocast(deepspeed::autocast_dtype(config, device.type())),
       optimizer(own_optimizer),
       report(config, communicator, *module, device),
@@ -250,9 +252,9 @@ void EngineCore::Impl::restart() {
 }
 
 EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> module, C config, Communicator communicator,
-                       torch::optim::Optimizer* optimizer, std::optional<c10::Device> device)
+                       torch::optim::Optimizer* optimizer, std::optional<c10::Device> device, int local_rank)
     : impl_(std::make_unique<Impl>(std::move(module), std::move(config), std::move(communicator), optimizer,
-                                   device)) {}
+                                   device, local_rank)) {}
 
 EngineCore::~EngineCore() = default;
 EngineCore::EngineCore(EngineCore&&) noexcept = default;
@@ -263,7 +265,7 @@ EngineCore::Forward::Forward(EngineCore& engine, std::optional<int64_t> batch_si
   impl_.report.begin(StepPhase::kForward);
   impl_.model->prepare_forward();
   if (trains) impl_.report.expect_training(impl_.global_steps);
-  if (impl_.autocast) autocast_ = std::make_unique<train::Autocast>(*impl_.autocast, impl_.device.type());
+  if (impl_.autocast) autocast_ = std::make_unique<Autocast>(*impl_.autocast, impl_.device.type());
 }
 
 EngineCore::Forward::~Forward() { impl_.report.end(StepPhase::kForward); }
@@ -330,6 +332,11 @@ void EngineCore::step() {
   if (updates) impl.report_step();
 }
 
+void EngineCore::zero_grad() {
+  impl_->model->zero_grad();
+  impl_->backwards = 0;
+}
+
 EngineCore::NoSync::NoSync(Impl* engine) : engine_(engine), sync_(engine->model->no_sync()) {
   ++engine_->no_syncs;
 }
@@ -354,6 +361,23 @@ C::BatchTriple EngineCore::batch() const { return impl_->batch; }
 const C& EngineCore::config() const { return impl_->config; }
 const Communicator& EngineCore::communicator() const { return impl_->communicator; }
 torch::optim::Optimizer& EngineCore::optimizer() { return *impl_->optimizer; }
+ScheduledLearningRate* EngineCore::scheduler() { return impl_->schedule ? &*impl_->schedule : nullptr; }
+c10::Device EngineCore::device() const { return impl_->device; }
+int EngineCore::local_rank() const { return impl_->local_rank; }
+
+Loader EngineCore::loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options) const {
+  const Impl& impl = *impl_;
+  if (impl.batch.micro_batch_size == 0) {
+    throw ConfigError("engine",
+                      "the loader needs a batch size, and the configuration has none: set "
+                      "train_micro_batch_size_per_gpu in it");
+  }
+  options.batch_size = impl.batch.micro_batch_size;
+  options.drop_last = options.drop_last || impl.config.dataloader_drop_last;
+  return Loader(std::move(dataset), options)
+      .shard(impl.communicator.rank(), impl.communicator.size(), ShardKind::kTrain);
+}
+
 void EngineCore::log_comms_summary(bool show_straggler) const {
   impl_->report.log_comms_summary(show_straggler);
 }

@@ -19,7 +19,7 @@ inline constexpr auto kSection = "engine";  // of a checkpoint's metadata
 
 struct EngineCore::Impl {
   Impl(std::shared_ptr<torch::nn::Module> module, DeepSpeedConfig config, Communicator communicator,
-       torch::optim::Optimizer* own_optimizer, std::optional<c10::Device> wanted_device);
+       torch::optim::Optimizer* own_optimizer, std::optional<c10::Device> wanted_device, int local_rank);
 
   void meet_batch(int64_t batch_size);
   void update();
@@ -39,6 +39,7 @@ struct EngineCore::Impl {
   const Communicator communicator;
   const std::shared_ptr<torch::nn::Module> module;
   const c10::Device device;
+  const int local_rank;
   const std::optional<c10::ScalarType> autocast;
   std::unique_ptr<torch::optim::Optimizer> made_optimizer;  // made by the configuration
   torch::optim::Optimizer* optimizer;

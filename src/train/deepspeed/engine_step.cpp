@@ -116,6 +116,11 @@ EngineStep::EngineStep(StepParts& parts, const DeepSpeedConfig& file, torch::opt
     deepspeed::fail_at(file, "managed_gradient_accumulation",
                        "the trainer decides when a step is over: set it to true");
   }
+  if (file.dataloader_drop_last) {
+    deepspeed::fail_at(file, "dataloader_drop_last",
+                       "dataloader_drop_last: the program makes the trainer's loader: set "
+                       "LoaderOptions::drop_last there, and remove the line");
+  }
 }
 
 EngineStep::~EngineStep() = default;

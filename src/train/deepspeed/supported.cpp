@@ -48,8 +48,6 @@ constexpr std::array kUnsupported = {
     Unsupported{"optimizer.params.bias_correction",
                 [](const C& c) { return is_adam(c) && !c.optimizer.bias_correction; },
                 "Adam always corrects the bias here: set it to true"},
-    Unsupported{"dataloader_drop_last", [](const C& c) { return c.dataloader_drop_last; },
-                "the program makes the loader: set LoaderOptions::drop_last there, and remove the line"},
 };
 
 }  // namespace

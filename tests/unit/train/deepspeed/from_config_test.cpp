@@ -260,7 +260,6 @@ constexpr Refused kRefused[] = {
     {"{activation_checkpointing: {cpu_checkpointing: true}}", "activation_checkpointing.cpu_checkpointing"},
     {R"({bf16: {enabled: true}, data_types: {grad_accum_dtype: "fp32"}})", "data_types.grad_accum_dtype"},
     {R"({optimizer: {type: "Adam", params: {bias_correction: false}}})", "optimizer.params.bias_correction"},
-    {"{dataloader_drop_last: true}", "dataloader_drop_last"},
 };
 
 TEST(SupportedTest, RefusesWhatNothingActsOnByNameAndPlace) {
