@@ -239,10 +239,4 @@ class GradientMonitoring : public Callback {
   const bool histograms_;
 };
 
-// Logs how busy the job's GPUs are while a training runs: every five seconds the first rank on a GPU
-// appends a line to gpu.csv in the run folder, on further nodes to gpu_node1.csv and so on, in the CSV
-// format of nvidia-smi (docs/recipes.md). On CPUs nothing is written. Returns two callbacks: the first
-// starts the log and the second ends it.
-std::vector<std::shared_ptr<Callback>> gpu_log();
-
 }  // namespace lockstep

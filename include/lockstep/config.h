@@ -270,6 +270,12 @@ struct TrainConfig {
   std::string run_name;
   // Use exactly this run folder. A second fit() of the program uses NAME-2. Empty: none.
   std::string log_folder;
+  // Seconds between two lines of each GPU in gpu.csv in the run folder: utilisation, memory, power and
+  // temperature, in the format of nvidia-smi (docs/tracking.md). 0: none.
+  double gpu_log_every = 5;
+  // "10:12": writes what steps 10 to 12 did, and when, to trace_rank0.json and so on in the run folder, for
+  // Perfetto (docs/tracking.md). Empty: no trace.
+  std::string trace_steps;
   // auto, bar or none. auto: a bar on a terminal, otherwise a line every ten seconds.
   std::string progress = "auto";
   // false: print no lines and no summary.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/progress.h"
+#include "base/trace.h"
 #include "comm/argument_check.h"
 #include "comm/communicator_internal.h"
 #include "comm/failure.h"
@@ -117,10 +118,19 @@ class ReportedCollective {
 
   void start(std::string_view operation) {
     running_ = true;
+    if (base::Trace::of_process().recording()) {
+      operation_ = operation;
+      began_ = base::Trace::Clock::now();
+    }
     base::Progress::of_process().collective_started(operation);
   }
   void finish() {
-    if (running_) base::Progress::of_process().collective_finished();
+    if (!running_) return;
+    base::Progress::of_process().collective_finished();
+    // It runs in the background while others do.
+    if (!operation_.empty())
+      base::Trace::of_process().add("collective", operation_, began_, /*overlaps=*/true);
+    operation_.clear();
     running_ = false;
   }
   // Reports the collective as finished; resume() reports it as a new one.
@@ -136,6 +146,8 @@ class ReportedCollective {
  private:
   bool running_ = false;
   bool paused_ = false;
+  std::string operation_;  // for the trace; empty: none was recorded at the start
+  base::Trace::Clock::time_point began_;
 };
 
 }  // namespace comm

@@ -193,7 +193,6 @@ void train_cifar100(World& world, const CifarOptions& options) {
     config.batch_size = batch_size;  // where the file has none
   }
   const auto time = std::make_shared<TrainingTime>();
-  config.callbacks = gpu_log();
   config.callbacks.push_back(time);
   std::shared_ptr<StopAtTarget> target;
   if (options.patience > 0) {

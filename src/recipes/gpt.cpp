@@ -369,7 +369,6 @@ void train_gpt(World& world, const GptTrainOptions& options) {
   if (options.activation_checkpointing) set_activation_checkpointing(*model.module());
   const bool is_float_on_cpu = world.device().is_cpu() && options.train.dtype == "float32";
   const auto optimizer = make_gpt_optimizer(model, options, is_float_on_cpu);
-  config.callbacks = gpu_log();
   if (!validation) config.val_every = 0;
   if (config.deepspeed_config.empty()) {
     const int64_t steps = facts_of(config, *train, shape.context, world).steps;

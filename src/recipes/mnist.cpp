@@ -126,6 +126,7 @@ void train_mnist(World& world, const MnistOptions& options, const Variant& varia
   const Model model = models::princeton_cnn();
   const auto optimizer = make_adadelta(model.module()->parameters(), {.lr = options.lr});
   MnistTrainer trainer(world, model, *optimizer, options, train);
+  trainer.print(ddp_start_lines(job_shape(world)));
   const FitResult result = trainer.fit(train, test);
   if (options.save_model && result.stopped != "interrupted") save_model(trainer, variant);
   trainer.write_report();
@@ -137,7 +138,6 @@ int run(const Variant& variant, int argc, const char* const* argv) {
   options.train = TrainConfig::from_args(argc, argv, options.train, options.own(variant.name));
   if (options.no_cuda) options.train.compute_setup = "cpu";
   if (options.dry_run) options.train.max_batches = 1;
-  options.train.callbacks = gpu_log();
   options.train.callbacks.push_back(
       std::make_shared<ScheduleLearningRate>(step_decay({.every = 1, .gamma = options.gamma})));
   return launch(options.train, [&](World& world) { train_mnist(world, options, variant); });

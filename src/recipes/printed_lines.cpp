@@ -24,6 +24,14 @@ int64_t correct_count(double accuracy, int64_t samples) {
   return std::llround(accuracy * static_cast<double>(samples));
 }
 
+std::string ddp_start_lines(const JobShape& shape) {
+  std::string text = fmt::format("Number of allocated GPUs per node is {}.\n", shape.gpus_per_node);
+  for (int rank = 0; rank < shape.processes; ++rank) {
+    text += fmt::format("Running basic DDP example on rank {}.\n", rank);
+  }
+  return text + "group initialized? True";
+}
+
 std::string train_epoch_line(const TrainProgress& progress) {
   return fmt::format("Train Epoch: {} [{}/{} ({:.0f}%)]\tLoss: {:.6f}", progress.epoch, progress.seen,
                      progress.total, percent(progress.batch, progress.batches), progress.loss);

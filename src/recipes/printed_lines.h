@@ -16,6 +16,11 @@ namespace lockstep::recipes {
 // back the count itself.
 int64_t correct_count(double accuracy, int64_t samples);
 
+// Princeton, before the training: 'Number of allocated GPUs per node is {}.', 'Running basic DDP example on
+// rank
+// {}.' for each rank, 'group initialized? True'.
+std::string ddp_start_lines(const JobShape& shape);
+
 // Princeton: 'Train Epoch: {} [{}/{} ({:.0f}%)]\tLoss: {:.6f}'.
 struct TrainProgress {
   int64_t epoch = 1;

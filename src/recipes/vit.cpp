@@ -133,7 +133,6 @@ void train_vit(World& world, const VitOptions& options) {
   const Model& model = *made;
   const auto optimizer = make_adam(model, options, world.device());
   TrainConfig config = options.train;
-  config.callbacks = gpu_log();
   VitTrainer trainer(world, model, *optimizer, config);
   const auto start = std::chrono::steady_clock::now();
   const FitResult result = trainer.fit(train, validation);

@@ -82,6 +82,8 @@ class ChartBuilder {
     add_columns({"memory_mib"}, "Memory", "MiB", /*from_zero=*/true);
     add_gpus("gpu-utilization", "GPU utilisation", "percent", utilization_column);
     add_gpus("gpu-memory", "GPU memory", "GiB in use", memory_column);
+    add_gpus("gpu-power", "GPU power", "watts", power_column);
+    add_gpus("gpu-temperature", "GPU temperature", "degrees Celsius", temperature_column);
     remark_gpus();
     add_others();
     return std::move(charts_);

@@ -310,7 +310,7 @@ std::string_view trimmed(std::string_view text) {
 
 // The columns of a log by their names; a header may have units: "memory.used [MiB]".
 struct GpuColumns {
-  std::optional<size_t> timestamp, index, name, utilization, total, used;
+  std::optional<size_t> timestamp, index, name, utilization, total, used, power, temperature;
 
   explicit GpuColumns(std::string_view header) {
     const std::vector<std::string> fields = track::csv_fields(header);
@@ -323,6 +323,8 @@ struct GpuColumns {
       if (column == "utilization.gpu") utilization = i;
       if (column == "memory.total") total = i;
       if (column == "memory.used") used = i;
+      if (column == "power.draw") power = i;
+      if (column == "temperature.gpu") temperature = i;
     }
   }
 
@@ -376,6 +378,12 @@ class LogBuilder {
     if (const auto used = number_of(fields, columns_.used)) {
       log_.table.add(log_.table.column(memory_column(index)), *used / kMibPerGib);
     }
+    if (const auto power = number_of(fields, columns_.power)) {
+      log_.table.add(log_.table.column(power_column(index)), *power);
+    }
+    if (const auto temperature = number_of(fields, columns_.temperature)) {
+      log_.table.add(log_.table.column(temperature_column(index)), *temperature);
+    }
     return true;
   }
 
@@ -409,6 +417,8 @@ std::optional<int64_t> node_of(const std::string& file) {
 
 std::string utilization_column(const std::string& gpu_index) { return "utilization:" + gpu_index; }
 std::string memory_column(const std::string& gpu_index) { return "memory:" + gpu_index; }
+std::string power_column(const std::string& gpu_index) { return "power:" + gpu_index; }
+std::string temperature_column(const std::string& gpu_index) { return "temperature:" + gpu_index; }
 
 GpuLog read_gpu_log(const std::filesystem::path& path, std::vector<std::string>& remarks) {
   LineReader lines(path);

@@ -90,15 +90,18 @@ struct GpuLog {
 
   int64_t node = 0;
   std::vector<Gpu> gpus;  // in the order of their first row
-  // x: seconds since the first row. Columns: utilization_column() and memory_column().
+  // x: seconds since the first row. Columns: those below.
   ThinnedTable table;
 };
 
 std::string utilization_column(const std::string& gpu_index);  // percent
 std::string memory_column(const std::string& gpu_index);       // GiB in use
+std::string power_column(const std::string& gpu_index);        // watts
+std::string temperature_column(const std::string& gpu_index);  // degrees Celsius
 
-// Reads the columns timestamp, index, name, utilization.gpu, memory.total and memory.used, in any
-// order, with or without units; other columns are ignored. A missing file is an empty log.
+// Reads the columns timestamp, index, name, utilization.gpu, memory.total, memory.used, power.draw and
+// temperature.gpu, in any order, with or without units; other columns are ignored. A missing file is an empty
+// log.
 GpuLog read_gpu_log(const std::filesystem::path& path, std::vector<std::string>& remarks);
 
 // The non-empty logs of a run, in the order of nodes: gpu.csv of node 0, gpu_node1.csv and so on.

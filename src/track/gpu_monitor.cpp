@@ -20,23 +20,27 @@ constexpr unsigned kNameBytes = 96;
 
 constexpr uint64_t kMebibyte = 1 << 20;
 
-// The lines of `nvidia-smi --query-gpu=... --format=csv`.
-constexpr const char* kCsvHeader =
-    "timestamp, index, name, utilization.gpu [%], utilization.memory [%], memory.total [MiB], "
-    "memory.used [MiB]";
+constexpr const char* kNotAvailable = "[N/A]";  // as nvidia-smi prints it
 
-std::string csv_line(const GpuSample& sample, std::chrono::system_clock::time_point time) {
+}  // namespace
+
+std::string gpu_log_header() {
+  return "timestamp, index, name, utilization.gpu [%], utilization.memory [%], memory.total [MiB], "
+         "memory.used [MiB], power.draw [W], temperature.gpu";
+}
+
+std::string gpu_log_line(const GpuSample& sample, std::chrono::system_clock::time_point time) {
   const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
   std::tm local{};
   ::localtime_r(&seconds, &local);
   const auto milliseconds =
       std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count() % 1000;
-  return fmt::format("{:%Y/%m/%d %H:%M:%S}.{:03}, {}, {}, {} %, {} %, {} MiB, {} MiB", local, milliseconds,
-                     sample.index, sample.name, sample.gpu_percent, sample.memory_percent,
-                     sample.total_bytes / kMebibyte, sample.used_bytes / kMebibyte);
+  const std::string power = sample.power_watts ? fmt::format("{:.2f} W", *sample.power_watts) : kNotAvailable;
+  const std::string celsius = sample.celsius ? std::to_string(*sample.celsius) : kNotAvailable;
+  return fmt::format("{:%Y/%m/%d %H:%M:%S}.{:03}, {}, {}, {} %, {} %, {} MiB, {} MiB, {}, {}", local,
+                     milliseconds, sample.index, sample.name, sample.gpu_percent, sample.memory_percent,
+                     sample.total_bytes / kMebibyte, sample.used_bytes / kMebibyte, power, celsius);
 }
-
-}  // namespace
 
 // The used part of nvml.h. Its binary interface is stable. The types are members, because g++ 13 crashes on
 // pointers to functions with types of an unnamed namespace.
@@ -65,6 +69,8 @@ struct Nvml::Library {
   int (*name)(Device, char*, unsigned) = nullptr;
   int (*utilization)(Device, Utilization*) = nullptr;
   int (*memory)(Device, Memory*) = nullptr;
+  int (*power)(Device, unsigned*) = nullptr;                    // milliwatts
+  int (*temperature)(Device, int sensor, unsigned*) = nullptr;  // degrees Celsius
   bool initialized = false;
 
   Library() = default;
@@ -86,7 +92,8 @@ struct Nvml::Library {
            find(count, "nvmlDeviceGetCount_v2") && find(device_by_index, "nvmlDeviceGetHandleByIndex_v2") &&
            find(device, "nvmlDeviceGetHandleByUUID") && find(minor_number, "nvmlDeviceGetMinorNumber") &&
            find(name, "nvmlDeviceGetName") && find(utilization, "nvmlDeviceGetUtilizationRates") &&
-           find(memory, "nvmlDeviceGetMemoryInfo_v2");
+           find(memory, "nvmlDeviceGetMemoryInfo_v2") && find(power, "nvmlDeviceGetPowerUsage") &&
+           find(temperature, "nvmlDeviceGetTemperature");
   }
 };
 
@@ -144,12 +151,20 @@ std::optional<GpuSample> Nvml::sample(const std::string& uuid) const {
   if (library_->name(device, name, kNameBytes) != kSuccess) return std::nullopt;
   if (library_->utilization(device, &utilization) != kSuccess) return std::nullopt;
   if (library_->memory(device, &memory) != kSuccess) return std::nullopt;
-  return GpuSample{.index = index,
+  GpuSample sample{.index = index,
                    .name = name,
                    .gpu_percent = utilization.gpu,
                    .memory_percent = utilization.memory,
                    .total_bytes = memory.total,
-                   .used_bytes = memory.used};
+                   .used_bytes = memory.used,
+                   .power_watts = std::nullopt,
+                   .celsius = std::nullopt};
+  constexpr int kGpuSensor = 0;
+  unsigned milliwatts = 0;
+  unsigned celsius = 0;
+  if (library_->power(device, &milliwatts) == kSuccess) sample.power_watts = milliwatts / 1000.0;
+  if (library_->temperature(device, kGpuSensor, &celsius) == kSuccess) sample.celsius = celsius;
+  return sample;
 }
 
 GpuMonitor::GpuMonitor(std::filesystem::path file, std::string gpu_uuid, Period period)
@@ -167,7 +182,7 @@ GpuMonitor::GpuMonitor(std::filesystem::path file, std::string gpu_uuid, Period 
   std::error_code ignored;
   const bool is_new = !std::filesystem::exists(file_, ignored);
   descriptor_.reset(::open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  if (!descriptor_ || (is_new && !write(kCsvHeader))) {
+  if (!descriptor_ || (is_new && !write(gpu_log_header()))) {
     warn_about_file();
     return;
   }
@@ -199,7 +214,7 @@ void GpuMonitor::run() {
   while (!stop_) {
     lock.unlock();
     const std::optional<GpuSample> sample = nvml_->sample(gpu_uuid_);
-    if (sample && !write(csv_line(*sample, std::chrono::system_clock::now()))) {
+    if (sample && !write(gpu_log_line(*sample, std::chrono::system_clock::now()))) {
       warn_about_file();
       return;
     }

@@ -24,7 +24,14 @@ struct GpuSample {
   unsigned memory_percent = 0;  // share of it in which memory was read or written
   uint64_t total_bytes = 0;
   uint64_t used_bytes = 0;
+  // nullopt: this GPU does not report it.
+  std::optional<double> power_watts;
+  std::optional<unsigned> celsius;
 };
+
+// The header line of the log, and a GPU's line at this time.
+std::string gpu_log_header();
+std::string gpu_log_line(const GpuSample& sample, std::chrono::system_clock::time_point time);
 
 // NVML, the management library of NVIDIA's driver. It is loaded at run time: nothing links
 // against it. One thread at a time.
@@ -53,10 +60,10 @@ class Nvml {
   std::unique_ptr<Library> library_;
 };
 
-// Appends the utilisation and the memory use of a GPU to a CSV file while the object lives, from
-// a background thread, in the format of
-//   nvidia-smi --query-gpu=timestamp,index,name,utilization.gpu,utilization.memory,memory.total,memory.used
-//              --format=csv
+// Appends the utilisation, memory use, power and temperature of a GPU to a CSV file while the object lives,
+// from a background thread, in the format of
+//   nvidia-smi --format=csv --query-gpu=timestamp,index,name,utilization.gpu,utilization.memory,memory.total,
+//              memory.used,power.draw,temperature.gpu
 // Several processes of a node may append to one file: each line is one write with O_APPEND. A
 // failure is logged once and stops the monitor, never the run.
 class GpuMonitor {

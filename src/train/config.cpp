@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "config/zero_options.h"
+#include "train/step_trace.h"
 #include "train/train_options.h"
 
 namespace lockstep {
@@ -134,6 +135,9 @@ void add_output_options(config::OptionTable& table, TrainConfig& config) {
            "a new folder for each run in root_folder")
       .add("run_name", config.run_name, "start of the names of run folders; empty: the program's name")
       .add("log_folder", config.log_folder, "exactly this run folder", {.aliases = {"run_dir"}})
+      .add("gpu_log_every", config.gpu_log_every, "seconds between two lines of each GPU in gpu.csv; 0: none",
+           {.minimum = 0, .maximum = 86400})
+      .add("trace_steps", config.trace_steps, "steps FIRST:LAST of which a trace is written; empty: none")
       .add("progress", config.progress, "progress bar", {.choices = {"auto", "bar", "none"}})
       .add("verbose", config.verbose, "print lines and the summary");
 }
@@ -223,6 +227,12 @@ void check_together(const TrainConfig& config) {
                       fmt::format("plot_every is {}, and there are no plotting_functions: give some, or set "
                                   "plot_every to 0",
                                   config.plot_every));
+  }
+  if (!config.trace_steps.empty() && !train::parse_trace_steps(config.trace_steps)) {
+    throw ConfigError("config",
+                      fmt::format("trace_steps must be FIRST:LAST as 10:12, or one step; the first is 1: "
+                                  "'{}'",
+                                  config.trace_steps));
   }
   if (config.resume.empty()) throw ConfigError("config", "resume must be auto, never or a path: ''");
   if (config.tracking_tool.find("none") != std::string::npos && config.tracking_tool != "none") {

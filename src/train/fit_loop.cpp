@@ -91,7 +91,8 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
              .callbacks = config_.callbacks,
              .progress = progress_,
              .config = config_},
-      batches_(copy_to_device_) {
+      batches_(copy_to_device_),
+      trace_(config_.trace_steps, folder_.path(), world_.rank()) {
   check_configuration();
   trainer_.run_folder = folder_.path().string();
   trainer_.bar = &bar_;
@@ -220,6 +221,7 @@ bool FitLoop::has_another_step() const {
 }
 
 bool FitLoop::train_step() {
+  trace_.before(progress_.result.step + 1);
   trainer_.clock.enter(base::Phase::kData);
   batches_.clear();
   Batch batch;
@@ -240,6 +242,8 @@ bool FitLoop::train_step() {
   }
   ++progress_.result.step;
   base::Progress::of_process().set_step(progress_.result.step);
+  if (trace_.recording()) trainer_.clock.enter(base::Phase::kRunning);  // ends the last phase
+  trace_.after(progress_.result.step);
   sums_.add(outcome, samples);
   own_samples_ += static_cast<double>(samples);
   progress_.result.loss = outcome.loss.is_cpu() ? scalar_value(outcome.loss) : std::nan("");

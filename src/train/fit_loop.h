@@ -16,6 +16,7 @@
 #include "train/snapshot.h"
 #include "train/step.h"
 #include "train/step_log.h"
+#include "train/step_trace.h"
 #include "train/time_limits.h"
 #include "train/trainer_impl.h"
 
@@ -126,6 +127,7 @@ class FitLoop {
   TrainState state_;
 
   StepBatches batches_;  // of the running step
+  StepTrace trace_;
   Clock::time_point start_ = Clock::now();
   Clock::time_point epoch_start_ = Clock::now();
   int64_t first_step_ = 0;        // of this call

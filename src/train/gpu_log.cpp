@@ -1,3 +1,5 @@
+#include "train/gpu_log.h"
+
 #include <fmt/format.h>
 #include <lockstep/callbacks.h>
 #include <lockstep/launch.h>
@@ -8,7 +10,7 @@
 #include "track/gpu_monitor.h"
 #include "train/rank_places.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 std::filesystem::path gpu_log_file(const Trainer& trainer) {
@@ -19,24 +21,25 @@ std::filesystem::path gpu_log_file(const Trainer& trainer) {
 
 }  // namespace
 
-std::vector<std::shared_ptr<Callback>> gpu_log() {
+std::vector<std::shared_ptr<Callback>> gpu_log(std::chrono::milliseconds period) {
   const auto monitor = std::make_shared<std::unique_ptr<track::GpuMonitor>>();
-  const auto start = [monitor](Trainer& trainer) {
+  const auto start = [monitor, period](Trainer& trainer) {
     const World& world = trainer.world();
     if (!world.device().is_cuda()) return;
     // A rank may see no GPU but its own, so each rank logs its own GPU.
     const auto begin = [&] {
-      *monitor = std::make_unique<track::GpuMonitor>(gpu_log_file(trainer), train::own_place(world).gpu_uuid);
+      *monitor =
+          std::make_unique<track::GpuMonitor>(gpu_log_file(trainer), own_place(world).gpu_uuid, period);
     };
     // One rank writes the header line of a node's file before the others open the file.
     const bool is_leader = world.local_rank() == 0;
     if (is_leader) begin();
-    const std::vector<train::RankPlace> places = train::gather_places(world);
-    if (!is_leader && train::is_first_on_gpu(places, world.rank())) begin();
+    const std::vector<RankPlace> places = gather_places(world);
+    if (!is_leader && is_first_on_gpu(places, world.rank())) begin();
   };
   const auto stop = [monitor](Trainer&) { monitor->reset(); };
   return {std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainStart}, start),
           std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainEnd}, stop)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/progress.h"
+#include "base/trace.h"
 #include "parallel/parallel_model.h"
 #include "train/batch_source.h"
 #include "train/gradient_statistics.h"
@@ -35,6 +36,7 @@ class StepClock {
 
   void enter(base::Phase phase) {
     const Clock::time_point now = Clock::now();
+    base::Trace::of_process().add("phase", base::to_string(phase_), since_);
     spent_[static_cast<size_t>(phase_)] += now - since_;
     since_ = now;
     phase_ = phase;

@@ -20,6 +20,7 @@
 #include "train/deepspeed/engine_step.h"
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
+#include "train/gpu_log.h"
 #include "train/gradient_step.h"
 #include "train/precision.h"
 #include "train/search_step.h"
@@ -99,7 +100,13 @@ std::optional<DeepSpeedConfig> read_deepspeed(const TrainConfig& config) {
 TrainConfig resolved(TrainConfig config, const std::optional<DeepSpeedConfig>& deepspeed,
                      const World& world) {
   config.validate();
-  return deepspeed ? train::governed_by(*deepspeed, std::move(config), world) : config;
+  if (deepspeed) config = train::governed_by(*deepspeed, std::move(config), world);
+  if (config.gpu_log_every > 0 && world.device().is_cuda()) {
+    const std::chrono::duration<double> period(config.gpu_log_every);
+    const auto log = train::gpu_log(std::chrono::ceil<std::chrono::milliseconds>(period));
+    config.callbacks.insert(config.callbacks.begin(), log.begin(), log.end());
+  }
+  return config;
 }
 
 void use_deterministic_algorithms() {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -101,6 +102,33 @@ TEST_F(ExamplesTest, EveryRankPrintsWhenAsked) {
   EXPECT_EQ(code_, 0) << sine.errors();
   EXPECT_THAT(sine.output(), HasSubstr("P  0|cpu    | Iteration       5|"));
   EXPECT_THAT(sine.output(), HasSubstr("P  1|cpu    | Iteration       5|"));
+}
+
+TEST_F(ExamplesTest, ATraceShowsWhatEachRankDidInItsSteps) {
+  const std::filesystem::path run_folder = folder_ / "traced";
+  const Process sine = run({program_path("sine"), "--nprocs", "2", "--compute_setup", "cpu", "--max_iter",
+                            "2", "--trace-steps", "3:4", "--run-dir", run_folder});
+  EXPECT_EQ(code_, 0) << sine.errors();
+  for (const int rank : {0, 1}) {
+    std::ifstream file(run_folder / ("trace_rank" + std::to_string(rank) + ".json"));
+    const nlohmann::json events = nlohmann::json::parse(file).at("traceEvents");
+    std::map<std::string, int> names;
+    for (const nlohmann::json& event : events) {
+      EXPECT_EQ(event.at("pid"), rank);
+      ++names[event.value("cat", "") + ":" + event.at("name").get<std::string>() +
+              event.at("ph").get<std::string>()];
+    }
+    EXPECT_EQ(names["phase:forwardX"], 2) << "one of each step";
+    EXPECT_EQ(names["phase:backwardX"], 2);
+    EXPECT_EQ(names["phase:optimizerX"], 2);
+    EXPECT_GE(names["phase:dataX"], 2);
+    EXPECT_GE(names["operator:aten::addmmX"], 4) << "two layers in two steps";
+    EXPECT_GE(names["collective:all_reduceb"], 2);
+    EXPECT_EQ(names["collective:all_reduceb"], names["collective:all_reducee"]);
+  }
+  const Process wrong = run({program_path("sine"), "--trace-steps", "4:3"});
+  EXPECT_EQ(code_, 2);
+  EXPECT_THAT(wrong.errors(), HasSubstr("trace_steps must be FIRST:LAST"));
 }
 
 // Both spellings of DeepSpeed's flags, and its launcher's own.

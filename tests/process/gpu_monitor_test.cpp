@@ -56,7 +56,7 @@ class GpuMonitorTest : public testing::Test {
 
 constexpr char kHeading[] =
     "timestamp, index, name, utilization.gpu [%], utilization.memory [%], memory.total [MiB], memory.used "
-    "[MiB]";
+    "[MiB], power.draw [W], temperature.gpu";
 
 constexpr char kTime[] =
     "20[0-9][0-9]/[0-9][0-9]/[0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9]\\.[0-9][0-9][0-9]";
@@ -71,7 +71,9 @@ TEST_F(GpuMonitorTest, WritesWhatNvidiaSmiWritesOfTheGpuOfThisUuid) {
   EXPECT_EQ(lines[0], kHeading);
   for (size_t i = 1; i < lines.size(); ++i) {
     EXPECT_THAT(lines[i],
-                MatchesRegex(std::string(kTime) + ", 2, NVIDIA Test 2, 99 %, 41 %, 143771 MiB, 4660 MiB"));
+                MatchesRegex(std::string(kTime) +
+                             ", 2, NVIDIA Test 2, 99 %, 41 %, 143771 MiB, 4660 MiB, 612\\.[0-9][0-9] W, "
+                             "71"));
   }
 }
 
@@ -95,6 +97,8 @@ TEST_F(GpuMonitorTest, RanksThatSeeTheirOwnGpuAloneAddToOneFile) {
   EXPECT_EQ(lines[0], kHeading);
   for (size_t i = 1; i < lines.size(); ++i) {
     EXPECT_THAT(lines[i], MatchesRegex(std::string(kTime) + ", [02], NVIDIA Test [02], 9[79] %, 41 %, .*"));
+    const bool is_first = lines[i].find(", 0, NVIDIA Test 0") != std::string::npos;
+    EXPECT_THAT(lines[i], testing::EndsWith(is_first ? "4660 MiB, [N/A], 71" : " W, 71"));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "support/temporary_folder.h"
 #include "support/training.h"
+#include "train/gpu_log.h"
 
 namespace lockstep {
 namespace {
@@ -435,7 +436,9 @@ TEST_F(TrainerOptionsTest, TheRunFolderHoldsConfigurationAndMetrics) {
 TEST_F(TrainerOptionsTest, ARunHasAReportAndAJobAShape) {
   const auto outcome = with([](Training& training) {
     training.ranks = 2;
-    training.make_callbacks = gpu_log;  // writes nothing on CPUs
+    training.make_callbacks = [] {
+      return train::gpu_log(std::chrono::seconds(1));
+    };  // writes nothing on CPUs
     training.fit = [](Trainer& trainer, const Loader& data) {
       EXPECT_THAT([&] { trainer.write_report(); }, ThrowsMessage<ConfigError>(HasSubstr("call fit() first")));
       const JobShape shape = job_shape(trainer.world());

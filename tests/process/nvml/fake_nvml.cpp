@@ -1,7 +1,7 @@
 // Stands in for NVIDIA's management library on a machine without GPUs: three of them,
-// GPU-test-0 to GPU-test-2, the second of which does not tell how busy it is. The variable
-// FAKE_NVML_SEES, where it is set, names the only one that this process may see. The
-// functions are those of nvml.h.
+// GPU-test-0 to GPU-test-2, of which the first does not tell its power and the second not how busy it is. The
+// variable FAKE_NVML_SEES, where it is set, names the only one that this process may see. The functions are
+// those of nvml.h.
 
 #include <cstdio>
 #include <cstdlib>
@@ -82,6 +82,16 @@ int nvmlDeviceGetMemoryInfo_v2(void* /*device*/, void* memory) {
   info->used = (4660ULL << 20) + 4096;
   info->free = info->total - info->reserved - info->used;
   return 0;
+}
+
+int nvmlDeviceGetPowerUsage(void* device, unsigned* milliwatts) {
+  *milliwatts = 612345;
+  return *static_cast<int*>(device) == 0 ? 3 : 0;
+}
+
+int nvmlDeviceGetTemperature(void* /*device*/, int sensor, unsigned* celsius) {
+  *celsius = 71;
+  return sensor == 0 ? 0 : 2;
 }
 
 }  // extern "C"

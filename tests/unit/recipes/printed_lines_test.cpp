@@ -8,6 +8,12 @@
 namespace lockstep::recipes {
 namespace {
 
+TEST(PrintedLinesTest, PrincetonsStart) {
+  EXPECT_EQ(ddp_start_lines({.processes = 2, .nodes = 1, .gpus_per_node = 4, .gpus = 4}),
+            "Number of allocated GPUs per node is 4.\nRunning basic DDP example on rank 0.\n"
+            "Running basic DDP example on rank 1.\ngroup initialized? True");
+}
+
 TEST(PrintedLinesTest, PrincetonsTrainLine) {
   EXPECT_EQ(
       train_epoch_line(

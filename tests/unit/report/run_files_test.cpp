@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <lockstep/track.h>
 
+#include <chrono>
 #include <cmath>
 
+#include "track/gpu_monitor.h"
 #include "unit/report/run_files.h"
 
 namespace lockstep::report {
@@ -143,6 +145,21 @@ TEST_F(GpuLogTest, ReadsNvidiaSmi) {
   EXPECT_THAT(log.table.points(utilization_column("0")), ElementsAre(Point{0, 45}));
   EXPECT_THAT(log.table.points(memory_column("0")), ElementsAre(Point{0, 1}, Point{1.5, 2}));
   EXPECT_THAT(log.table.points(memory_column("1")), ElementsAre(Point{0, 0.5}));
+  EXPECT_THAT(remarks_, IsEmpty());
+}
+
+// What the monitor writes.
+TEST_F(GpuLogTest, ReadsPowerAndTemperature) {
+  const std::string monitor = track::gpu_log_header() + "\n";
+  const std::chrono::system_clock::time_point now = std::chrono::system_clock::now();
+  track::GpuSample sample{
+      .index = 3, .name = "A", .total_bytes = 1, .used_bytes = 1, .power_watts = 612.5, .celsius = 71};
+  std::string lines = track::gpu_log_line(sample, now) + "\n";
+  sample.power_watts = std::nullopt;
+  lines += track::gpu_log_line(sample, now + std::chrono::seconds(5)) + "\n";
+  const GpuLog log = read(monitor + lines);
+  EXPECT_THAT(log.table.points(power_column("3")), ElementsAre(Point{0, 612.5}));
+  EXPECT_THAT(log.table.points(temperature_column("3")), ElementsAre(Point{0, 71}, Point{5, 71}));
   EXPECT_THAT(remarks_, IsEmpty());
 }
 
