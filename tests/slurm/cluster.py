@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs a command on a real Slurm cluster of two nodes on this machine.
+"""Runs a command on a real Slurm cluster on this machine.
 
     tests/slurm/cluster.py COMMAND ARGUMENT...
 
-starts munged, slurmctld and two slurmd in a temporary folder, runs COMMAND with SLURM_CONF set, ends everything that it
+starts munged, slurmctld and five slurmd in a temporary folder, runs COMMAND with SLURM_CONF set, ends everything that it
 started, and exits with the status of COMMAND. `tests/slurm/cluster.py bash` opens a shell on the cluster.
 
 Needs Debian's slurmctld, slurmd, slurm-client and munge. Needs no root, no systemd, no fixed port and no entry in
@@ -23,6 +23,8 @@ import tempfile
 import time
 
 NODES = ("127.0.0.11", "127.0.0.12")
+# Large enough for the jobs of the pages in docs/pages.md. Slurm believes every number in slurm.conf.
+PAGES_NODES = ("127.0.0.21", "127.0.0.22", "127.0.0.23")
 START_TIMEOUT = 60
 STOP_TIMEOUT = 20
 
@@ -54,13 +56,24 @@ ReturnToService=2
 SlurmdParameters=config_overrides
 MpiDefault=none
 GresTypes=gpu
+MailProg={folder}/mail
 {nodes}
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=OFF
-PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=20
-PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+PartitionName=main Nodes={main_nodes} Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=OFF
+PartitionName=low Nodes={main_nodes} MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=20
+PartitionName=high Nodes={main_nodes} MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+PartitionName=accel Nodes={pages_nodes} MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=OFF
 """
 
-NODE = "NodeName={name} NodeHostname={host} NodeAddr={name} Port={port} CPUs=4 RealMemory=4000 Gres=gpu:2 State=UNKNOWN"
+NODE = ("NodeName={name} NodeHostname={host} NodeAddr={name} Port={port} CPUs={cpus} RealMemory={mib} Gres=gpu:{gpus} "
+        "State=UNKNOWN")
+MAIN_SIZE = {"cpus": 4, "mib": 4000, "gpus": 2}
+PAGES_SIZE = {"cpus": 128, "mib": 512000, "gpus": 8}
+
+# Notes its arguments instead of sending a mail.
+MAIL = """\
+#!/bin/sh
+echo "$@" >> {folder}/mails
+"""
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -133,22 +146,29 @@ class Cluster:
         self._daemon("munged", "--foreground", *files)
         self._wait_until("munged listens", (self.folder / "munge.socket").exists)
         self._daemon("slurmctld", "-D", "-f", str(self.conf))
-        for name in NODES:
+        for name in NODES + PAGES_NODES:
             self._daemon("slurmd", "-D", "-N", name, "-f", str(self.conf))
-        self._wait_until("both nodes are idle", self._nodes_idle)
+        self._wait_until("all nodes are idle", self._nodes_idle)
 
     def _write_configuration(self):
         (self.folder / "state").mkdir()
-        for i in range(2):
+        for i in range(PAGES_SIZE["gpus"]):
             # Any character device counts as a GPU.
             (self.folder / f"gpu{i}").symlink_to("/dev/null")
         host = socket.gethostname().split(".")[0]
-        ctld_port, *ports = _free_ports(["127.0.0.1", *NODES])
-        nodes = "\n".join(NODE.format(name=n, host=host, port=p) for n, p in zip(NODES, ports))
+        names = NODES + PAGES_NODES
+        ctld_port, *ports = _free_ports(["127.0.0.1", *names])
+        nodes = "\n".join(NODE.format(name=n, host=host, port=p, **(MAIN_SIZE if n in NODES else PAGES_SIZE))
+                          for n, p in zip(names, ports))
         user = subprocess.check_output(["id", "-un"], text=True).strip()
-        self.conf.write_text(CONF.format(host=host, folder=self.folder, ctld_port=ctld_port, user=user, nodes=nodes))
-        (self.folder / "gres.conf").write_text(
-            f"NodeName={','.join(NODES)} Name=gpu File={self.folder}/gpu[0-1]\n")
+        self.conf.write_text(CONF.format(host=host, folder=self.folder, ctld_port=ctld_port, user=user, nodes=nodes,
+                                         main_nodes=",".join(NODES), pages_nodes=",".join(PAGES_NODES)))
+        (self.folder / "gres.conf").write_text("".join(
+            f"NodeName={','.join(group)} Name=gpu File={self.folder}/gpu[0-{size['gpus'] - 1}]\n"
+            for group, size in ((NODES, MAIN_SIZE), (PAGES_NODES, PAGES_SIZE))))
+        mail = self.folder / "mail"
+        mail.write_text(MAIL.format(folder=self.folder))
+        mail.chmod(0o755)
 
     def _daemon(self, name, *arguments):
         program = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
@@ -159,9 +179,9 @@ class Cluster:
                                                  stderr=output, env=self.environment(), preexec_fn=_die_with_parent))
 
     def _nodes_idle(self):
-        done = subprocess.run(["sinfo", "-h", "-N", "-p", "main", "-o", "%T"], env=self.environment(),
+        done = subprocess.run(["sinfo", "-h", "-N", "-p", "main,accel", "-o", "%T"], env=self.environment(),
                               capture_output=True, text=True)
-        return done.stdout.split() == ["idle"] * len(NODES)
+        return done.stdout.split() == ["idle"] * len(NODES + PAGES_NODES)
 
     def _wait_until(self, what, condition):
         deadline = time.monotonic() + START_TIMEOUT

@@ -1,4 +1,4 @@
-"""Tests on a real Slurm: tests/slurm/cluster.py runs pytest on its two nodes."""
+"""Tests on a real Slurm: tests/slurm/cluster.py runs pytest on its nodes."""
 
 import os
 import pathlib
@@ -9,6 +9,7 @@ import pytest
 
 TIMEOUT = 120
 NODES = ("127.0.0.11", "127.0.0.12")
+PAGES_NODES = ("127.0.0.21", "127.0.0.22", "127.0.0.23")
 
 FINAL_STATES = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
@@ -69,6 +70,9 @@ class Slurm:
             return now == state
 
         wait_until(there, report)
+
+    def wait_until_ended(self, job):
+        wait_until(lambda: self.state(job) in FINAL_STATES, lambda: f"job {job} has ended: {self.log(job)}")
 
     def log(self, job):
         path = self.folder / f"log-{job}.out"
