@@ -325,8 +325,7 @@ class GptTrainer : public Trainer {
 
 LearningRateSchedule schedule_of(const GptTrainOptions& options, int64_t steps) {
   const int64_t warm_up = std::min(options.warmup_steps.value_or((steps + 49) / 50), steps);
-  auto cosine =
-      cosine_annealing({.t_max = std::max<int64_t>(1, steps - warm_up), .min_lr = options.min_lr});
+  auto cosine = cosine_annealing({.t_max = std::max<int64_t>(1, steps - warm_up), .min_lr = options.min_lr});
   if (warm_up == 0) return cosine;
   // The first step has the rate lr / (warm_up + 1).
   return with_warm_up({.steps = warm_up, .start_factor = 1 / static_cast<double>(warm_up + 1)}, cosine);
