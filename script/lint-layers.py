@@ -31,14 +31,16 @@ LAYERS = {
     # data and checkpoint know rank and world size as numbers and do not communicate.
     "data": ("base", "config", "images"),
     "checkpoint": ("base", "config"),
+    # Models that Python exported: their files, and how their operators run.
+    "exported": ("base", "config", "checkpoint"),
     "optim": (*CORE, "comm", "checkpoint"),
     # Gradient reduction and ZeRO: a model replicated on the ranks or sharded over them.
     "parallel": (*CORE, "torch_private", "comm", "optim", "checkpoint"),
     "train": (*CORE, "torch_private", "comm", "parallel", "optim", "data", "checkpoint"),
     # What `lockstep train NAME` runs, and its models. Of these layers a recipe includes only the public
     # headers: check_program().
-    "recipes": (*CORE, "comm", "nn", "parallel", "optim", "data", "checkpoint", "train"),
-    "cli": (*CORE, "comm", "parallel", "optim", "data", "checkpoint", "train", "recipes"),
+    "recipes": (*CORE, "comm", "nn", "parallel", "optim", "data", "checkpoint", "exported", "train"),
+    "cli": (*CORE, "comm", "parallel", "optim", "data", "checkpoint", "exported", "train", "recipes"),
     # A plugin: it is loaded at run time, and nothing includes it.
     "cuda": (*CORE, "torch_private", "comm", "nn", "parallel"),
 }
@@ -48,7 +50,7 @@ PUBLIC = {
     "error": "base", "json": "base", "version": "base", "deepspeed_config": "config", "rank_map": "cluster",
     "track": "track", "image_files": "images",
     "communicator": "comm", "c10d": "comm", "data": "data", "images": "data", "weights": "checkpoint",
-    "script_model": "checkpoint", "nn": "nn", "metrics": "train", "optim": "optim", "schedule": "optim", "search": "optim", "zero": "config",
+    "script_model": "checkpoint", "exported_model": "exported", "nn": "nn", "metrics": "train", "optim": "optim", "schedule": "optim", "search": "optim", "zero": "config",
     "data_parallel": "parallel", "sync_batch_norm": "parallel", "sharded": "parallel",
     "config": "train", "callbacks": "train", "model": "train", "launch": "train", "trainer": "train", "deepspeed": "train",
     "models": "recipes", "lockstep": "recipes",

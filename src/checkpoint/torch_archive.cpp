@@ -74,6 +74,22 @@ bool is_big_endian(PyTorchStreamReader& archive, size_t file_bytes) {
   return order == "big";
 }
 
+RecordPlace place_of_record(PyTorchStreamReader& archive, const base::InputFile& file,
+                            const std::string& name) {
+  const std::string header = file.read_some(kRecordHeaderBytes, archive.getRecordHeaderOffset(name));
+  if (header.size() < kRecordHeaderBytes || !header.starts_with("PK\x03\x04")) {
+    throw PickleError("it is cut off");
+  }
+  if (header[8] != 0 || header[9] != 0) {
+    throw PickleError(fmt::format("its record '{}' is compressed, which torch.save does not do", name));
+  }
+  const RecordPlace place{archive.getRecordOffset(name), archive.getRecordSize(name)};
+  const auto file_bytes = static_cast<uint64_t>(file.bytes());
+  if (place.offset > file_bytes || place.bytes > file_bytes - place.offset)
+    throw PickleError("it is cut off");
+  return place;
+}
+
 std::optional<TensorExtent> extent_of(const TensorReference& tensor) {
   const uint64_t item_bytes = c10::elementSize(tensor.dtype);
   auto last = static_cast<uint64_t>(tensor.offset);
@@ -135,15 +151,7 @@ TorchArchive::Place TorchArchive::place(const std::string& key) const {
   const auto [found, is_new] = records_->places.try_emplace(key);
   if (!is_new) return found->second;
   try {
-    const std::string name = "data/" + key;
-    const std::string header =
-        file_->read_some(kRecordHeaderBytes, records_->reader->getRecordHeaderOffset(name));
-    if (header.size() < kRecordHeaderBytes || !header.starts_with("PK\x03\x04"))
-      throw PickleError("it is cut off");
-    if (header[8] != 0 || header[9] != 0) {
-      throw PickleError(fmt::format("its record '{}' is compressed, which torch.save does not do", name));
-    }
-    found->second = {records_->reader->getRecordOffset(name), records_->reader->getRecordSize(name)};
+    found->second = place_of_record(*records_->reader, *file_, "data/" + key);
   } catch (const PickleError& error) {
     fail(error.what());
   } catch (const c10::Error& error) {
@@ -161,10 +169,9 @@ TorchArchive::Place TorchArchive::span(const TensorReference& tensor) const {
   if (extent->reach > storage.bytes) {
     fail(fmt::format("a tensor reaches to byte {} of a storage of {}", extent->reach, storage.bytes));
   }
-  const auto file_bytes = static_cast<uint64_t>(file_->bytes());
-  if (storage.offset > file_bytes || storage.bytes > file_bytes - storage.offset) fail("it is cut off");
   // A tensor with strides of 0 can be much larger than its storage.
-  if (extent->bytes > file_bytes) fail(fmt::format("a tensor would take {} bytes", extent->bytes));
+  if (extent->bytes > static_cast<uint64_t>(file_->bytes()))
+    fail(fmt::format("a tensor would take {} bytes", extent->bytes));
   return {storage.offset + begin, extent->reach - begin};
 }
 

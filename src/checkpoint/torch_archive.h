@@ -28,7 +28,7 @@ bool is_zip(const base::InputFile& file);
 // A reader of LibTorch's for the file, which the reader shares. c10::Error: a broken archive.
 std::unique_ptr<caffe2::serialize::PyTorchStreamReader> open_zip(std::shared_ptr<const base::InputFile> file);
 
-// The following three throw PickleError.
+// The following functions throw PickleError.
 
 // The content of a record of at most `limit` bytes.
 std::string read_record(caffe2::serialize::PyTorchStreamReader& archive, const std::string& name,
@@ -36,6 +36,16 @@ std::string read_record(caffe2::serialize::PyTorchStreamReader& archive, const s
 // The record data.pkl, which torch.save writes.
 std::string read_data_pickle(caffe2::serialize::PyTorchStreamReader& archive, size_t file_bytes);
 bool is_big_endian(caffe2::serialize::PyTorchStreamReader& archive, size_t file_bytes);
+
+// Where in the file the content of a record lies, which is not compressed.
+struct RecordPlace {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+// Throws PickleError if the record is compressed or reaches beyond the end of the file, c10::Error if there
+// is none.
+RecordPlace place_of_record(caffe2::serialize::PyTorchStreamReader& archive, const base::InputFile& file,
+                            const std::string& name);
 
 // How many bytes from the begin of its storage a tensor needs, and how many it would have if it were
 // contiguous.
@@ -74,10 +84,7 @@ class TorchArchive {
 
  private:
   struct Records;
-  struct Place {
-    uint64_t offset = 0;
-    uint64_t bytes = 0;
-  };
+  using Place = RecordPlace;
   Place place(const std::string& key) const;
   // From the first byte of the tensor to its last.
   Place span(const TensorReference& tensor) const;

@@ -1,0 +1,83 @@
+#pragma once
+
+// Trains a model that Python exported with torch.export: its operators run one by one with autograd, so
+// losses and gradients are those of the same model in Python. This header includes LibTorch's modules
+// because ExportedModel is a module.
+//
+// Example:
+//
+//   // Python: torch.export.save(torch.export.export(model, (x,)), "model.pt2")
+//   lockstep::ExportedModel model("model.pt2");
+//   torch::optim::SGD sgd(model->parameters(), 0.01);
+//   torch::mse_loss(model->forward(torch::ones({4, 3})), torch::zeros({4, 2})).backward();
+//   sgd.step();
+//
+// More: docs/exported.md
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <iosfwd>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+// The model of a .pt2 file as a LibTorch module. Parameters and buffers have Python's names and order. A
+// tensor with two names (tied weights) is registered under the first. One thread at a time.
+//
+// train() restores the exported training flags; eval() switches batch norm and dropout off. The flag of
+// the model decides, not those of its submodules.
+//
+// Loading executes nothing of the file. The model calls operators of LibTorch alone; operators that read
+// files or change the process are refused.
+class ExportedModelImpl : public torch::nn::Module {
+ public:
+  // Loads the model into host memory. ConfigError: the file is not a valid exported program, or an
+  // operator is not supported; the error names it and its line of Python.
+  explicit ExportedModelImpl(const std::filesystem::path& file);
+  ~ExportedModelImpl() override;
+
+  // Runs a model with one input and one output. ConfigError: it has more; or the input has another
+  // shape or dtype than the model was exported for.
+  at::Tensor forward(const at::Tensor& input);
+
+  // The inputs in the order of Python's forward, keyword arguments last. Elements of tuples and members
+  // of dicts are inputs of their own: "x", "state.0", "options.scale".
+  const std::vector<std::string>& input_names() const;
+  // The outputs: "" for a single tensor, "0" and "1" of a tuple, "loss" of a dict, "pair.0".
+  const std::vector<std::string>& output_names() const;
+
+  // Runs the model with all inputs in this order; returns all outputs. Tensors and numbers.
+  // ConfigError: as forward().
+  std::vector<c10::IValue> run(const std::vector<c10::IValue>& inputs);
+  // The same by name. ConfigError: a name is missing or unknown.
+  std::map<std::string, c10::IValue> run(const std::map<std::string, c10::IValue>& inputs);
+
+  // Writes Python's state dict, which load_state_dict() takes strictly: with both names of tied weights,
+  // and in Python's order. "*.safetensors", or a file for torch.load. As save_weights() otherwise.
+  void save_state_dict(const std::filesystem::path& file) const;
+
+  // Every operator of the program and how often it occurs, by name.
+  std::map<std::string, int64_t> operators() const;
+
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override;
+  void pretty_print(std::ostream& stream) const override;
+
+ private:
+  struct Impl;
+  explicit ExportedModelImpl(std::unique_ptr<Impl> impl);
+  void register_tensors();
+
+  std::unique_ptr<Impl> impl_;
+};
+
+TORCH_MODULE(ExportedModel);
+
+}  // namespace lockstep

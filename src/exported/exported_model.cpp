@@ -1,0 +1,309 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <lockstep/error.h>
+#include <lockstep/exported_model.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <ostream>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "base/log.h"
+#include "checkpoint/weights.h"
+#include "exported/archive.h"
+#include "exported/executable.h"
+#include "exported/input_rules.h"
+
+namespace lockstep {
+namespace {
+
+class ExportedSubmodule : public torch::nn::Module {
+ public:
+  explicit ExportedSubmodule(std::string name) : torch::nn::Module(std::move(name)) {}
+};
+
+// The module that owns `path`, made on the way: that of "layer1.0" for "layer1.0.weight". `name` becomes
+// the last part.
+torch::nn::Module& owner_of(torch::nn::Module& root, const std::string& path, std::string& name) {
+  torch::nn::Module* module = &root;
+  size_t begin = 0;
+  for (size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', begin)) {
+    const std::string child = path.substr(begin, dot - begin);
+    auto children = module->named_children();
+    if (const auto* const found = children.find(child)) {
+      module = found->get();
+    } else {
+      module = module->register_module(child, std::make_shared<ExportedSubmodule>(child)).get();
+    }
+    begin = dot + 1;
+  }
+  name = path.substr(begin);
+  return *module;
+}
+
+// Sorts the tensors of a state dict as Python does: by module, parameters before buffers. In the file they
+// are in another order.
+void sort_as_python(const exported::Program& program, std::vector<exported::Payload>& payloads) {
+  std::unordered_map<std::string, size_t> module_order;
+  for (const std::string& module : program.modules) module_order.emplace(module, module_order.size());
+  std::unordered_map<std::string, size_t> input_order;
+  for (const exported::Input& input : program.inputs) input_order.emplace(input.name, input_order.size());
+  const auto place_in = [](const std::unordered_map<std::string, size_t>& order, const std::string& name) {
+    const auto found = order.find(name);
+    return found == order.end() ? SIZE_MAX : found->second;
+  };
+  const auto key = [&](const exported::Payload& payload) {
+    const size_t dot = payload.name.rfind('.');
+    return std::tuple(place_in(module_order, dot == std::string::npos ? "" : payload.name.substr(0, dot)),
+                      !payload.is_parameter, place_in(input_order, payload.name));
+  };
+  std::stable_sort(payloads.begin(), payloads.end(),
+                   [&](const exported::Payload& a, const exported::Payload& b) { return key(a) < key(b); });
+}
+
+const at::Tensor& tensor_named(const std::string& file, const std::vector<exported::Payload>& payloads,
+                               const std::string& name) {
+  for (const exported::Payload& payload : payloads) {
+    if (payload.name == name) return payload.tensor;
+  }
+  throw ConfigError("exported", fmt::format("cannot load '{}': it has no tensor '{}'", file, name));
+}
+
+// ConfigError: the tensor has another dtype or shape than the program has for its name.
+void require_as_described(const std::string& file, const exported::Input& input, const at::Tensor& tensor) {
+  const exported::TensorMeta& meta = *input.tensor;
+  bool same = meta.sizes.size() == static_cast<size_t>(tensor.dim());
+  for (size_t i = 0; same && i < meta.sizes.size(); ++i) {
+    same = meta.sizes[i].fixed == tensor.size(static_cast<int64_t>(i));
+  }
+  if (!same) {
+    throw ConfigError("exported", fmt::format("cannot load '{}': its tensor '{}' has the shape [{}], and its "
+                                              "program has another one",
+                                              file, input.name, fmt::join(tensor.sizes(), ", ")));
+  }
+  if (meta.dtype != tensor.scalar_type()) {
+    throw ConfigError(
+        "exported",
+        fmt::format("cannot load '{}': its tensor '{}' has dtype {}, and its program has {}", file,
+                    input.name, c10::toString(tensor.scalar_type()), c10::toString(meta.dtype)));
+  }
+}
+
+}  // namespace
+
+struct ExportedModelImpl::Impl {
+  // A tensor that is not part of the state dict and moves with the model.
+  struct Unregistered {
+    exported::ValueId value;
+    at::Tensor tensor;
+    bool is_buffer;  // Python's to(dtype) converts buffers, not constants
+  };
+
+  Impl(std::string file_, std::shared_ptr<const exported::Program> program_)
+      : file(std::move(file_)), program(std::move(program_)), executable(*program), rules(*program) {
+    for (const exported::Input& input : program->inputs) {
+      if (input.kind == exported::Input::Kind::kUser && !input.only_value) input_names.push_back(input.name);
+    }
+    for (const exported::Output& output : program->outputs) {
+      if (output.kind == exported::Output::Kind::kUser) output_names.push_back(output.name);
+    }
+  }
+
+  void follow_parameters();
+
+  std::string file;
+  std::shared_ptr<const exported::Program> program;
+  exported::Executable executable;
+  exported::InputRules rules;
+  std::vector<std::string> input_names;
+  std::vector<std::string> output_names;
+  std::vector<exported::Payload> registered;  // in the order of Python's state dict
+  std::vector<Unregistered> unregistered;
+  at::Tensor leader;  // a floating-point parameter: the others have its device and dtype
+};
+
+// Moves the tensors that are not registered to where the parameters are.
+void ExportedModelImpl::Impl::follow_parameters() {
+  if (!leader.defined()) return;
+  for (Unregistered& each : unregistered) {
+    const bool converts = each.is_buffer && each.tensor.is_floating_point();
+    const at::ScalarType dtype = converts ? leader.scalar_type() : each.tensor.scalar_type();
+    if (each.tensor.device() == leader.device() && each.tensor.scalar_type() == dtype) continue;
+    each.tensor = each.tensor.to(leader.device(), dtype);
+    executable.bind(each.value, each.tensor);
+  }
+}
+
+ExportedModelImpl::ExportedModelImpl(const std::filesystem::path& file) : torch::nn::Module("ExportedModel") {
+  exported::Archive archive = exported::read_archive(file);
+  try {
+    impl_ = std::make_unique<Impl>(file.string(),
+                                   std::make_shared<const exported::Program>(std::move(archive.program)));
+  } catch (const exported::ProgramError& error) {
+    throw ConfigError("exported", fmt::format("cannot load '{}': {}", file.string(), error.what()));
+  }
+  impl_->registered = std::move(archive.weights);
+  sort_as_python(*impl_->program, impl_->registered);
+  for (const exported::Input& input : impl_->program->inputs) {
+    if (input.kind == exported::Input::Kind::kUser) continue;
+    const bool in_state = input.kind == exported::Input::Kind::kParameter ||
+                          (input.kind == exported::Input::Kind::kBuffer && input.persistent);
+    const at::Tensor& tensor =
+        tensor_named(impl_->file, in_state ? impl_->registered : archive.constants, input.name);
+    require_as_described(impl_->file, input, tensor);
+    if (!in_state) {
+      impl_->unregistered.push_back({input.value, tensor, input.kind == exported::Input::Kind::kBuffer});
+    }
+  }
+  register_tensors();
+  if (impl_->executable.exported_for_evaluation()) {
+    base::log_warning("exported",
+                      "'{}' was exported in evaluation mode: batch norm and dropout are off in training too; "
+                      "call model.train() before torch.export.export",
+                      impl_->file);
+  }
+  if (!impl_->executable.always_random().empty()) {
+    base::log_warning("exported", "'{}' draws random numbers in evaluation too: {}", impl_->file,
+                      impl_->executable.always_random());
+  }
+}
+
+ExportedModelImpl::ExportedModelImpl(std::unique_ptr<Impl> impl)
+    : torch::nn::Module("ExportedModel"), impl_(std::move(impl)) {
+  register_tensors();
+}
+
+ExportedModelImpl::~ExportedModelImpl() = default;
+
+// Registers `registered` and gives all tensors to the program.
+void ExportedModelImpl::register_tensors() {
+  std::unordered_map<std::string, at::Tensor> by_name;
+  std::unordered_map<c10::TensorImpl*, bool> seen;
+  for (const exported::Payload& payload : impl_->registered) {
+    at::Tensor tensor = payload.tensor;
+    by_name.emplace(payload.name, tensor);
+    if (!seen.emplace(tensor.unsafeGetTensorImpl(), true).second) continue;
+    std::string name;
+    try {
+      torch::nn::Module& owner = owner_of(*this, payload.name, name);
+      if (payload.is_parameter) {
+        owner.register_parameter(name, tensor, tensor.requires_grad());
+      } else {
+        owner.register_buffer(name, tensor);
+      }
+    } catch (const c10::Error& error) {
+      throw ConfigError("exported", fmt::format("cannot load '{}': its tensor '{}' cannot have this name: {}",
+                                                impl_->file, payload.name, error.what_without_backtrace()));
+    }
+    if (payload.is_parameter && tensor.is_floating_point() && !impl_->leader.defined()) {
+      impl_->leader = tensor;
+    }
+  }
+  for (const exported::Input& input : impl_->program->inputs) {
+    const auto found = by_name.find(input.name);
+    const bool in_state = input.kind == exported::Input::Kind::kParameter ||
+                          (input.kind == exported::Input::Kind::kBuffer && input.persistent);
+    if (in_state) impl_->executable.bind(input.value, found->second);
+  }
+  for (const Impl::Unregistered& each : impl_->unregistered) impl_->executable.bind(each.value, each.tensor);
+}
+
+const std::vector<std::string>& ExportedModelImpl::input_names() const { return impl_->input_names; }
+const std::vector<std::string>& ExportedModelImpl::output_names() const { return impl_->output_names; }
+
+std::vector<c10::IValue> ExportedModelImpl::run(const std::vector<c10::IValue>& inputs) {
+  impl_->rules.check(inputs);
+  impl_->follow_parameters();
+  c10::Device device = at::kCPU;
+  if (impl_->leader.defined()) {
+    device = impl_->leader.device();
+  } else if (!inputs.empty() && inputs[0].isTensor()) {
+    device = inputs[0].toTensor().device();
+  }
+  return impl_->executable.run(inputs, is_training(), device);
+}
+
+std::map<std::string, c10::IValue> ExportedModelImpl::run(const std::map<std::string, c10::IValue>& inputs) {
+  std::vector<c10::IValue> ordered;
+  for (const std::string& name : input_names()) {
+    const auto found = inputs.find(name);
+    if (found == inputs.end()) {
+      throw ConfigError("exported", fmt::format("the model needs the input '{}', one of {}", name,
+                                                fmt::join(input_names(), ", ")));
+    }
+    ordered.push_back(found->second);
+  }
+  if (inputs.size() != ordered.size()) {
+    for (const auto& [name, value] : inputs) {
+      const auto& names = input_names();
+      if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+      throw ConfigError("exported",
+                        fmt::format("the model has no input '{}'; it has {}", name, fmt::join(names, ", ")));
+    }
+  }
+  const std::vector<c10::IValue> outputs = run(ordered);
+  std::map<std::string, c10::IValue> named;
+  for (size_t i = 0; i < outputs.size(); ++i) named.emplace(output_names()[i], outputs[i]);
+  return named;
+}
+
+at::Tensor ExportedModelImpl::forward(const at::Tensor& input) {
+  if (input_names().size() != 1 || output_names().size() != 1) {
+    throw ConfigError(
+        "exported",
+        fmt::format("forward() of an exported model takes one tensor and returns one; this model has "
+                    "{} inputs ({}) and {} outputs ({}): call run()",
+                    input_names().size(), fmt::join(input_names(), ", "), output_names().size(),
+                    fmt::join(output_names(), ", ")));
+  }
+  std::vector<c10::IValue> outputs = run(std::vector<c10::IValue>{input});
+  if (!outputs[0].isTensor())
+    throw ConfigError("exported", "the output of the model is no tensor: call run()");
+  return std::move(outputs[0]).toTensor();
+}
+
+void ExportedModelImpl::save_state_dict(const std::filesystem::path& file) const {
+  NamedTensors tensors;
+  for (const exported::Payload& payload : impl_->registered) {
+    tensors.emplace_back(payload.name, payload.tensor.detach());
+  }
+  checkpoint::write_weights(file, tensors);
+}
+
+std::map<std::string, int64_t> ExportedModelImpl::operators() const {
+  std::map<std::string, int64_t> counts;
+  for (const exported::OperatorUse& use : exported::operators_of(*impl_->program))
+    counts[use.target] = use.count;
+  return counts;
+}
+
+std::shared_ptr<torch::nn::Module> ExportedModelImpl::clone(
+    const std::optional<torch::Device>& device) const {
+  const torch::NoGradGuard no_grad;
+  auto copy = std::make_unique<Impl>(impl_->file, impl_->program);
+  std::unordered_map<c10::TensorImpl*, at::Tensor> copies;  // tied weights stay tied
+  for (const exported::Payload& payload : impl_->registered) {
+    at::Tensor& tensor = copies[payload.tensor.unsafeGetTensorImpl()];
+    if (!tensor.defined()) {
+      tensor = device ? payload.tensor.to(*device, payload.tensor.scalar_type(), /*non_blocking=*/false,
+                                          /*copy=*/true)
+                      : payload.tensor.clone();
+      if (payload.is_parameter) tensor.set_requires_grad(payload.tensor.requires_grad());
+    }
+    copy->registered.push_back({payload.name, tensor, payload.is_parameter});
+  }
+  for (const Impl::Unregistered& each : impl_->unregistered) {
+    copy->unregistered.push_back({each.value, each.tensor.clone(), each.is_buffer});
+  }
+  std::shared_ptr<ExportedModelImpl> module(new ExportedModelImpl(std::move(copy)));
+  module->train(is_training());
+  return module;
+}
+
+void ExportedModelImpl::pretty_print(std::ostream& stream) const {
+  stream << "lockstep::ExportedModel(" << impl_->file << ")";
+}
+
+}  // namespace lockstep

@@ -1,0 +1,355 @@
+#include "exported/operators.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "exported/program.h"
+
+namespace lockstep::exported {
+namespace {
+
+using Arguments = std::vector<c10::IValue>;
+
+// --- numbers, as Python computes them ---
+
+const c10::IValue& argument_at(const Arguments& arguments, size_t i) {
+  if (i >= arguments.size()) throw ProgramError("a function of numbers has too few arguments");
+  return arguments[i];
+}
+
+double real(const c10::IValue& value) {
+  if (value.isDouble()) return value.toDouble();
+  if (value.isInt()) return static_cast<double>(value.toInt());
+  if (value.isBool()) return value.toBool() ? 1 : 0;
+  throw ProgramError("a function of numbers got a value that is no number");
+}
+
+bool is_real(const c10::IValue& value) { return value.isDouble(); }
+
+int64_t whole(const c10::IValue& value) {
+  if (value.isInt()) return value.toInt();
+  if (value.isBool()) return value.toBool() ? 1 : 0;
+  throw ProgramError("a function of integers got a value that is none");
+}
+
+[[noreturn]] void overflow() { throw ProgramError("a size has more than 64 bits"); }
+
+template <typename Whole, typename Real>
+c10::IValue binary(const Arguments& arguments, const Whole& of_integers, const Real& of_reals) {
+  const c10::IValue& a = argument_at(arguments, 0);
+  const c10::IValue& b = argument_at(arguments, 1);
+  if (is_real(a) || is_real(b)) return of_reals(real(a), real(b));
+  return of_integers(whole(a), whole(b));
+}
+
+int64_t floor_quotient(int64_t a, int64_t b) {
+  if (b == 0) throw ProgramError("a size is divided by zero");
+  if (b == -1) {
+    if (a == std::numeric_limits<int64_t>::min()) overflow();
+    return -a;
+  }
+  const int64_t quotient = a / b;
+  return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
+}
+
+c10::IValue add(const Arguments& arguments) {
+  return binary(
+      arguments,
+      [](int64_t a, int64_t b) {
+        int64_t sum = 0;
+        if (__builtin_add_overflow(a, b, &sum)) overflow();
+        return sum;
+      },
+      [](double a, double b) { return a + b; });
+}
+
+c10::IValue subtract(const Arguments& arguments) {
+  return binary(
+      arguments,
+      [](int64_t a, int64_t b) {
+        int64_t difference = 0;
+        if (__builtin_sub_overflow(a, b, &difference)) overflow();
+        return difference;
+      },
+      [](double a, double b) { return a - b; });
+}
+
+c10::IValue multiply(const Arguments& arguments) {
+  return binary(
+      arguments,
+      [](int64_t a, int64_t b) {
+        int64_t product = 0;
+        if (__builtin_mul_overflow(a, b, &product)) overflow();
+        return product;
+      },
+      [](double a, double b) { return a * b; });
+}
+
+c10::IValue floor_divide_numbers(const Arguments& arguments) {
+  return binary(arguments, floor_quotient, [](double a, double b) { return std::floor(a / b); });
+}
+
+c10::IValue modulo(const Arguments& arguments) {
+  return binary(
+      arguments, [](int64_t a, int64_t b) { return a - floor_quotient(a, b) * b; },
+      [](double a, double b) { return a - std::floor(a / b) * b; });
+}
+
+c10::IValue divide(const Arguments& arguments) {
+  return real(argument_at(arguments, 0)) / real(argument_at(arguments, 1));
+}
+
+c10::IValue power(const Arguments& arguments) {
+  const c10::IValue& base = argument_at(arguments, 0);
+  const c10::IValue& exponent = argument_at(arguments, 1);
+  if (is_real(base) || is_real(exponent) || whole(exponent) < 0) return std::pow(real(base), real(exponent));
+  if (whole(exponent) > 64) overflow();
+  int64_t result = 1;
+  for (int64_t i = 0; i < whole(exponent); ++i) {
+    if (__builtin_mul_overflow(result, whole(base), &result)) overflow();
+  }
+  return result;
+}
+
+c10::IValue negate(const Arguments& arguments) {
+  const c10::IValue& value = argument_at(arguments, 0);
+  if (is_real(value)) return -value.toDouble();
+  return subtract({int64_t{0}, value});
+}
+
+c10::IValue maximum(const Arguments& arguments) {
+  return real(argument_at(arguments, 0)) >= real(argument_at(arguments, 1)) ? arguments[0] : arguments[1];
+}
+
+c10::IValue minimum(const Arguments& arguments) {
+  return real(argument_at(arguments, 0)) <= real(argument_at(arguments, 1)) ? arguments[0] : arguments[1];
+}
+
+template <typename Compare>
+c10::IValue compare(const Arguments& arguments) {
+  return binary(
+      arguments, [](int64_t a, int64_t b) { return Compare()(a, b); },
+      [](double a, double b) { return Compare()(a, b); });
+}
+
+c10::IValue logical_and(const Arguments& arguments) {
+  return real(argument_at(arguments, 0)) != 0 && real(argument_at(arguments, 1)) != 0;
+}
+
+c10::IValue logical_or(const Arguments& arguments) {
+  return real(argument_at(arguments, 0)) != 0 || real(argument_at(arguments, 1)) != 0;
+}
+
+c10::IValue logical_not(const Arguments& arguments) { return real(argument_at(arguments, 0)) == 0; }
+
+c10::IValue choose(const Arguments& arguments) {
+  return real(argument_at(arguments, 0)) != 0 ? argument_at(arguments, 1) : argument_at(arguments, 2);
+}
+
+c10::IValue to_real(const Arguments& arguments) { return real(argument_at(arguments, 0)); }
+
+template <double (*Round)(double)>
+c10::IValue rounded(const Arguments& arguments) {
+  const double value = Round(real(argument_at(arguments, 0)));
+  if (!(std::abs(value) < 9e18)) overflow();
+  return static_cast<int64_t>(value);
+}
+
+template <double (*Function)(double)>
+c10::IValue function_of(const Arguments& arguments) {
+  return Function(real(argument_at(arguments, 0)));
+}
+
+// --- shapes ---
+
+const at::Tensor& tensor_at(const Arguments& arguments) {
+  if (!argument_at(arguments, 0).isTensor()) throw ProgramError("the size of a value that is no tensor");
+  return arguments[0].toTensor();
+}
+
+c10::IValue size(const Arguments& arguments) {
+  return tensor_at(arguments).size(whole(argument_at(arguments, 1)));
+}
+c10::IValue stride(const Arguments& arguments) {
+  return tensor_at(arguments).stride(whole(argument_at(arguments, 1)));
+}
+c10::IValue element_count(const Arguments& arguments) { return tensor_at(arguments).numel(); }
+c10::IValue storage_offset(const Arguments& arguments) { return tensor_at(arguments).storage_offset(); }
+
+// The message of Python's assert, as a number function without result.
+c10::IValue assert_number(const Arguments& arguments) {
+  if (real(argument_at(arguments, 0)) != 0) return {};
+  throw ProgramError(arguments.size() > 1 && arguments[1].isString() ? arguments[1].toStringRef()
+                                                                     : "an assertion of the model failed");
+}
+
+struct NamedFunction {
+  std::string_view target;
+  NumberFunction function;
+};
+
+constexpr NamedFunction kNumberFunctions[] = {
+    {"_operator.add", add},
+    {"_operator.sub", subtract},
+    {"_operator.mul", multiply},
+    {"_operator.floordiv", floor_divide_numbers},
+    {"_operator.mod", modulo},
+    {"_operator.truediv", divide},
+    {"_operator.pow", power},
+    {"_operator.neg", negate},
+    {"_operator.eq", compare<std::equal_to<>>},
+    {"_operator.ne", compare<std::not_equal_to<>>},
+    {"_operator.lt", compare<std::less<>>},
+    {"_operator.le", compare<std::less_equal<>>},
+    {"_operator.gt", compare<std::greater<>>},
+    {"_operator.ge", compare<std::greater_equal<>>},
+    {"_operator.and_", logical_and},
+    {"_operator.or_", logical_or},
+    {"_operator.not_", logical_not},
+    {"torch.sym_not", logical_not},
+    {"torch.sym_max", maximum},
+    {"torch.sym_min", minimum},
+    {"torch.sym_ite", choose},
+    {"torch.sym_float", to_real},
+    {"torch.sym_int", rounded<std::trunc>},
+    {"math.floor", rounded<std::floor>},
+    {"math.ceil", rounded<std::ceil>},
+    {"math.trunc", rounded<std::trunc>},
+    {"torch._sym_sqrt", function_of<std::sqrt>},
+    {"torch.ops.aten.sym_size.int", size},
+    {"torch.ops.aten.sym_stride.int", stride},
+    {"torch.ops.aten.sym_numel.default", element_count},
+    {"torch.ops.aten.sym_storage_offset.default", storage_offset},
+    {"torch.ops.aten._assert_scalar.default", assert_number},
+};
+
+// --- operators that are not executed ---
+
+struct Refusal {
+  std::string_view name;  // a last * stands for any ending
+  std::string_view reason;
+};
+
+constexpr Refusal kRefusals[] = {
+    {"aten::from_file", "it reads and writes files"},
+    {"aten::save", "it writes files"},
+    {"aten::manual_seed", "it sets the random numbers of the whole process"},
+    {"aten::seed", "it sets the random numbers of the whole process"},
+    {"aten::set_data", "it replaces the memory of a tensor"},
+    {"aten::set_*", "it replaces the memory of a tensor"},
+    {"aten::set", "it replaces the memory of a tensor"},
+    {"aten::resize_*", "it changes the memory of a tensor"},
+    {"aten::_resize_*", "it changes the memory of a tensor"},
+    {"aten::backward", "it runs a backward pass inside the forward pass"},
+    {"aten::_backward", "it runs a backward pass inside the forward pass"},
+    {"aten::retain_grad", "it changes how gradients are kept"},
+    {"aten::requires_grad_", "it changes which gradients are computed"},
+    {"aten::_cufft_*", "it changes settings of the whole process"},
+    {"aten::_unsafe_index*", "it does not check its indices"},
+    {"aten::_unsafe_masked_index*", "it does not check its indices"},
+    {"aten::_sparse_coo_tensor_unsafe", "it does not check its indices"},
+    {"aten::_sparse_compressed_tensor_unsafe", "it does not check its indices"},
+    {"aten::_sparse_csr_tensor_unsafe", "it does not check its indices"},
+    {"aten::_sparse_csc_tensor_unsafe", "it does not check its indices"},
+    {"aten::_sparse_bsr_tensor_unsafe", "it does not check its indices"},
+    {"aten::_sparse_bsc_tensor_unsafe", "it does not check its indices"},
+    {"aten::_nested_view_from_*", "it does not check its sizes"},
+};
+
+}  // namespace
+
+std::optional<OperatorName> operator_name(std::string_view target) {
+  constexpr std::string_view kPrefix = "torch.ops.";
+  if (!target.starts_with(kPrefix)) return std::nullopt;
+  target.remove_prefix(kPrefix.size());
+  const size_t first = target.find('.');
+  if (first == std::string_view::npos) return std::nullopt;
+  const size_t second = target.find('.', first + 1);
+  if (second == std::string_view::npos || target.find('.', second + 1) != std::string_view::npos) {
+    return std::nullopt;
+  }
+  OperatorName name;
+  name.space = target.substr(0, first);
+  name.name = fmt::format("{}::{}", name.space, target.substr(first + 1, second - first - 1));
+  name.overload = target.substr(second + 1);
+  if (name.overload == "default") name.overload.clear();
+  return name;
+}
+
+std::optional<std::string> refusal_of(const OperatorName& name) {
+  if (name.space != "aten") return "its namespace is not one of LibTorch's models";
+  for (const Refusal& refusal : kRefusals) {
+    const bool is_prefix = refusal.name.ends_with('*');
+    const std::string_view stem = refusal.name.substr(0, refusal.name.size() - (is_prefix ? 1 : 0));
+    if (is_prefix ? name.name.starts_with(stem) : name.name == stem) return std::string(refusal.reason);
+  }
+  return std::nullopt;
+}
+
+NumberFunction number_function(std::string_view target) {
+  for (const NamedFunction& known : kNumberFunctions) {
+    if (known.target == target) return known.function;
+  }
+  return nullptr;
+}
+
+bool is_assumption(std::string_view target) {
+  return target == "torch.ops.aten._assert_tensor_metadata.default" ||
+         target == "torch.ops.aten.sym_constrain_range_for_size.default" ||
+         target == "torch.ops.aten.sym_constrain_range.default";
+}
+
+std::optional<EvaluationSwitch> evaluation_switch(const OperatorName& name) {
+  struct Switched {
+    std::string_view name;
+    std::string_view argument;
+  };
+  constexpr Switched kSwitched[] = {
+      {"aten::batch_norm", "training"},
+      {"aten::native_batch_norm", "training"},
+      {"aten::cudnn_batch_norm", "training"},
+      {"aten::_native_batch_norm_legit", "training"},
+      {"aten::_batch_norm_impl_index", "training"},
+      {"aten::instance_norm", "use_input_stats"},
+      {"aten::dropout", "train"},
+      {"aten::dropout_", "train"},
+      {"aten::native_dropout", "train"},
+      {"aten::feature_dropout", "train"},
+      {"aten::feature_dropout_", "train"},
+      {"aten::alpha_dropout", "train"},
+      {"aten::alpha_dropout_", "train"},
+      {"aten::feature_alpha_dropout", "train"},
+      {"aten::feature_alpha_dropout_", "train"},
+      {"aten::rrelu", "training"},
+      {"aten::rrelu_", "training"},
+      {"aten::rrelu_with_noise", "training"},
+      {"aten::lstm", "train"},
+      {"aten::gru", "train"},
+      {"aten::rnn_tanh", "train"},
+      {"aten::rnn_relu", "train"},
+  };
+  for (const Switched& each : kSwitched) {
+    if (each.name == name.name) return EvaluationSwitch{each.argument, false};
+  }
+  if (name.name == "aten::scaled_dot_product_attention") return EvaluationSwitch{"dropout_p", 0.0};
+  return std::nullopt;
+}
+
+bool draws_always(const OperatorName& name) {
+  constexpr std::string_view kDrawing[] = {
+      "aten::bernoulli",  "aten::bernoulli_", "aten::rand",         "aten::rand_like",   "aten::randn",
+      "aten::randn_like", "aten::randint",    "aten::randint_like", "aten::randperm",    "aten::normal",
+      "aten::normal_",    "aten::uniform",    "aten::uniform_",     "aten::multinomial", "aten::exponential_",
+      "aten::random_",    "aten::poisson",    "aten::cauchy_",      "aten::log_normal_", "aten::geometric_"};
+  return std::find(std::begin(kDrawing), std::end(kDrawing), name.name) != std::end(kDrawing);
+}
+
+}  // namespace lockstep::exported
