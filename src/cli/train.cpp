@@ -19,6 +19,9 @@ namespace {
     names.emplace_back(recipe.name, recipe.description);
     text += fmt::format("  {:<15}{}\n  {:<15}{}\n", recipe.name, recipe.description, "", recipe.defaults());
   }
+  text += fmt::format("  {:<15}{}\n  {:<15}{}\n", "MODEL.pt2",
+                      "a model that Python saved with torch.export.save, on your data", "",
+                      recipes::exported_defaults());
   text +=
       "\nEvery recipe takes --data PATH|synthetic, --epochs, --batch-size, --max-batches, --precision,\n"
       "--nprocs, --backend, --seed, --run-dir, --resume, --config FILE and the other flags of a trainer.\n"
@@ -43,6 +46,12 @@ const recipes::Recipe& recipe_named(const std::string& name) {
 int run_train(int argc, const char* const* argv) {
   const std::string name = argc > 1 ? argv[1] : "--help";
   if (name == "--help" || name == "-h" || name == "help") list_recipes();
+  if (recipes::is_exported_model(name)) {
+    const std::string command = fmt::format("lockstep train {}", name);
+    std::vector<const char*> arguments(argv + 1, argv + argc);
+    arguments.front() = command.c_str();
+    return recipes::run_exported(name, static_cast<int>(arguments.size()), arguments.data());
+  }
   const recipes::Recipe& recipe = recipe_named(name);
   const std::string command = fmt::format("lockstep train {}", recipe.name);
   std::vector<const char*> arguments(argv + 1, argv + argc);

@@ -67,6 +67,11 @@ std::string gpt_defaults();
 RecipeModel gpt_model(const std::string& size);
 int run_gpt(int argc, const char* const* argv);
 
+// `lockstep train MODEL.pt2`: a model that Python exported, instead of a recipe's.
+bool is_exported_model(std::string_view name);
+std::string exported_defaults();
+int run_exported(const std::string& file, int argc, const char* const* argv);
+
 // ConfigError: the recipe has one model, and its flag --model was given.
 void require_no_size(const std::string& recipe, const std::string& size);
 

@@ -52,6 +52,29 @@ def toml():
     save("toml", "hostile_bytes", b"a = \"\xff\xfe\"\n\x00")
 
 
+def exported():
+    """Hostile programs of .pt2 files; the valid ones are from tests/unit/exported/golden/make_golden.py."""
+    net = (HERE / "exported_program" / "net").read_text()
+
+    def change(name, old, new, count=1):
+        assert old in net, old
+        save("exported_program", f"hostile_{name}", net.replace(old, new, count))
+
+    change("cut_off", net[len(net) // 2:], "")
+    change("deep", '"as_tensor": {"name": "x"}', '"as_graph": ' + '{"a": ' * 500 + "0" + "}" * 500)
+    change("unknown_operator", "torch.ops.aten.relu_.default", "torch.ops.aten.relu_.other")
+    change("file_operator", "torch.ops.aten.relu_.default", "torch.ops.aten.from_file.default")
+    change("other_namespace", "torch.ops.aten.relu_.default", "torch.ops.evil.relu_.default")
+    change("python_function", "torch.ops.aten.relu_.default", "os.system")
+    change("unknown_argument", '"name": "momentum"', '"name": "impulse"')
+    change("wrong_type", '"as_float": 0.1', '"as_string": "0.1"')
+    change("large_number", '"as_float": 0.1', '"as_int": 99999999999999999999')
+    change("used_before_defined", '"as_tensor": {"name": "linear"}', '"as_tensor": {"name": "linear_1"}')
+    change("version", '"schema_version": {"major": 8', '"schema_version": {"major": 7')
+    change("negative_size", '{"as_int": 3}', '{"as_int": -3}', -1)
+    change("no_input", '"buffer_name": "layers.1.running_mean"', '"buffer_name": "layers.1.running_var"')
+
+
 def answers():
     def http(body, status="200 OK", head=""):
         return f"HTTP/1.1 {status}\r\n{head}Content-Length: {len(body)}\r\n\r\n{body}"
@@ -284,6 +307,6 @@ def tokenizers():
 
 
 if __name__ == "__main__":
-    for make in (toml, answers, rendezvous_bodies, images, tensor_files, archives, weights, nested_calls, deepspeed_pickles,
+    for make in (toml, answers, exported, rendezvous_bodies, images, tensor_files, archives, weights, nested_calls, deepspeed_pickles,
                  tokenizers):
         make()

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <lockstep/error.h>
 #include <torch/torch.h>
 
@@ -8,6 +9,9 @@
 #include "checkpoint/weights.h"
 #include "cli/ckpt/text.h"
 #include "cli/commands.h"
+#include "exported/archive.h"
+#include "exported/executable.h"
+#include "exported/size_expression.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
@@ -28,6 +32,8 @@ struct TensorRow {
 struct Content {
   Json facts = Json::object();
   std::vector<TensorRow> tensors;
+  // Of a model that Python exported.
+  std::vector<exported::OperatorUse> operators;
 };
 
 Content content_of_checkpoint(const std::filesystem::path& folder) {
@@ -58,6 +64,58 @@ Content content_of_file(const checkpoint::WeightsSource& source) {
   return content;
 }
 
+// "Float [1 to 64, 3]"
+std::string described(const exported::Program& program, const exported::Input& input) {
+  if (!input.tensor) return "number";
+  std::vector<std::string> sizes;
+  for (const exported::Extent& extent : input.tensor->sizes) {
+    const auto expression = exported::SizeExpression::parse(extent.expression);
+    const auto symbol = expression ? expression->symbol() : std::nullopt;
+    const auto range = symbol ? program.ranges.find(*symbol) : program.ranges.end();
+    if (extent.fixed) {
+      sizes.push_back(std::to_string(*extent.fixed));
+    } else if (range == program.ranges.end()) {
+      sizes.emplace_back("of other sizes");
+    } else {
+      sizes.push_back(fmt::format("{} to {}", range->second.least.value_or(0),
+                                  range->second.most ? std::to_string(*range->second.most) : "any"));
+    }
+  }
+  return fmt::format("{} [{}]", dtype_text(input.tensor->dtype), fmt::join(sizes, ", "));
+}
+
+Content content_of_exported(const std::filesystem::path& file) {
+  const exported::Archive archive = exported::read_archive(file, exported::ReadTensors::kNo);
+  const exported::Program& program = archive.program;
+  Content content;
+  content.operators = exported::operators_of(program);
+  Json inputs = Json::object();
+  Json outputs = Json::array();
+  for (const exported::Input& input : program.inputs) {
+    if (input.kind == exported::Input::Kind::kUser && !input.only_value) {
+      inputs[input.name] = described(program, input);
+    }
+  }
+  for (const exported::Output& output : program.outputs) {
+    if (output.kind == exported::Output::Kind::kUser) outputs.push_back(output.name);
+  }
+  int64_t nodes = 0;
+  int64_t refused = 0;
+  for (const exported::OperatorUse& use : content.operators) {
+    nodes += use.count;
+    refused += use.refusal.empty() ? 0 : 1;
+  }
+  content.facts = {
+      {"kind", "exported model"}, {"path", file.string()},    {"torch", program.torch_version},
+      {"inputs", inputs},         {"outputs", outputs},       {"modules", program.modules.size()},
+      {"nodes", nodes},           {"supported", refused == 0}};
+  for (const exported::Payload& weight : archive.weights) {
+    content.tensors.push_back({weight.name, weight.tensor.scalar_type(), weight.tensor.sizes().vec(),
+                               static_cast<int64_t>(weight.tensor.nbytes())});
+  }
+  return content;
+}
+
 int64_t total_bytes(const Content& content) {
   int64_t bytes = 0;
   for (const TensorRow& tensor : content.tensors) bytes += tensor.bytes;
@@ -72,6 +130,12 @@ void print_json(Content content) {
                                         {"dtype", dtype_text(tensor.dtype)},
                                         {"shape", tensor.shape},
                                         {"bytes", tensor.bytes}});
+  }
+  if (!content.operators.empty()) content.facts["operators"] = Json::array();
+  for (const exported::OperatorUse& use : content.operators) {
+    Json row = {{"name", use.target}, {"count", use.count}, {"supported", use.refusal.empty()}};
+    if (!use.refusal.empty()) row["reason"] = use.refusal;
+    content.facts["operators"].push_back(std::move(row));
   }
   fmt::print("{}\n", content.facts.dump(
                          Json::Print{.indent = 2, .order = Json::Order::kAsAdded, .replace_invalid = true}));
@@ -95,6 +159,14 @@ void print_facts(const Json& facts) {
 
 void print_text(const Content& content) {
   print_facts(content.facts);
+  if (!content.operators.empty()) {
+    std::vector<std::vector<std::string>> operators = {{"operator", "count", "supported"}};
+    for (const exported::OperatorUse& use : content.operators) {
+      operators.push_back(
+          {use.target, std::to_string(use.count), use.refusal.empty() ? "yes" : "no: " + use.refusal});
+    }
+    fmt::print("\n{}", table_text(operators, {false, true, false}));
+  }
   std::vector<std::vector<std::string>> rows = {{"tensor", "dtype", "shape", "size"}};
   for (const TensorRow& tensor : content.tensors) {
     rows.push_back(
@@ -105,6 +177,11 @@ void print_text(const Content& content) {
 }
 
 int inspect(const InspectOptions& options) {
+  if (options.path.ends_with(".pt2")) {
+    const Content content = content_of_exported(options.path);
+    options.json ? print_json(content) : print_text(content);
+    return kExitSuccess;
+  }
   const checkpoint::WeightsSource source = checkpoint::find_weights(options.path);
   const Content content = source.kind == checkpoint::WeightsSource::Kind::kCheckpoint
                               ? content_of_checkpoint(source.path)
@@ -120,8 +197,10 @@ namespace lockstep::cli {
 
 int run_ckpt_inspect(int argc, const char* const* argv) {
   ckpt::InspectOptions options;
-  config::OptionTable("Prints what a checkpoint or a weights file holds.", config::kNoVariables)
-      .add_argument("PATH", options.path, "checkpoint, run, .safetensors or .pt file", {.required = true})
+  config::OptionTable("Prints what a checkpoint, a weights file or an exported model holds.",
+                      config::kNoVariables)
+      .add_argument("PATH", options.path, "checkpoint, run, .safetensors, .pt or .pt2 file",
+                    {.required = true})
       .add("json", options.json, "print JSON", {.negatable = false})
       .parse(argc, argv);
   return ckpt::inspect(options);

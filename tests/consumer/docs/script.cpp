@@ -1,5 +1,5 @@
-// Inside the function of a rank that has data, in the folder of a script from Python: tests/consumer/run puts
-// model.pt there.
+// Inside the function of a rank that has data, in the folder of models from Python: tests/consumer/run puts
+// model.pt and model.pt2 there.
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
 

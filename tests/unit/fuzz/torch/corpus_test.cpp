@@ -5,6 +5,8 @@
 #include <string>
 
 #include "support/fuzz/torch/deepspeed_pickle.h"
+#include "support/fuzz/torch/exported_archive.h"
+#include "support/fuzz/torch/exported_program.h"
 #include "support/fuzz/torch/manifest.h"
 #include "support/fuzz/torch/pickle.h"
 #include "support/fuzz/torch/safetensors.h"
@@ -26,6 +28,9 @@ TEST_P(TorchCorpusTest, MutationsAreTakenOrRefused) { read_mutations(); }
 INSTANTIATE_TEST_SUITE_P(
     Corpus, TorchCorpusTest,
     testing::Values(test::CorpusCase{"deepspeed_pickle", takes_deepspeed_pickle, kPickle, 100},
+                    test::CorpusCase{"exported_archive", takes_exported_archive, "PK\x03\x04PK\x01\x02", 50},
+                    test::CorpusCase{"exported_program", takes_exported_program,
+                                     R"({"as_tensor":{"name":"x"}})", 100},
                     test::CorpusCase{"script_archive", takes_script_archive, kPickle, 1000},
                     test::CorpusCase{"tokenizer", takes_tokenizer, "\"h e\"<|endoftext|>:{}[]", 100},
                     test::CorpusCase{"torch_file", takes_torch_file, "PK\x03\x04PK\x01\x02", 50}),

@@ -1,0 +1,326 @@
+// Trains any model that Python exported with torch.export, on tensors in files or on an image set.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <lockstep/callbacks.h>
+#include <lockstep/error.h>
+#include <lockstep/exported_model.h>
+#include <lockstep/images.h>
+#include <lockstep/launch.h>
+#include <lockstep/optim.h>
+#include <lockstep/schedule.h>
+#include <lockstep/trainer.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "recipes/image_data.h"
+#include "recipes/recipe.h"
+#include "recipes/tensor_data.h"
+
+namespace lockstep::recipes {
+namespace {
+
+constexpr std::string_view kOutputLoss = "output:";
+
+struct ExportedOptions {
+  TrainConfig train;
+  ImageDataOptions data;
+  std::string image_set = "mnist";
+  std::optional<double> image_mean;
+  std::optional<double> image_std;
+  std::string loss;
+  std::string prediction;
+  std::string metrics = "auto";
+  std::string optimizer = "adamw";
+  double lr = 1e-3;
+  double weight_decay = 0;
+  double momentum = 0;
+  std::string schedule = "constant";
+  std::string save_state_dict;
+
+  ExportedOptions() {
+    train.max_iter = 10;
+    train.batch_size = 32;
+    train.print_every = 1;
+    train.val_every = 1;
+    train.val_at_start = false;
+    train.checkpoint_every = 1;
+  }
+
+  ProgramOptions own() {
+    ProgramOptions table;
+    table.description = "Trains a model that torch.export.save wrote.";
+    data.add_to(table);
+    table
+        .add("image_set", image_set, "with --data: the image set",
+             {.choices = {"mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet"}})
+        .add("image_mean", image_mean, "with --data: subtracted from the bytes / 255")
+        .add("image_std", image_std, "with --data: divides them after that", {.minimum = 1e-6})
+        .add("loss", loss,
+             "cross_entropy, nll, mse, l1, smooth_l1, bce_with_logits, or output:NAME for an output of the "
+             "model; "
+             "output: for its only one")
+        .add("prediction", prediction, "the output that losses and metrics compare with the targets")
+        .add("metrics", metrics, "accuracy, mae or mse, several with commas; auto: what fits the loss; none")
+        .add("optimizer", optimizer, "the optimizer",
+             {.choices = {"sgd", "adam", "adamw", "adagrad", "rmsprop", "adadelta", "lion", "lamb"}})
+        .add("lr", lr, "learning rate", {.minimum = 0})
+        .add("weight_decay", weight_decay, "weight decay", {.minimum = 0})
+        .add("momentum", momentum, "momentum of sgd and rmsprop", {.minimum = 0})
+        .add("schedule", schedule, "learning rate over the epochs", {.choices = {"constant", "cosine"}})
+        .add("save_state_dict", save_state_dict,
+             "file for the trained weights, for Python's load_state_dict");
+    return table;
+  }
+};
+
+// --- losses and metrics, by name ---
+
+using Compare = at::Tensor (*)(const at::Tensor& prediction, const at::Tensor& target);
+
+struct NamedCompare {
+  const char* name;
+  Compare compare;
+  const char* metric;  // what --metrics auto means
+};
+
+// A column of targets is compared with a column of predictions, and not with each row of them.
+at::Tensor shaped_as(const at::Tensor& target, const at::Tensor& prediction) {
+  const bool fits = target.sizes() == prediction.sizes();
+  const bool reshapes = !fits && target.numel() == prediction.numel();
+  return (reshapes ? target.reshape(prediction.sizes()) : target).to(prediction.scalar_type());
+}
+
+constexpr NamedCompare kLosses[] = {
+    {"cross_entropy",
+     [](const at::Tensor& p, const at::Tensor& t) { return torch::cross_entropy_loss(p, t); }, "accuracy"},
+    {"nll", [](const at::Tensor& p, const at::Tensor& t) { return torch::nll_loss(p, t); }, "accuracy"},
+    {"mse", [](const at::Tensor& p, const at::Tensor& t) { return torch::mse_loss(p, shaped_as(t, p)); }, ""},
+    {"l1", [](const at::Tensor& p, const at::Tensor& t) { return torch::l1_loss(p, shaped_as(t, p)); }, ""},
+    {"smooth_l1",
+     [](const at::Tensor& p, const at::Tensor& t) { return torch::smooth_l1_loss(p, shaped_as(t, p)); }, ""},
+    {"bce_with_logits",
+     [](const at::Tensor& p, const at::Tensor& t) {
+       return torch::binary_cross_entropy_with_logits(p, shaped_as(t, p));
+     },
+     ""},
+};
+
+constexpr NamedCompare kMetrics[] = {
+    {"accuracy",
+     [](const at::Tensor& p, const at::Tensor& t) {
+       return p.detach().argmax(1).eq(t).to(torch::kFloat32).mean();
+     },
+     ""},
+    {"mae",
+     [](const at::Tensor& p, const at::Tensor& t) { return torch::l1_loss(p.detach(), shaped_as(t, p)); },
+     ""},
+    {"mse",
+     [](const at::Tensor& p, const at::Tensor& t) { return torch::mse_loss(p.detach(), shaped_as(t, p)); },
+     ""},
+};
+
+template <size_t n>
+const NamedCompare& named_in(const NamedCompare (&table)[n], const char* flag, const std::string& name) {
+  std::vector<std::string> names;
+  for (const NamedCompare& each : table) {
+    if (name == each.name) return each;
+    names.emplace_back(each.name);
+  }
+  throw ConfigError("train", fmt::format("--{} has no value '{}': {}", flag, name, fmt::join(names, ", ")));
+}
+
+size_t output_named(const ExportedModelImpl& model, const std::string& name, const char* flag) {
+  const std::vector<std::string>& names = model.output_names();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found != names.end()) return static_cast<size_t>(found - names.begin());
+  if (name.empty() && names.size() == 1) return 0;
+  if (name.empty()) {
+    throw ConfigError("train", fmt::format("the model has several outputs: name one with --{}: {}", flag,
+                                           fmt::join(names, ", ")));
+  }
+  throw ConfigError("train", fmt::format("the model has no output '{}': {}", name, fmt::join(names, ", ")));
+}
+
+// The loss of the options, checked against the model and the number of tensors of a sample.
+Loss make_loss(const ExportedOptions& options, const ExportedModelImpl& model, size_t tensors) {
+  const size_t inputs = model.input_names().size();
+  const bool by_model = options.loss.starts_with(kOutputLoss);
+  // A model that computes its own loss takes the targets as its last input.
+  const size_t wanted = by_model && inputs == tensors ? tensors : tensors - 1;
+  if (inputs != wanted) {
+    throw ConfigError("train", fmt::format("the model has {} inputs ({}), and the data {} before the targets",
+                                           inputs, fmt::join(model.input_names(), ", "), tensors - 1));
+  }
+  if (options.loss.empty()) {
+    throw ConfigError(
+        "train", "--loss is missing: cross_entropy, nll, mse, l1, smooth_l1, bce_with_logits or output:NAME");
+  }
+  Compare compare = nullptr;
+  std::string metrics = options.metrics == "auto" ? "" : options.metrics;
+  size_t loss_output = 0;
+  if (by_model) {
+    loss_output = output_named(model, options.loss.substr(kOutputLoss.size()), "loss output:NAME");
+  } else {
+    const NamedCompare& loss = named_in(kLosses, "loss", options.loss);
+    compare = loss.compare;
+    if (options.metrics == "auto") metrics = loss.metric;
+  }
+  if (metrics == "none") metrics.clear();
+  std::vector<NamedCompare> measured;
+  std::istringstream list(metrics);
+  for (std::string name; std::getline(list, name, ',');)
+    measured.push_back(named_in(kMetrics, "metrics", name));
+  const bool compares = compare != nullptr || !measured.empty();
+  const size_t prediction = compares ? output_named(model, options.prediction, "prediction") : 0;
+  return [=](const Batch& batch, const Model& net) -> LossResult {
+    auto& exported = dynamic_cast<ExportedModelImpl&>(*net.module());
+    const std::vector<at::Tensor>& given = batch.tensors;
+    const std::vector<c10::IValue> arguments(given.begin(),
+                                             given.begin() + static_cast<std::ptrdiff_t>(inputs));
+    const std::vector<c10::IValue> outputs = exported.run(arguments);
+    const auto tensor = [&](size_t index) { return outputs.at(index).toTensor(); };
+    LossResult result(compare != nullptr ? compare(tensor(prediction), given.back()) : tensor(loss_output));
+    if (result.loss.numel() != 1) {
+      throw ConfigError("train", fmt::format("the output '{}' is no loss: it has the shape [{}]",
+                                             options.loss, fmt::join(result.loss.sizes(), ", ")));
+    }
+    for (const NamedCompare& metric : measured) {
+      result.metrics[metric.name] = metric.compare(tensor(prediction), given.back());
+    }
+    return result;
+  };
+}
+
+// --- optimizers, by name ---
+
+std::shared_ptr<torch::optim::Optimizer> make_optimizer(const ExportedOptions& options, const Model& model,
+                                                        const World* world) {
+  namespace optim = torch::optim;
+  const std::vector<at::Tensor> parameters = model.module()->parameters();
+  const std::string& name = options.optimizer;
+  const double lr = options.lr;
+  const double decay = options.weight_decay;
+  if (name == "sgd") {
+    return std::make_shared<optim::SGD>(parameters,
+                                        optim::SGDOptions(lr).momentum(options.momentum).weight_decay(decay));
+  }
+  if (name == "adam" || name == "adamw") {
+    // In one pass over memory, with the bits of torch.optim.AdamW(fused=True).
+    const bool all_float = std::all_of(parameters.begin(), parameters.end(), [](const at::Tensor& parameter) {
+      return parameter.scalar_type() == torch::kFloat32;
+    });
+    const bool on_cpu = world != nullptr && world->device().is_cpu();
+    if (on_cpu && all_float && options.train.dtype == "float32") {
+      return make_cpu_adam(parameters, {.lr = lr, .weight_decay = decay, .adam_w_mode = name == "adamw"});
+    }
+    if (name == "adam")
+      return std::make_shared<optim::Adam>(parameters, optim::AdamOptions(lr).weight_decay(decay));
+    return std::make_shared<optim::AdamW>(parameters, optim::AdamWOptions(lr).weight_decay(decay));
+  }
+  if (name == "adagrad") {
+    return std::make_shared<optim::Adagrad>(parameters, optim::AdagradOptions(lr).weight_decay(decay));
+  }
+  if (name == "rmsprop") {
+    return std::make_shared<optim::RMSprop>(
+        parameters, optim::RMSpropOptions(lr).momentum(options.momentum).weight_decay(decay));
+  }
+  if (name == "adadelta") return make_adadelta(parameters, {.lr = lr, .weight_decay = decay});
+  if (name == "lion") return make_lion(parameters, {.lr = lr, .weight_decay = decay});
+  return make_lamb(parameters, {.lr = lr, .weight_decay = decay});
+}
+
+// --- data ---
+
+struct Data {
+  std::optional<Loader> train;
+  std::optional<Loader> validation;
+  size_t tensors = 2;  // of a sample, with the target
+};
+
+Data open_data(const ExportedOptions& options, const World& world) {
+  const TensorDataOptions& files = options.data.tensors;
+  const LoaderOptions training = {.batch_size = *options.train.batch_size, .shuffle = true};
+  const LoaderOptions testing = {.batch_size = *options.train.batch_size};
+  Data data;
+  if (files.given()) {
+    const TensorDataset train = tensor_dataset(files, Split::kTrain);
+    data.tensors = train.get(0, 0).size();
+    data.train.emplace(train, training);
+    if (files.has_validation()) data.validation.emplace(tensor_dataset(files, Split::kTest), testing);
+    return data;
+  }
+  if (options.data.data.empty()) {
+    throw ConfigError("train",
+                      "data are missing: --inputs FILE --targets FILE, or --data PATH with --image-set NAME");
+  }
+  ImageTransform transform;
+  if (options.image_mean || options.image_std) {
+    transform.mean = {static_cast<float>(options.image_mean.value_or(0))};
+    transform.stddev = {static_cast<float>(options.image_std.value_or(1))};
+  }
+  data.train = image_loader(find_images(options.image_set, options.data, Split::kTrain), options.data,
+                            transform, training, world);
+  data.validation = image_loader(find_images(options.image_set, options.data, Split::kTest), options.data,
+                                 transform, testing, world);
+  return data;
+}
+
+void train_exported(World& world, const std::string& file, const ExportedOptions& options) {
+  std::optional<ExportedModel> model;
+  Data data;
+  Loss loss;
+  on_every_rank(world.communicator(), [&] {
+    model.emplace(file);
+    data = open_data(options, world);
+    loss = make_loss(options, **model, data.tensors);
+  });
+  const std::shared_ptr<ExportedModelImpl> module = model->ptr();
+  const Model net(module, [module](const at::Tensor& input) { return module->forward(input); });
+  const auto optimizer = make_optimizer(options, net, &world);
+  TrainConfig config = options.train;
+  if (!data.validation) config.val_every = 0;
+  if (options.schedule == "cosine") {
+    config.callbacks.push_back(std::make_shared<ScheduleLearningRate>(
+        cosine_annealing({.t_max = std::max<int64_t>(1, config.max_iter)})));
+  }
+  Trainer trainer(world, net, *optimizer, config, loss);
+  const FitResult result =
+      data.validation ? trainer.fit(*data.train, *data.validation) : trainer.fit(*data.train);
+  if (!options.save_state_dict.empty() && result.stopped != "interrupted") {
+    const auto complete = trainer.gather_parameters();
+    on_main_rank(world.communicator(), [&] {
+      module->save_state_dict(options.save_state_dict);
+      return std::string();
+    });
+    trainer.print(fmt::format("Weights: {}", options.save_state_dict));
+  }
+  trainer.write_report();
+}
+
+}  // namespace
+
+bool is_exported_model(std::string_view name) { return name.ends_with(".pt2"); }
+
+std::string exported_defaults() {
+  const ExportedOptions options;
+  return fmt::format("--epochs {} --batch-size {} (a rank) --optimizer {} --lr {}", options.train.max_iter,
+                     *options.train.batch_size, options.optimizer, options.lr);
+}
+
+int run_exported(const std::string& file, int argc, const char* const* argv) {
+  ExportedOptions options;
+  options.train.run_name = std::filesystem::path(file).stem();
+  options.train = TrainConfig::from_args(argc, argv, options.train, options.own());
+  return launch(options.train, [&](World& world) { train_exported(world, file, options); });
+}
+
+}  // namespace lockstep::recipes

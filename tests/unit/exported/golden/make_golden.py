@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Writes the exported models of the unit tests and of the fuzz tests: .deps/peers/bin/python tests/unit/exported/golden/make_golden.py
+
+The weights are formulas that the tests repeat in C++.
+"""
+
+import pathlib
+import re
+import zipfile
+
+import torch
+from torch import nn
+
+HERE = pathlib.Path(__file__).parent
+CORPUS = HERE.parents[2] / "fuzz"
+BATCH = torch.export.Dim("batch", min=1, max=64)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Dropout(0.5))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.layers(x))
+
+
+class Pair(nn.Module):
+    """Keyword inputs, tuples and dicts; symbolic sizes; tied weights; regions; constants and buffers of every kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode, self.decode = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        self.decode.weight = self.encode.weight
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("scale", torch.tensor([2.0]), persistent=False)
+        self.shift = torch.tensor([1.0])
+
+    def forward(self, x, extra, *, weight):
+        self.calls += 1
+        with torch.no_grad():
+            norm = self.encode(x).sum()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = self.encode(x)
+        hidden = self.decode(self.encode(x)) * self.scale + self.shift
+        doubled = extra[0].view(x.shape[0], -1)
+        return {"sum": hidden.sum() * weight + doubled.sum(), "more": (norm, half), "rows": x.shape[0] * 2}
+
+
+class Conditional(nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+
+
+class Random(nn.Module):
+    def forward(self, x):
+        return x + torch.rand_like(x)
+
+
+def fill(model):
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.copy_((torch.arange(tensor.numel()) / 8).reshape(tensor.shape))
+    return model
+
+
+def save(name, model, args, dynamic_shapes, kwargs=None):
+    program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if hasattr(module, "graph") else ():
+            # Without the folders of the machine that runs this.
+            node.meta["stack_trace"] = re.sub(r'File "[^"]*/(site-packages/|golden/)', 'File "', node.meta.get("stack_trace") or "")
+    torch.export.save(program, HERE / f"{name}.pt2")
+    with zipfile.ZipFile(HERE / f"{name}.pt2") as archive:
+        (CORPUS / "exported_program").mkdir(exist_ok=True)
+        (CORPUS / "exported_program" / ("hostile_" * (name == "conditional") + name)).write_bytes(archive.read(f"{name}/models/model.json"))
+
+
+rows = ({0: BATCH},)
+save("line", fill(nn.Linear(1, 1)), (torch.ones(4, 1),), rows)
+save("net", fill(Net()), (torch.ones(4, 3),), rows)
+save("evaluated", fill(Net()).eval(), (torch.ones(4, 3),), rows)
+save("pair", fill(Pair()), (torch.ones(4, 3), (torch.ones(8),)), {"x": {0: BATCH}, "extra": ({0: 2 * BATCH},), "weight": None},
+     {"weight": torch.tensor(3.0)})
+save("conditional", Conditional(), (torch.ones(4, 3),), rows)
+save("random", Random(), (torch.ones(4, 3),), rows)
