@@ -10,7 +10,7 @@ import re
 import sys
 
 PAGE = "docs/environment.md"
-LITERAL = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|RANK|PATH|TMPDIR)"')
+LITERAL = re.compile(r'"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|RANK|PATH|TMPDIR|LOGLEVEL)"')
 OPTION = re.compile(r'\.add\(\s*"([a-z0-9_]+)"((?:[^;]|\n)*?)(?=\.add\(|;)')
 # The files with an option table, and the prefix of its variables.
 TABLES = {"src/train/config.cpp": "LOCKSTEP_", "src/launcher/agent/run_options.cpp": "PET_"}
@@ -36,7 +36,7 @@ def variables_of_source(root):
 
 
 def variables_of_page(root):
-    return set(re.findall(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|RANK|PATH|TMPDIR)`", (root / PAGE).read_text()))
+    return set(re.findall(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|RANK|PATH|TMPDIR|LOGLEVEL)`", (root / PAGE).read_text()))
 
 
 def main(arguments):

@@ -124,8 +124,134 @@ class Callback {
   std::function<void(Trainer&)> function_;
 };
 
-// The callbacks that a program adds itself. TrainConfig's own fields create those for printing,
-// metrics, plots, hyperparameters, the model and checkpoints.
+// What the trainer does by the fields of TrainConfig, as callbacks for other stages and periods: add one,
+// and leave the field at 0 to have it only there.
+//
+//   own.callbacks = {std::make_shared<lockstep::PrintMetrics>(
+//       lockstep::CallbackOptions{.on = lockstep::Stage::kValEpochEnd, .called_every = 10})};
+enum class FitAction {
+  kPrintMetrics,
+  kWriteMetrics,
+  kWritePlots,
+  kLogHyperparameters,
+  kLogModel,
+  kSaveCheckpoint,
+  kSaveBestCheckpoint,
+};
+
+class FitCallback : public Callback {
+ public:
+  FitAction action() const { return action_; }
+
+ protected:
+  FitCallback(FitAction action, const CallbackOptions& options) : Callback(options), action_(action) {}
+  void run(Trainer& trainer) override;
+
+ private:
+  const FitAction action_;
+};
+
+// Prints the line of TrainConfig::print_every, on rank 0, or with print_all_ranks on every rank.
+class PrintMetrics : public FitCallback {
+ public:
+  explicit PrintMetrics(const CallbackOptions& options = {})
+      : FitCallback(FitAction::kPrintMetrics, options) {}
+};
+
+// Writes the metrics and the learning rate to the trackers.
+class WriteMetrics : public FitCallback {
+ public:
+  explicit WriteMetrics(const CallbackOptions& options = {})
+      : FitCallback(FitAction::kWriteMetrics, options) {}
+};
+
+// Calls TrainConfig::plotting_functions, and writes the images to the trackers.
+class WritePlots : public FitCallback {
+ public:
+  explicit WritePlots(const CallbackOptions& options = {}) : FitCallback(FitAction::kWritePlots, options) {}
+};
+
+// Writes TrainConfig::hyperparams with the metrics so far to the trackers.
+class LogHyperparameters : public FitCallback {
+ public:
+  explicit LogHyperparameters(const CallbackOptions& options = {.on = Stage::kTrainEnd})
+      : FitCallback(FitAction::kLogHyperparameters, options) {}
+};
+
+// Gives the weights to the trackers, as TrainConfig::log_model does.
+class LogModelTracker : public FitCallback {
+ public:
+  explicit LogModelTracker(const CallbackOptions& options = {.on = Stage::kTrainEnd})
+      : FitCallback(FitAction::kLogModel, options) {}
+};
+
+// Saves a checkpoint at the end of the step or of the epoch, also if checkpoint_every is 0.
+class SaveCheckpoint : public FitCallback {
+ public:
+  explicit SaveCheckpoint(const CallbackOptions& options = {})
+      : FitCallback(FitAction::kSaveCheckpoint, options) {}
+};
+
+// Saves a checkpoint if the validation that has just run is the best so far, also if checkpoint_every is
+// 0. ConfigError: another stage than kValEpochEnd.
+class SaveBestCheckpoint : public FitCallback {
+ public:
+  explicit SaveBestCheckpoint(const CallbackOptions& options = {.on = Stage::kValEpochEnd});
+};
+
+// Resumes from a checkpoint, as TrainConfig::resume does: from a path, or from the newest valid one in
+// the run folder. It replaces that field. All ranks load, before kTrainStart.
+class LoadCheckpoint : public Callback {
+ public:
+  explicit LoadCheckpoint(std::string path = "auto");
+
+  const std::string& path() const { return path_; }
+
+ protected:
+  void run(Trainer& trainer) override {}
+
+ private:
+  const std::string path_;
+};
+
+struct LivePlotOptions {
+  CallbackOptions callback = {};
+  // Names of metrics; empty: all losses.
+  std::vector<std::string> metrics = {};
+  // Characters of the plot.
+  int width = 60;
+  int height = 12;
+};
+
+// Prints the curves of metrics as text on rank 0, each with a letter of its own. `lockstep report` draws
+// them on a page.
+class LivePlotMetrics : public Callback {
+ public:
+  // ConfigError: a width or a height below 2.
+  explicit LivePlotMetrics(const LivePlotOptions& options = {});
+
+  std::string name() const override { return "live_plot"; }
+  std::string state() const override;
+  void load_state(const std::string& state) override;
+  void reset() override { curves_.clear(); }
+
+  // The plot of the values so far.
+  std::string plot() const;
+
+ protected:
+  void run(Trainer& trainer) override;
+
+ private:
+  struct Point {
+    double x = 0;  // epochs
+    double y = 0;
+  };
+
+  const LivePlotOptions options_;
+  std::map<std::string, std::vector<Point>> curves_;
+};
+
+// The callbacks that only a program adds.
 
 // Sets the learning rates by a schedule. The step of the schedule is the number of finished epochs, or
 // of finished optimizer steps. A resumed run continues at its step.

@@ -22,6 +22,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -92,6 +93,38 @@ class Dataset {
   // default copies the CPU tensors of get_batch(). Override it if a batch can be written directly into
   // page-locked memory.
   virtual Batch get_pinned_batch(std::span<const int64_t> indices, const SampleSeeds& seeds) const;
+
+  // A reader of these samples for one epoch, if they can only be read one after the other (see
+  // StreamDataset). A loader then asks it, from one thread at a time. Null: any thread reads any sample.
+  virtual std::shared_ptr<const Dataset> open_reader() const { return nullptr; }
+};
+
+// Samples that come one after the other: a file that is too large to index, a simulation, a queue. An
+// epoch has size() samples, which is known beforehand, so that all ranks make equally many steps.
+//
+// Every rank opens the same stream and takes its share of it: with R ranks every R-th sample. So each
+// sample is used once for any number of ranks, and after a resume, which skips what was used. Override
+// Stream::skip() if that is cheaper than reading. The loader must not shuffle; it has at most one worker.
+class StreamDataset : public Dataset {
+ public:
+  class Stream {
+   public:
+    virtual ~Stream() = default;
+    // The next sample; nullopt: the stream has ended, which is an error before size() samples.
+    virtual std::optional<Example> next() = 0;
+    // Leaves out `count` samples. The default reads them.
+    virtual void skip(int64_t count);
+  };
+
+  // Samples of an epoch.
+  int64_t size() const override = 0;
+  // Starts an epoch. The seed depends only on the loader's seed and the epoch; it is the same on all
+  // ranks, and every call with it must give the same samples.
+  virtual std::unique_ptr<Stream> open(uint64_t seed) const = 0;
+
+  // Opens the stream and skips to the sample. Loaders use open_reader(), which keeps its place.
+  Example get(int64_t index, uint64_t seed) const final;
+  std::shared_ptr<const Dataset> open_reader() const final;
 };
 
 // Tensors in memory: sample i is row i of each tensor. The data set shares the memory of the tensors; a
@@ -134,9 +167,28 @@ class FunctionDataset : public Dataset {
   Function function_;
 };
 
+// The order of the samples in an epoch, as a program decides it: weighted, sorted by length, the hard
+// samples twice. Ranks take their shares of it, and a resumed run continues in it, exactly as with
+// shuffle.
+struct EpochOrder {
+  // Samples of an epoch; the same in all epochs.
+  int64_t size = 0;
+  // `size` indices of the data set, in any order, with repetitions. Called with the same values on all
+  // ranks and after a resume, and must then return the same indices.
+  std::function<std::vector<int64_t>(int64_t seed, int64_t epoch)> draw;
+};
+
+// Draws `size` samples with probabilities in the ratio of the weights, one for each sample of the data
+// set. Returns the indices of PyTorch's WeightedRandomSampler(weights, size, replacement) with a generator
+// that is seeded with seed + epoch. ConfigError: a weight that is negative or not finite, only zeros, or
+// without replacement more samples than weights above zero.
+EpochOrder weighted_order(const std::vector<double>& weights, int64_t size, bool replacement = true);
+
 struct SamplerOptions {
   // true: a new random order for every epoch. false: the order of the data set.
   bool shuffle = true;
+  // The order of the program instead; shuffle must be false.
+  std::optional<EpochOrder> order = {};
   // Epoch e is shuffled with seed + e, of which the low 32 bits are used, as in PyTorch.
   int64_t seed = 0;
   // If the ranks cannot have equally many samples. true: leave out the last samples. false: repeat the
@@ -158,7 +210,7 @@ struct SamplerState {
 
 // Decides which samples a rank trains on. Returns the indices of PyTorch's
 // torch.utils.data.DistributedSampler, bit for bit, for the same options and epoch; with world_size 1
-// the order of the whole data set.
+// the order of the whole data set. With SamplerOptions::order it shards that order in the same way.
 //
 // An epoch has one order of all samples, the same on every rank. It is extended by samples from its
 // start until world_size divides its length (drop_last: shortened instead). Rank r takes places r, r +
@@ -202,8 +254,11 @@ class DistributedSampler {
 
  private:
   const std::vector<uint32_t>& order() const;
+  std::vector<uint32_t> draw_order() const;
+  bool has_order() const { return options_.shuffle || options_.order; }
 
   int64_t dataset_size_;
+  int64_t length_;  // of an epoch's order
   SamplerOptions options_;
   int64_t epoch_ = 0;
   int64_t position_ = 0;
@@ -233,6 +288,8 @@ struct LoaderOptions {
   int64_t batch_size = 1;
   // true: a new random order for every epoch, as DistributedSampler makes it.
   bool shuffle = false;
+  // Training only: the order of the program instead, for example weighted_order(). Excludes shuffle.
+  std::optional<EpochOrder> order = {};
   // Training only. true: leave out the last samples if they do not fill a batch on every rank. false:
   // the last batch is smaller, and the first samples are repeated until all ranks have equally many.
   bool drop_last = false;
@@ -254,7 +311,7 @@ struct LoaderOptions {
 
 enum class ShardKind {
   kTrain,      // DistributedSampler: all ranks have equally many batches
-  kEvaluation  // EvaluationSampler: every sample once, in order; ignores shuffle and drop_last
+  kEvaluation  // EvaluationSampler: every sample once, in order; ignores shuffle, order and drop_last
 };
 
 // Batches of a data set, epoch by epoch.

@@ -14,6 +14,7 @@
 //
 // More: docs/data.md
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -67,8 +68,9 @@ class ImageSource {
 //   ImageTransform test{.resize = 256, .center_crop = 224};
 //
 // Bit for bit equal to torchvision 0.26 on PIL's pictures, for the same random numbers: Resize(resize),
-// CenterCrop, RandomCrop(random_crop, padding), RandomHorizontalFlip, ToTensor, Normalize(mean,
-// stddev). The random numbers depend only on the sample's seed, see draw_augmentation().
+// CenterCrop, RandomCrop(random_crop, padding), RandomResizedCrop(random_resized_crop, crop_area,
+// crop_ratio), RandomHorizontalFlip, ToTensor, Normalize(mean, stddev). The random numbers depend only on the
+// sample's seed, see draw_augmentation().
 struct ImageTransform {
   enum class Layout { kChannelsFirst, kChannelsLast };  // in memory; the shape is [C, H, W]
   enum class Type { kFloat32, kFloat16, kBFloat16, kUInt8 };
@@ -83,6 +85,12 @@ struct ImageTransform {
   // each side.
   int random_crop = 0;
   int padding = 0;
+  // The side of the square to which a random part of the picture is resized. Excludes the fields above.
+  // The part has a share of the picture's area and a ratio of width to height, both drawn from these
+  // ranges. ImageDataset only.
+  int random_resized_crop = 0;
+  std::array<double, 2> crop_area = {0.08, 1.0};
+  std::array<double, 2> crop_ratio = {3.0 / 4.0, 4.0 / 3.0};
   // Probability that left and right are exchanged.
   double flip_probability = 0;
   // A byte b becomes (b / 255 - mean) / stddev, computed in float32 in this order; b / 255 if both are
@@ -97,7 +105,7 @@ struct ImageTransform {
   // ConfigError names the field that is out of range, or that contradicts another one.
   void validate() const;
   // Whether a picture looks different in every epoch.
-  bool is_random() const { return random_crop > 0 || flip_probability > 0; }
+  bool is_random() const { return random_crop > 0 || random_resized_crop > 0 || flip_probability > 0; }
 };
 
 // Bytes of one element.
@@ -116,16 +124,19 @@ struct ImageSize {
 ImageSize transformed_size(const ImageTransform& transform, ImageSize size);
 
 // The random choices for one sample: the upper left corner of the crop in the padded picture, and
-// whether the crop is flipped.
+// whether the crop is flipped; the size of the part for random_resized_crop.
 struct Augmentation {
   int top = 0;
   int left = 0;
   bool flip = false;
+  ImageSize part = {};
 };
 
 // Draws the choices for a picture of this size. Number k of a seed is output k of SplitMix64. Number 0
 // gives `top`, number 1 gives `left` (each scaled to its range by the upper half of the 128-bit
-// product), number 2 gives `flip` (its upper 53 bits as a fraction, compared with the probability). A
+// product), number 2 gives `flip` (its upper 53 bits as a fraction, compared with the probability). For
+// random_resized_crop, numbers 3 and 4 are the area and the ratio of the first try, 5 and 6 those of the
+// second (their upper 24 bits as a fraction), computed as torchvision does from uniform numbers. A
 // step that is left out does not change the numbers of the others. ConfigError: as transformed_size().
 Augmentation draw_augmentation(const ImageTransform& transform, ImageSize size, uint64_t seed);
 

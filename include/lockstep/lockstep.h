@@ -32,11 +32,13 @@
 #include <lockstep/error.h>
 #include <lockstep/image_files.h>
 #include <lockstep/images.h>
+#include <lockstep/landscape.h>
 #include <lockstep/launch.h>
 #include <lockstep/metrics.h>
 #include <lockstep/model.h>
 #include <lockstep/models.h>
 #include <lockstep/optim.h>
+#include <lockstep/physics.h>
 #include <lockstep/rank_map.h>
 #include <lockstep/schedule.h>
 #include <lockstep/search.h>

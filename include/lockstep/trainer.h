@@ -53,7 +53,14 @@ struct LossResult {
 // A function of a batch and a model that returns a tensor or a LossResult.
 using Loss = std::function<LossResult(const Batch&, const Model&)>;
 
-// Mean squared error of the model's output for batch.data() and batch.target().
+// The tensors of a batch that the model takes: its first model.num_inputs() ones. ConfigError: it has
+// fewer.
+std::vector<at::Tensor> inputs_of(const Batch& batch, const Model& model);
+
+// The losses below compare the model's first output with the tensor after the inputs: for one input,
+// its output for batch.data() with batch.target().
+
+// Mean squared error.
 at::Tensor mse(const Batch& batch, const Model& model);
 // Targets are class indices, outputs are unnormalised scores.
 at::Tensor cross_entropy(const Batch& batch, const Model& model);
@@ -232,7 +239,8 @@ class Trainer {
 
  protected:
   virtual void on_train_start() {}
-  virtual void on_train_end() {}
+  // The mean losses of all ranks after each epoch, and of each validation, also those before a resume.
+  virtual void on_train_end(const std::vector<double>& train_losses, const std::vector<double>& val_losses) {}
   virtual void on_train_epoch_start() {}
   virtual void on_train_epoch_end() {}
   virtual void on_train_batch_start(const Batch& batch) {}
@@ -246,6 +254,8 @@ class Trainer {
 
  private:
   friend class GradientMonitoring;
+  friend class FitCallback;
+  void act(FitAction action);
   // Statistics of the last step's gradients, at kTrainBatchEnd. Collective; the result is on rank 0.
   std::vector<GradientStatistics> gradient_statistics(bool with_values);
 

@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <cctype>
 #include <cstdlib>
 #include <optional>
+#include <string>
 
 #include "base/mutex.h"
 
@@ -22,14 +24,23 @@ LogState& log_state() {
   return *instance;
 }
 
-std::optional<LogLevel> level_from_environment() {
-  const char* text = std::getenv("LOCKSTEP_LOG_LEVEL");
-  if (text == nullptr) return std::nullopt;
-  const std::string_view name = text;
+// The names of Python's logging too, in capitals. nullopt: another text.
+std::optional<LogLevel> level_named(std::string name) {
+  for (char& letter : name) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   if (name == "debug") return LogLevel::kDebug;
   if (name == "info") return LogLevel::kInfo;
-  if (name == "warning") return LogLevel::kWarning;
-  if (name == "error") return LogLevel::kError;
+  if (name == "warning" || name == "warn") return LogLevel::kWarning;
+  if (name == "error" || name == "critical") return LogLevel::kError;
+  return std::nullopt;
+}
+
+// LOGLEVEL is torchrun's variable, which job scripts set.
+std::optional<LogLevel> level_from_environment() {
+  for (const char* variable : {"LOCKSTEP_LOG_LEVEL", "LOGLEVEL"}) {
+    const char* text = std::getenv(variable);
+    if (text == nullptr) continue;
+    if (const auto level = level_named(text)) return level;
+  }
   return std::nullopt;
 }
 

@@ -9,6 +9,7 @@
 #include <lockstep/error.h>
 
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -140,6 +141,71 @@ Batch Dataset::get_pinned_batch(std::span<const int64_t> indices, const SampleSe
     if (tensor.is_cpu()) tensor = tensor.pin_memory();
   }
   return batch;
+}
+
+namespace {
+
+// Reads a stream from its begin to its end, and skips the samples of other ranks. Opens it again for a
+// sample that it has passed: the padding at the end of an epoch is samples from its start.
+class StreamReader final : public Dataset {
+ public:
+  explicit StreamReader(const StreamDataset& dataset) : dataset_(dataset) {}
+
+  int64_t size() const override { return dataset_.size(); }
+
+  Example get(int64_t index, uint64_t seed) const override {
+    if (!stream_ || index < next_ || seed != seed_) {
+      stream_ = dataset_.open(seed);
+      seed_ = seed;
+      next_ = 0;
+    }
+    if (index > next_) stream_->skip(index - next_);
+    std::optional<Example> example = stream_->next();
+    next_ = index + 1;
+    if (!example) {
+      throw ConfigError("data", fmt::format("the stream ended before sample {}, and its size is {}", index,
+                                            dataset_.size()));
+    }
+    return std::move(*example);
+  }
+
+  Batch get_batch(std::span<const int64_t> indices, const SampleSeeds& seeds) const override {
+    const uint64_t seed = seeds.of(0);  // of the epoch
+    std::vector<Example> examples;
+    for (const int64_t index : indices) {
+      try {
+        examples.push_back(get(index, seed));
+      } catch (const ConfigError&) {
+        throw;
+      } catch (...) {
+        stream_.reset();  // its place is not known
+        data::rethrow_as_config_error(fmt::format("the stream failed at sample {}", index));
+      }
+    }
+    return stack_examples(examples, indices);
+  }
+
+ private:
+  const StreamDataset& dataset_;
+  mutable std::unique_ptr<StreamDataset::Stream> stream_;
+  mutable uint64_t seed_ = 0;
+  mutable int64_t next_ = 0;  // index of the sample that the stream gives next
+};
+
+}  // namespace
+
+void StreamDataset::Stream::skip(int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (!next()) return;
+  }
+}
+
+Example StreamDataset::get(int64_t index, uint64_t seed) const {
+  return StreamReader(*this).get(index, seed);
+}
+
+std::shared_ptr<const Dataset> StreamDataset::open_reader() const {
+  return std::make_shared<StreamReader>(*this);
 }
 
 TensorDataset::TensorDataset(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {

@@ -186,6 +186,10 @@ struct DeviceImageDataset::Impl {
   Impl(const ImageSource& source, const ImageTransform& given, c10::Device on)
       : transform(given), device(on) {
     transform.validate();
+    if (transform.random_resized_crop > 0) {
+      throw ConfigError("data",
+                        "random_resized_crop needs an ImageDataset: a DeviceImageDataset does not resize");
+    }
     const ImageDataset fixed(borrowed(source), fixed_part(transform));
     const auto shape = fixed.image_shape();
     channels = static_cast<int>(shape[0]);

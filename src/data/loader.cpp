@@ -82,6 +82,7 @@ class Shard {
                               ShardKind kind) {
     if (kind == ShardKind::kEvaluation) return EvaluationSampler(dataset_size, rank, world_size);
     return DistributedSampler(dataset_size, {.shuffle = options.shuffle,
+                                             .order = options.order,
                                              .seed = options.seed,
                                              .drop_last = options.drop_last,
                                              .rank = rank,
@@ -389,10 +390,13 @@ struct Loader::Epoch::Impl {
       : loader(std::move(loader)),
         number(++this->loader->num_epochs),
         num_batches(sequence.num_batches()),
-        sequence(std::move(sequence)) {}
+        sequence(std::move(sequence)) {
+    dataset = this->loader->dataset->open_reader();
+    if (!dataset) dataset = this->loader->dataset;
+  }
 
   void start_workers(int num_workers) {
-    auto read = [dataset = loader->dataset, pin_memory = loader->options.pin_memory](
+    auto read = [dataset = dataset, pin_memory = loader->options.pin_memory](
                     const data::BatchRequest& request) { return fetch(*dataset, request, pin_memory); };
     prefetcher.emplace(std::move(sequence), std::move(read), num_workers,
                        num_workers * loader->options.prefetch);
@@ -401,11 +405,12 @@ struct Loader::Epoch::Impl {
   bool read_next() {
     if (prefetcher) return prefetcher->next(current);
     if (!sequence.next(request)) return false;
-    current = {fetch(*loader->dataset, request, loader->options.pin_memory), request.state_after};
+    current = {fetch(*dataset, request, loader->options.pin_memory), request.state_after};
     return true;
   }
 
   const std::shared_ptr<Loader::Impl> loader;
+  std::shared_ptr<const Dataset> dataset;  // the loader's, or a reader of it
   const int64_t number;
   const int64_t num_batches;
   data::BatchSequence sequence;  // moved to the prefetcher if there is one
@@ -416,7 +421,14 @@ struct Loader::Epoch::Impl {
 
 Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options) {
   if (!dataset) throw ConfigError("data", "a Loader needs a dataset");
-  impl_ = std::make_shared<Impl>(std::move(dataset), validated(options), 0, 1, ShardKind::kTrain);
+  LoaderOptions checked = validated(options);
+  if (dataset->open_reader() != nullptr) {
+    if (options.shuffle || options.order) {
+      throw ConfigError("data", "a StreamDataset has one order: leave out shuffle and order of its loader");
+    }
+    checked.num_workers = std::min(checked.num_workers, 1);
+  }
+  impl_ = std::make_shared<Impl>(std::move(dataset), checked, 0, 1, ShardKind::kTrain);
 }
 
 Loader Loader::with_batch_size(int64_t batch_size) const {

@@ -34,6 +34,30 @@ bool is_whole(const ImageWindow& window, const ImageView& image) {
          window.visible.bottom == image.height && window.visible.right == image.width;
 }
 
+// The part that the augmentation names, as a picture of its own in `memory`.
+ImageView copy_part(const ImageView& image, const Augmentation& augmentation, std::vector<uint8_t>& memory) {
+  const auto [height, width] = augmentation.part;
+  if (height < 1 || width < 1 || augmentation.top < 0 || augmentation.left < 0 ||
+      augmentation.top + height > image.height || augmentation.left + width > image.width) {
+    throw ConfigError("images",
+                      fmt::format("a part of {}x{} pixels at ({}, {}) is not in a picture of {}x{}", height,
+                                  width, augmentation.top, augmentation.left, image.height, image.width));
+  }
+  const bool interleaved = image.layout == ImageView::Layout::kInterleaved;
+  const int planes = interleaved ? 1 : image.channels;
+  const int pixel = interleaved ? image.channels : 1;
+  const auto row_bytes = static_cast<size_t>(width) * static_cast<size_t>(pixel);
+  memory.resize(row_bytes * static_cast<size_t>(height) * static_cast<size_t>(planes));
+  uint8_t* to = memory.data();
+  for (int plane = 0; plane < planes; ++plane) {
+    for (int y = 0; y < height; ++y, to += row_bytes) {
+      const ptrdiff_t row = static_cast<ptrdiff_t>(plane) * image.height + augmentation.top + y;
+      std::memcpy(to, image.pixels + (row * image.width + augmentation.left) * pixel, row_bytes);
+    }
+  }
+  return {memory.data(), image.channels, height, width, image.layout};
+}
+
 template <typename Byte>
 PixelRows<Byte> rows_at(Byte* at, bool interleaved, int channels, int width, ptrdiff_t channel_step) {
   if (interleaved) return {{at, 1, channels}, static_cast<ptrdiff_t>(width) * channels};
@@ -57,18 +81,25 @@ void ImagePass::run(const ImageView& image, const Augmentation& augmentation, Sc
                                             image.channels, image.height, image.width, channels()));
   }
   prefetch_small(image);
+  if (transform_.random_resized_crop > 0) {
+    const int side = transform_.random_resized_crop;
+    return run(copy_part(image, augmentation, scratch.part), {side, side},
+               {0, 0, {side, side}, {0, 0, side, side}}, augmentation.flip, scratch, out);
+  }
   const ImageSize to = resized_size(transform_, {image.height, image.width});
-  const ImageWindow window = sample_window(transform_, to, augmentation);
+  run(image, to, sample_window(transform_, to, augmentation), augmentation.flip, scratch, out);
+}
+
+void ImagePass::run(const ImageView& image, ImageSize to, const ImageWindow& window, bool flip,
+                    Scratch& scratch, void* out) const {
   const Placed picture = resized(image, to, window, scratch.resize);
   const bool channels_last = transform_.layout == ImageTransform::Layout::kChannelsLast;
   const bool interleaved = picture.image.layout == ImageView::Layout::kInterleaved;
   const ptrdiff_t plane = static_cast<ptrdiff_t>(window.size.height) * window.size.width;
   if (transform_.type == ImageTransform::Type::kUInt8) {
-    return arrange_rows(picture, window, augmentation.flip, 0, window.size.height, plane,
-                        static_cast<uint8_t*>(out));
+    return arrange_rows(picture, window, flip, 0, window.size.height, plane, static_cast<uint8_t*>(out));
   }
-  if (!augmentation.flip && (channels() == 1 || channels_last == interleaved) &&
-      is_whole(window, picture.image)) {
+  if (!flip && (channels() == 1 || channels_last == interleaved) && is_whole(window, picture.image)) {
     return convert_rows(picture.image.pixels, window.size, 0, window.size.height, out);
   }
   const int row_bytes = window.size.width * channels();
@@ -77,7 +108,7 @@ void ImagePass::run(const ImageView& image, const Augmentation& augmentation, Sc
   for (int first = 0; first < window.size.height; first += rows) {
     const int last = std::min(first + rows, window.size.height);
     const ptrdiff_t tile_plane = static_cast<ptrdiff_t>(last - first) * window.size.width;
-    arrange_rows(picture, window, augmentation.flip, first, last, tile_plane, scratch.tile.data());
+    arrange_rows(picture, window, flip, first, last, tile_plane, scratch.tile.data());
     convert_rows(scratch.tile.data(), window.size, first, last, out);
   }
 }

@@ -19,6 +19,7 @@ class ImagePass {
   // The memory of one thread.
   struct Scratch {
     std::vector<uint8_t> tile;
+    std::vector<uint8_t> part;
     ResizeScratch resize;
   };
 
@@ -42,6 +43,9 @@ class ImagePass {
     int left = 0;
   };
 
+  // run() for a picture with the channels, which is resized to `to`.
+  void run(const ImageView& image, ImageSize to, const ImageWindow& window, bool flip, Scratch& scratch,
+           void* out) const;
   Placed resized(const ImageView& image, ImageSize to, const ImageWindow& window,
                  ResizeScratch& scratch) const;
   // Copies rows [first, last) of the window to `out`, in the output's layout. Channel planes are

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/split_mix.h"
 #include "images/image_transform.h"
@@ -37,6 +38,56 @@ void check_crop_fits(const ImageTransform& transform, ImageSize size) {
                                 transform.random_crop, size.height, size.width, transform.padding));
 }
 
+// The upper 24 bits as a fraction of 1 in [low, high), in float32 as LibTorch's uniform_().
+float uniform(uint64_t number, float low, float high) {
+  return static_cast<float>(number >> 40) * 0x1p-24F * (high - low) + low;
+}
+
+// Python's round(): halves to even.
+int rounded(double value) { return static_cast<int>(std::nearbyint(value)); }
+
+// torchvision's RandomResizedCrop.get_params().
+Augmentation draw_part(const ImageTransform& transform, ImageSize size, uint64_t seed) {
+  constexpr uint64_t kTries = 10;
+  constexpr uint64_t kFirstNumber = 3;
+  const auto [least_area, most_area] = transform.crop_area;
+  const auto [least_ratio, most_ratio] = transform.crop_ratio;
+  const double area = static_cast<double>(size.height) * size.width;
+  for (uint64_t i = 0; i < kTries; ++i) {
+    const uint64_t first = kFirstNumber + 2 * i;
+    const double part_area = area * uniform(random_number(seed, first), static_cast<float>(least_area),
+                                            static_cast<float>(most_area));
+    const double ratio =
+        std::exp(uniform(random_number(seed, first + 1), std::log(static_cast<float>(least_ratio)),
+                         std::log(static_cast<float>(most_ratio))));
+    const ImageSize part{rounded(std::sqrt(part_area / ratio)), rounded(std::sqrt(part_area * ratio))};
+    if (part.width < 1 || part.width > size.width || part.height < 1 || part.height > size.height) continue;
+    return {.top = scale_to(random_number(seed, 0), size.height - part.height + 1),
+            .left = scale_to(random_number(seed, 1), size.width - part.width + 1),
+            .flip = false,
+            .part = part};
+  }
+  // The largest part of an allowed ratio, from the centre.
+  ImageSize part = size;
+  const double ratio = static_cast<double>(size.width) / size.height;
+  if (ratio < least_ratio) {
+    part.height = std::min(size.height, rounded(size.width / least_ratio));
+  } else if (ratio > most_ratio) {
+    part.width = std::min(size.width, rounded(size.height * most_ratio));
+  }
+  return {.top = (size.height - part.height) / 2,
+          .left = (size.width - part.width) / 2,
+          .flip = false,
+          .part = part};
+}
+
+void check_range(const char* field, const std::array<double, 2>& range, double most) {
+  if (range[0] > 0 && range[0] <= range[1] && range[1] <= most) return;
+  throw ConfigError("images", fmt::format("{} must be two rising numbers above 0{}: {}, {}", field,
+                                          std::isinf(most) ? "" : fmt::format(" and at most {}", most),
+                                          range[0], range[1]));
+}
+
 // As torchvision: halves are rounded to even, and a smaller picture is padded more at the end.
 int center_offset(int side, int crop) {
   if (crop > side) return -((crop - side) / 2);
@@ -51,6 +102,12 @@ void ImageTransform::validate() const {
   check_side("center_crop", center_crop);
   check_side("random_crop", random_crop);
   check_side("padding", padding);
+  check_side("random_resized_crop", random_resized_crop);
+  if (random_resized_crop > 0 && (resize > 0 || center_crop > 0 || random_crop > 0)) {
+    throw ConfigError("images", "random_resized_crop excludes resize, center_crop and random_crop");
+  }
+  check_range("crop_area", crop_area, 1);
+  check_range("crop_ratio", crop_ratio, std::numeric_limits<double>::infinity());
   if (padding > 0 && random_crop == 0) {
     throw ConfigError("images", fmt::format("padding is for random_crop, which is not set: {}", padding));
   }
@@ -81,12 +138,15 @@ size_t bytes_of(ImageTransform::Type type) {
 }
 
 ImageSize transformed_size(const ImageTransform& transform, ImageSize size) {
+  if (transform.random_resized_crop > 0)
+    return {transform.random_resized_crop, transform.random_resized_crop};
   const ImageSize resized = images::resized_size(transform, size);
   return images::sample_window(transform, resized, {}).size;
 }
 
 Augmentation draw_augmentation(const ImageTransform& transform, ImageSize size, uint64_t seed) {
   Augmentation drawn;
+  if (transform.random_resized_crop > 0) drawn = draw_part(transform, size, seed);
   if (transform.random_crop > 0) {
     const ImageSize center = images::center_window(transform, images::resized_size(transform, size)).size;
     check_crop_fits(transform, center);

@@ -56,6 +56,21 @@ void Callback::call(Trainer& trainer, int64_t count) {
   run(trainer);
 }
 
+void FitCallback::run(Trainer& trainer) { trainer.act(action_); }
+
+SaveBestCheckpoint::SaveBestCheckpoint(const CallbackOptions& options)
+    : FitCallback(FitAction::kSaveBestCheckpoint, options) {
+  if (options.on == Stage::kValEpochEnd) return;
+  throw ConfigError("train",
+                    fmt::format("SaveBestCheckpoint looks at a validation: its stage must be {}, not {}",
+                                to_string(Stage::kValEpochEnd), to_string(options.on)));
+}
+
+LoadCheckpoint::LoadCheckpoint(std::string path)
+    : Callback(CallbackOptions{.on = Stage::kTrainStart}), path_(std::move(path)) {
+  if (path_.empty()) throw ConfigError("train", "LoadCheckpoint needs a path, or auto");
+}
+
 void Callback::run(Trainer& trainer) {
   if (function_) function_(trainer);
 }
@@ -148,11 +163,11 @@ std::string EarlyStopping::state() const {
   return state.dump();
 }
 
-void EarlyStopping::load_state(const std::string& text) {
-  const Json state = Json::parse(text);
-  state.at("misses").get_to(misses_);
+void EarlyStopping::load_state(const std::string& state) {
+  const Json saved = Json::parse(state);
+  saved.at("misses").get_to(misses_);
   best_.reset();
-  if (state.contains("best")) best_ = exact_number_of(state.at("best"));
+  if (saved.contains("best")) best_ = exact_number_of(saved.at("best"));
 }
 
 StopAtTarget::StopAtTarget(std::string monitor, double target, int64_t patience)

@@ -36,8 +36,15 @@ checkpoint::StoreOptions store_options(const TrainConfig& config) {
 }
 
 bool asks_for_checkpoints(const TrainConfig& config) {
-  return config.checkpoint_every > 0 || config.checkpoint_every_steps > 0 ||
-         config.checkpoint_every_min > 0 || config.checkpoint_best_only;
+  if (config.checkpoint_every > 0 || config.checkpoint_every_steps > 0 || config.checkpoint_every_min > 0 ||
+      config.checkpoint_best_only) {
+    return true;
+  }
+  return std::any_of(config.callbacks.begin(), config.callbacks.end(), [](const auto& callback) {
+    const auto* action = dynamic_cast<const FitCallback*>(callback.get());
+    return action != nullptr && (action->action() == FitAction::kSaveCheckpoint ||
+                                 action->action() == FitAction::kSaveBestCheckpoint);
+  });
 }
 
 // The checkpoint itself, or the newest one of a run folder.

@@ -135,7 +135,10 @@ at::Tensor predict(const Loader& whole, const World& world, c10::ScalarType dtyp
   DeviceCopy copy_to_device(world.device(), dtype);
   // At least once: a rank without samples must know the shape of the others' outputs.
   run_batches(whole, world, evaluated, 1, [&](const Batch& batch, int64_t number, int64_t) {
-    const at::Tensor output = evaluated.model(copy_to_device(batch).data());
+    const at::Tensor output =
+        evaluated.model.num_inputs() == 1
+            ? evaluated.model(copy_to_device(batch).data())
+            : evaluated.model.call(inputs_of(copy_to_device(batch), evaluated.model)).first();
     outputs.push_back(number > 0 ? output : output.narrow(0, 0, 0));
   });
   const at::Tensor own = torch::cat(outputs).contiguous();

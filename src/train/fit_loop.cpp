@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/log.h"
 #include "comm/agree.h"
@@ -97,6 +98,7 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
   trainer_.run_folder = folder_.path().string();
   trainer_.bar = &bar_;
   trainer_.write_waiting = [this] { step_log_.write(trainer_.trackers, /*all=*/true); };
+  trainer_.loop = this;
   trainer_.fitting = true;
 }
 
@@ -104,6 +106,7 @@ FitLoop::~FitLoop() {
   trainer_.trackers = nullptr;
   trainer_.write_waiting = nullptr;
   trainer_.bar = nullptr;
+  trainer_.loop = nullptr;
   trainer_.fitting = false;
 }
 
@@ -132,6 +135,8 @@ void FitLoop::start_or_resume() {
   progress_.best_values.clear();
   progress_.trained_s = 0;
   progress_.stopped.clear();
+  progress_.train_losses.clear();
+  progress_.val_losses.clear();
   trainer_.save_requested = false;
   trainer_.stop_reason.clear();
   for (const auto& callback : config_.callbacks) callback->reset();
@@ -319,6 +324,7 @@ void FitLoop::finish_part_of_epoch() {
 void FitLoop::finish_epoch() {
   record_training();
   sums_.clear();
+  progress_.train_losses.push_back(progress_.result.metrics.at("train_loss"));
   const int64_t epoch = ++progress_.epochs_done;
   data_.finish_epoch(epoch);
   trainer_.end(Stage::kTrainEpochEnd, epoch);
@@ -339,6 +345,18 @@ void FitLoop::finish_epoch() {
   }
 }
 
+void FitLoop::act(FitAction action) {
+  switch (action) {
+    case FitAction::kPrintMetrics: return print_metrics();
+    case FitAction::kWriteMetrics: return write_now();
+    case FitAction::kWritePlots: return draw_plots();
+    case FitAction::kLogHyperparameters: return write_hyperparameters(progress_.result.metrics);
+    case FitAction::kLogModel: return log_model();
+    case FitAction::kSaveCheckpoint: trainer_.save_requested = true; return;
+    case FitAction::kSaveBestCheckpoint: save_if_best_ = true; return;
+  }
+}
+
 void FitLoop::agree_to_stop() {
   if (!comm::any_rank(world_.communicator(), !trainer_.stop_reason.empty())) return;
   progress_.stopped = trainer_.stop_reason.empty() ? "another rank asked for it" : trainer_.stop_reason;
@@ -352,12 +370,18 @@ void FitLoop::validate() {
   trainer_.validate(validation_, /*also_sets=*/true, limit);
   validated_step_ = progress_.result.step;
   const double value = value_of_best_metric();
+  // Without the second argument of fit() there is no val_loss.
+  if (const auto loss = progress_.result.metrics.find("val_loss"); loss != progress_.result.metrics.end()) {
+    progress_.val_losses.push_back(loss->second);
+  }
   const bool is_new_best = is_better(value, progress_.best_validation);
   if (is_new_best) {
     progress_.best_validation = value;
     best_step_ = progress_.result.step;
   }
-  if (config_.checkpoint_best_only && progress_.result.step > 0 && is_among_best(value, is_new_best)) save();
+  const bool is_asked_for = std::exchange(save_if_best_, false) && is_new_best;
+  const bool is_due = config_.checkpoint_best_only && is_among_best(value, is_new_best);
+  if ((is_due || is_asked_for) && progress_.result.step > 0) save();
 }
 
 double FitLoop::value_of_best_metric() const {

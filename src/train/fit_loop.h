@@ -31,6 +31,9 @@ class FitLoop {
 
   FitResult run();
 
+  // What a callback asks for at its stage.
+  void act(FitAction action);
+
  private:
   using Clock = std::chrono::steady_clock;
 
@@ -98,8 +101,14 @@ class FitLoop {
   void write_metrics(bool is_part = false);
   // The metrics of a validation inside an epoch.
   void write_validation();
+  // If it is due.
   void print_line(bool is_part = false);
+  void print_metrics(bool is_part = false);
   void write_plots();
+  void draw_plots();
+  // The metrics and the learning rate to the trackers.
+  void write_now();
+  void log_model();
   void show_progress(double loss);
   // Rank 0: the hyperparameters of the run, and the metrics so far.
   void write_hyperparameters(const FinalMetrics& metrics);
@@ -140,6 +149,7 @@ class FitLoop {
   Clock::duration paused_{0};                  // of this epoch: validations inside it
   bool save_by_time_ = false;                  // after this step
   std::chrono::nanoseconds waited_before_{0};  // for collectives, until the last write
+  bool save_if_best_ = false;                  // the running validation, for SaveBestCheckpoint
   bool interrupted_ = false;                   // Ctrl-C, or a preemption
 };
 

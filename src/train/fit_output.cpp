@@ -182,23 +182,44 @@ void FitLoop::write_metrics(bool is_part) {
 
 // The line of perceptrain, so that tools that read its output can read ours.
 void FitLoop::print_line(bool is_part) {
-  const int64_t epoch = progress_.epochs_done + (is_part ? 1 : 0);
-  const bool due =
-      config_.verbose && config_.print_every > 0 && (is_part || epoch % config_.print_every == 0);
-  if (!due || !(world_.is_main() || config_.print_all_ranks)) return;
+  const int64_t epoch = progress_.epochs_done;
+  if (config_.print_every > 0 && (is_part || epoch % config_.print_every == 0)) print_metrics(is_part);
+}
+
+void FitLoop::print_metrics(bool is_part) {
+  if (!config_.verbose || !(world_.is_main() || config_.print_all_ranks)) return;
   bar_.clear();
   std::map<std::string, double> shown =
       shown_metrics(/*own=*/config_.print_all_ranks || !config_.all_reduce_metrics);
-  std::string line = fmt::format("P {:>2}|{:<7}| Iteration {:>7}| Train_Loss: {:.7f} -", world_.rank(),
-                                 world_.device().str(), epoch, shown.at("train_loss"));
-  shown.erase("train_loss");
+  std::string line = fmt::format("P {:>2}|{:<7}| Iteration {:>7}|", world_.rank(), world_.device().str(),
+                                 progress_.epochs_done + (is_part ? 1 : 0));
+  // The first of the metrics; before the first epoch there is none.
+  if (const auto loss = shown.extract("train_loss")) {
+    line += fmt::format(" Train_Loss: {:.7f} -", loss.mapped());
+  }
   for (const auto& [name, value] : shown) line += fmt::format(" {}: {:.7f} -", title(name), value);
   fmt::print("{}\n", line);
   std::fflush(stdout);
 }
 
+void FitLoop::write_now() {
+  step_log_.write(trainer_.trackers, /*all=*/true);
+  if (!world_.is_main()) return;
+  std::vector<Scalar> scalars = {{"epoch", static_cast<double>(progress_.epochs_done)}};
+  const std::map<std::string, double> shown = shown_metrics(/*own=*/!config_.all_reduce_metrics);
+  for (const auto& [name, value] : shown) scalars.push_back({name, value});
+  if (const torch::optim::Optimizer* const optimizer = step_.optimizer()) {
+    scalars.push_back({"learning_rate", learning_rates(*optimizer).front()});
+  }
+  trackers_->write_scalars(scalars, progress_.result.step);
+}
+
 void FitLoop::write_plots() {
-  if (config_.plot_every == 0 || progress_.epochs_done % config_.plot_every != 0 || !world_.is_main()) return;
+  if (config_.plot_every != 0 && progress_.epochs_done % config_.plot_every == 0) draw_plots();
+}
+
+void FitLoop::draw_plots() {
+  if (!world_.is_main()) return;
   const torch::NoGradGuard no_grad;
   step_.finish_update();
   const EvaluationMode mode(trainer_.model);
@@ -247,24 +268,26 @@ void FitLoop::write_hyperparameters(const FinalMetrics& metrics) {
   trackers_->write_hyperparameters(config_.hyperparams, metrics);
 }
 
+void FitLoop::log_model() {
+  const auto hand_over = [this](const char* name, Weights which) {
+    const auto file = folder_.path() / name;
+    trainer_.self.save_weights(file.string(), which);
+    if (world_.is_main()) trackers_->log_artifact(file);
+  };
+  try {
+    hand_over("model.safetensors", Weights::kTrained);
+    // The metrics are those of the average.
+    if (trainer_.average) hand_over("model_average.safetensors", Weights::kAverage);
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::exception& error) {
+    base::log_warning("train", "the model was not handed to the trackers: {}", error.what());
+  }
+}
+
 void FitLoop::finish_trackers() {
   write_hyperparameters(progress_.result.metrics);
-  if (config_.log_model) {
-    const auto hand_over = [this](const char* name, Weights which) {
-      const auto file = folder_.path() / name;
-      trainer_.self.save_weights(file.string(), which);
-      if (world_.is_main()) trackers_->log_artifact(file);
-    };
-    try {
-      hand_over("model.safetensors", Weights::kTrained);
-      // The metrics are those of the average.
-      if (trainer_.average) hand_over("model_average.safetensors", Weights::kAverage);
-    } catch (const CommError&) {
-      throw;
-    } catch (const std::exception& error) {
-      base::log_warning("train", "the model was not handed to the trackers: {}", error.what());
-    }
-  }
+  if (config_.log_model) log_model();
   if (!world_.is_main()) return;
   trackers_->close(interrupted_ ? RunStatus::kInterrupted : RunStatus::kFinished);
   trainer_.trackers = nullptr;

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <lockstep/data.h>
 #include <lockstep/error.h>
 #include <lockstep/model.h>
@@ -9,13 +10,64 @@
 
 namespace lockstep {
 
-at::Tensor Model::operator()(const at::Tensor& input) const { return forward_(input); }
+const at::Tensor& ModelOutputs::operator[](std::string_view name) const {
+  std::vector<std::string_view> known;
+  for (const auto& [key, tensor] : tensors) {
+    if (key == name) return tensor;
+    known.push_back(key.empty() ? "one without a name" : std::string_view(key));
+  }
+  throw ConfigError("train", fmt::format("the model has no output '{}': it has {}", name,
+                                         known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+}
+
+const at::Tensor& ModelOutputs::first() const {
+  if (tensors.empty()) throw ConfigError("train", "the model returned no outputs");
+  return tensors.front().second;
+}
+
+at::Tensor Model::operator()(const at::Tensor& input) const { return call({input}).first(); }
+
+ModelOutputs Model::call(const std::vector<at::Tensor>& inputs) const {
+  if (static_cast<int64_t>(inputs.size()) != num_inputs_) {
+    throw ConfigError("train",
+                      fmt::format("the model takes {} input(s), and was called with {}: several inputs are "
+                                  "given with call()",
+                                  num_inputs_, inputs.size()));
+  }
+  return forward_(inputs);
+}
 
 void truncated_normal(const at::Tensor& tensor, double standard_deviation) {
   torch_private::truncated_normal(tensor, standard_deviation);
 }
 
+std::vector<at::Tensor> inputs_of(const Batch& batch, const Model& model) {
+  const auto count = static_cast<size_t>(model.num_inputs());
+  if (batch.tensors.size() < count) {
+    throw ConfigError("train", fmt::format("the model has {} inputs, and batches have {} tensors", count,
+                                           batch.tensors.size()));
+  }
+  return {batch.tensors.begin(), batch.tensors.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
 namespace {
+
+// The model's first output for the inputs of a batch.
+at::Tensor output_of(const Batch& batch, const Model& model) {
+  if (model.num_inputs() == 1) return model(batch.data());
+  return model.call(inputs_of(batch, model)).first();
+}
+
+// The tensor after the inputs.
+const at::Tensor& target_of(const Batch& batch, const Model& model) {
+  if (model.num_inputs() == 1) return batch.target();
+  const auto inputs = static_cast<size_t>(model.num_inputs());
+  if (batch.tensors.size() > inputs) return batch.tensors[inputs];
+  throw ConfigError("train",
+                    fmt::format("the data give no target: the model has {} inputs, and batches have {} "
+                                "tensors",
+                                inputs, batch.tensors.size()));
+}
 
 at::Tensor accuracy(const at::Tensor& scores, const at::Tensor& target) {
   return scores.detach().argmax(1).eq(target).to(torch::kFloat32).mean();
@@ -24,26 +76,27 @@ at::Tensor accuracy(const at::Tensor& scores, const at::Tensor& target) {
 }  // namespace
 
 at::Tensor mse(const Batch& batch, const Model& model) {
-  return torch::mse_loss(model(batch.data()), batch.target());
+  return torch::mse_loss(output_of(batch, model), target_of(batch, model));
 }
 
 at::Tensor cross_entropy(const Batch& batch, const Model& model) {
-  return torch::cross_entropy_loss(model(batch.data()), batch.target());
+  return torch::cross_entropy_loss(output_of(batch, model), target_of(batch, model));
 }
 
 at::Tensor nll(const Batch& batch, const Model& model) {
-  return torch::nll_loss(model(batch.data()), batch.target());
+  return torch::nll_loss(output_of(batch, model), target_of(batch, model));
 }
 
 LossResult cross_entropy_with_accuracy(const Batch& batch, const Model& model) {
-  const at::Tensor scores = model(batch.data());
-  return {torch::cross_entropy_loss(scores, batch.target()),
-          {{"accuracy", accuracy(scores, batch.target())}}};
+  const at::Tensor scores = output_of(batch, model);
+  return {torch::cross_entropy_loss(scores, target_of(batch, model)),
+          {{"accuracy", accuracy(scores, target_of(batch, model))}}};
 }
 
 LossResult nll_with_accuracy(const Batch& batch, const Model& model) {
-  const at::Tensor scores = model(batch.data());
-  return {torch::nll_loss(scores, batch.target()), {{"accuracy", accuracy(scores, batch.target())}}};
+  const at::Tensor scores = output_of(batch, model);
+  return {torch::nll_loss(scores, target_of(batch, model)),
+          {{"accuracy", accuracy(scores, target_of(batch, model))}}};
 }
 
 Loss loss_named(const std::string& name) {

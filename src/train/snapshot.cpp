@@ -104,6 +104,20 @@ Json numbers(const std::map<std::string, double>& values) {
   return result;
 }
 
+Json exact_list(const std::vector<double>& values) {
+  Json list = Json::array();
+  for (const double value : values) list.push_back(exact_number(value));
+  return list;
+}
+
+// Empty for a checkpoint without the list.
+std::vector<double> exact_list_of(const Json& metadata, const char* name) {
+  std::vector<double> values;
+  if (!metadata.contains(name)) return values;
+  for (const Json& value : metadata.at(name)) values.push_back(exact_number_of(value));
+  return values;
+}
+
 // A checkpoint of another program has no epochs and no position in the data: both start from the
 // beginning.
 void restore_imported(const Reader& reader, TrainState& state) {
@@ -162,6 +176,8 @@ Snapshot take_snapshot(const TrainState& state, const World& world, bool weights
   metadata["iteration"] = progress.result.iteration;
   metadata["epochs_done"] = progress.epochs_done;
   metadata["metrics"] = numbers(progress.result.metrics);
+  metadata["train_losses"] = exact_list(progress.train_losses);
+  metadata["val_losses"] = exact_list(progress.val_losses);
   metadata["best_validation"] = exact_number(progress.best_validation);
   metadata["best_saved"] = exact_number(progress.best_saved);
   metadata["best_values"] = Json::array();
@@ -197,6 +213,8 @@ void restore_snapshot(const Reader& reader, TrainState& state, const World& worl
                         saved.value("max_steps", int64_t{0}) == config.max_steps &&
                         saved.value("max_time_s", 0.0) == config.max_time_s;
   progress.stopped = same_end ? metadata.value("stopped", "") : "";
+  progress.train_losses = exact_list_of(metadata, "train_losses");
+  progress.val_losses = exact_list_of(metadata, "val_losses");
   progress.trained_s = metadata.value("trained_s", 0.0);
   // Values of another metric cannot be compared.
   if (saved.value("best_metric", "val_loss") == config.best_metric &&

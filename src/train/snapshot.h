@@ -34,6 +34,9 @@ struct TrainingProgress {
   double best_saved = kNone;             // the best validation with saved weights
   std::vector<double> best_values = {};  // of the checkpoints that checkpoint_keep_best keeps
   double trained_s = 0;                  // time of training at the last save
+  // Of all ranks: after each epoch, and of each validation.
+  std::vector<double> train_losses = {};
+  std::vector<double> val_losses = {};
   // Why all ranks ended training before max_iter; empty: they did not.
   std::string stopped;
 };

@@ -99,6 +99,9 @@ std::optional<DeepSpeedConfig> read_deepspeed(const TrainConfig& config) {
 
 TrainConfig resolved(TrainConfig config, const std::optional<DeepSpeedConfig>& deepspeed,
                      const World& world) {
+  for (const auto& callback : config.callbacks) {
+    if (const auto* load = dynamic_cast<const LoadCheckpoint*>(callback.get())) config.resume = load->path();
+  }
   config.validate();
   if (deepspeed) config = train::governed_by(*deepspeed, std::move(config), world);
   if (config.gpu_log_every > 0 && world.device().is_cuda()) {
@@ -218,7 +221,7 @@ void Trainer::Impl::begin(Stage at, int64_t count, const Batch& batch) {
 void Trainer::Impl::end(Stage at, int64_t count, const LossResult& outcome) {
   call_callbacks(at, count);
   switch (at) {
-    case Stage::kTrainEnd: self.on_train_end(); break;
+    case Stage::kTrainEnd: self.on_train_end(progress.train_losses, progress.val_losses); break;
     case Stage::kTrainEpochEnd: self.on_train_epoch_end(); break;
     case Stage::kTrainBatchEnd: self.on_train_batch_end(outcome); break;
     case Stage::kValEpochEnd: self.on_val_epoch_end(); break;
@@ -437,6 +440,10 @@ void Trainer::print(const std::string& text) {
 
 void Trainer::stop_training(const std::string& reason) {
   impl_->stop_reason = reason.empty() ? "a callback asked for it" : reason;
+}
+
+void Trainer::act(FitAction action) {
+  if (impl_->loop != nullptr) impl_->loop->act(action);  // a test outside of fit() has no run
 }
 
 void Trainer::save_checkpoint() { impl_->save_requested = true; }

@@ -19,6 +19,10 @@
 
 namespace lockstep {
 
+namespace train {
+class FitLoop;
+}
+
 // The state that a trainer keeps between calls. State of one fit() is in train/fit_loop.h.
 struct Trainer::Impl {
   // One of the two optimizers is null.
@@ -64,6 +68,7 @@ struct Trainer::Impl {
   std::function<void()> write_waiting;  // before others use the trackers: writes what waits for them
   TrackerSet no_trackers;
   train::ProgressBar* bar = nullptr;
+  train::FitLoop* loop = nullptr;
   std::string run_folder;
   std::string stop_reason;
   bool save_requested = false;

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 import torch
+from torch.utils.data import WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 FULL_LIST_LIMIT = 1000
@@ -13,10 +14,10 @@ FULL_LIST_LIMIT = 1000
 WIDE_DRAW_SIZE = (2**32 - 1) // 20
 
 
-def print_sampler(cases):
+def print_sampler(cases, *arguments):
     program = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "test", "print_sampler")
-    text = "\n".join(" ".join(str(int(value)) for value in case) for case in cases)
-    done = subprocess.run([program], input=text, capture_output=True, text=True, check=True, timeout=300)
+    text = "\n".join(" ".join(str(int(value) if isinstance(value, bool) else value) for value in case) for case in cases)
+    done = subprocess.run([program, *arguments], input=text, capture_output=True, text=True, check=True, timeout=300)
     return [[int(word) for word in line.split()] for line in done.stdout.split("\n")[:-1]]
 
 
@@ -67,3 +68,16 @@ def test_the_size_from_which_draws_are_wide():
     generator.manual_seed(3)
     expected = digest(torch.randperm(WIDE_DRAW_SIZE, generator=generator))
     assert print_sampler([(WIDE_DRAW_SIZE, 1, True, 3, 0, False)]) == [expected]
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_weighted_orders(replacement):
+    generator = random.Random(7)
+    cases = []
+    for _ in range(40):
+        weights = [generator.choice([0.0, generator.random(), 100 * generator.random()]) for _ in range(60)] + [1.0]
+        samples = generator.randrange(1, 200 if replacement else sum(weight > 0 for weight in weights))
+        cases.append((samples, generator.randrange(2**31), generator.randrange(50), replacement, *weights))
+    for (samples, seed, epoch, _, *weights), order in zip(cases, print_sampler(cases, "weighted"), strict=True):
+        theirs = WeightedRandomSampler(weights, samples, replacement, torch.Generator().manual_seed(seed + epoch))
+        assert order == list(theirs)

@@ -9,6 +9,8 @@ import subprocess
 
 import numpy as np
 import pytest
+import torch
+import torchvision.transforms
 import torchvision.transforms.functional as F
 from PIL import Image
 
@@ -37,6 +39,11 @@ def expected(image, case):
     if "random_crop" in case:
         side = case["random_crop"]
         image = F.crop(F.pad(image, case.get("padding", 0)), case["top"], case["left"], side, side)
+    if "random_resized_crop" in case:
+        side = case["random_resized_crop"]
+        part = F.crop(image, case["top"], case["left"], case["part_height"], case["part_width"])
+        # The horizontal pass first, as in resize().
+        image = part.resize((side, part.height), Image.Resampling.BILINEAR).resize((side, side), Image.Resampling.BILINEAR)
     if case.get("flip"):
         image = F.hflip(image)
     tensor = F.to_tensor(image)
@@ -72,6 +79,9 @@ CASES = {
     "crop without padding": {"random_crop": 20, "top": 12, "left": 3},
     "centre": {"center_crop": 25},
     "centre of a smaller picture": {"center_crop": 41},
+    "part, smaller": {"random_resized_crop": 9, "top": 3, "left": 5, "part_height": 27, "part_width": 22},
+    "part, larger": {"random_resized_crop": 48, "top": 0, "left": 11, "part_height": 32, "part_width": 24, "flip": True,
+                     "mean": MEAN, "stddev": STDDEV},
     "larger": {"resize": 100},
     "smaller": {"resize": 13},
     "all": {"resize": 40, "center_crop": 36, "random_crop": 32, "padding": 4, "top": 8, "left": 5, "flip": True,
@@ -123,3 +133,53 @@ def test_resize_in_one_call_is_at_most_one_off(bin_dir, tmp_path):
     for image, result in zip(images, results):
         whole = np.asarray(F.resize(image, 30)).reshape(-1).astype(int)
         assert np.abs(np.rint(result * 255).astype(int) - whole).max() <= 1
+
+
+STEP, MASK = 0x9E3779B97F4A7C15, 2**64 - 1
+
+
+def split_mix(seed, k):
+    """Output k of SplitMix64, whose numbers our draws are."""
+    z = (seed + (k + 1) * STEP) & MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+@pytest.mark.parametrize("area, ratio", [((0.08, 1.0), (3 / 4, 4 / 3)), ((0.5, 1.0), (0.2, 5.0)), ((1.0, 1.0), (3.0, 3.0))])
+def test_random_resized_crop_draws_as_torchvision(bin_dir, monkeypatch, area, ratio):
+    """RandomResizedCrop.get_params with our random numbers instead of torch's."""
+    sizes = [(224, 300), (32, 32), (7, 500), (500, 7), (1, 1), (480, 640)]
+    cases = [(height, width, seed * 7919) for height, width in sizes for seed in range(200)]
+    lines = "\n".join(json.dumps({"height": height, "width": width, "seed": seed, "crop_area": area, "crop_ratio": ratio})
+                      for height, width, seed in cases)
+    done = subprocess.run([bin_dir / "test" / "transform_images"], input=lines, text=True, check=True, capture_output=True)
+    class Numbers:
+        """What get_params draws: two uniform numbers a try, then two integers."""
+
+        def __init__(self, seed):
+            self.seed, self.uniforms, self.integers = seed, 3, 0
+
+        def empty(self, size):
+            return self
+
+        def uniform_(self, low, high):
+            fraction = torch.tensor((split_mix(self.seed, self.uniforms) >> 40) * 2.0**-24, dtype=torch.float32)
+            self.uniforms += 1
+            low, high = torch.as_tensor(low, dtype=torch.float32), torch.as_tensor(high, dtype=torch.float32)
+            return (fraction * (high - low) + low).reshape(1)
+
+        def randint(self, low, high, size):
+            number = split_mix(self.seed, self.integers)
+            self.integers += 1
+            return torch.tensor([low + (number * (high - low) >> 64)])
+
+        def __getattr__(self, name):
+            return getattr(torch, name)
+
+    for (height, width, seed), line in zip(cases, done.stdout.splitlines(), strict=True):
+        with monkeypatch.context() as patched:
+            patched.setattr("torchvision.transforms.transforms.torch", Numbers(seed))
+            top, left, part_height, part_width = torchvision.transforms.RandomResizedCrop.get_params(
+                torch.empty(3, height, width), area, ratio)
+        assert line == f"{top} {left} {part_height} {part_width}", (height, width, seed)

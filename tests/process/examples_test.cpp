@@ -131,6 +131,17 @@ TEST_F(ExamplesTest, ATraceShowsWhatEachRankDidInItsSteps) {
   EXPECT_THAT(wrong.errors(), HasSubstr("trace_steps must be FIRST:LAST"));
 }
 
+// A physics-informed network finds the solution of the heat equation.
+TEST_F(ExamplesTest, HeatConverges) {
+  const Process heat = run({program_path("heat"), "--nprocs", "2", "--compute_setup", "cpu"});
+  EXPECT_EQ(code_, 0) << heat.errors();
+  EXPECT_THAT(heat.output(), HasSubstr("Trained 600 epochs"));
+  std::smatch match;
+  const std::string output = heat.output();
+  ASSERT_TRUE(std::regex_search(output, match, std::regex("Relative error: ([0-9.]+)"))) << output;
+  EXPECT_LT(std::stod(match[1].str()), 0.05);
+}
+
 // Both spellings of DeepSpeed's flags, and its launcher's own.
 TEST_F(ExamplesTest, DeepSpeedTrainsByItsConfiguration) {
   const std::string file = std::string(std::getenv("LOCKSTEP_SOURCE_DIR")) + "/examples/ds_config.json";

@@ -46,7 +46,9 @@ class Logging : public Trainer {
 
  protected:
   void on_train_start() override { log_.push_back("hook train_start"); }
-  void on_train_end() override { log_.push_back("hook train_end"); }
+  void on_train_end(const std::vector<double>&, const std::vector<double>&) override {
+    log_.push_back("hook train_end");
+  }
   void on_train_epoch_start() override { log_.push_back("hook train_epoch_start"); }
   void on_train_epoch_end() override { log_.push_back("hook train_epoch_end"); }
   void on_train_batch_start(const Batch&) override { log_.push_back("hook train_batch_start"); }

@@ -1,6 +1,6 @@
 // Prints the order of DistributedSampler for the live comparison with PyTorch.
 //
-//   print_sampler < CASES
+//   print_sampler [weighted] < CASES
 //
 // A case is a line "n world_size shuffle seed epoch drop_last"; the answer is one line
 // per rank: the indices, or for n > 1000 "count sum checksum", checksum being the sum
@@ -10,6 +10,10 @@
 #include <lockstep/data.h>
 
 #include <iostream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
 
 namespace {
 
@@ -30,9 +34,26 @@ void print_rank(const lockstep::DistributedSampler& sampler) {
   fmt::print("{} {} {}\n", sampler.size(), sum, checksum);
 }
 
+// A case is a line "samples seed epoch replacement weight..."; the answer is the order.
+int print_weighted_orders() {
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    int64_t samples = 0;
+    int64_t seed = 0;
+    int64_t epoch = 0;
+    bool replacement = true;
+    words >> samples >> seed >> epoch >> replacement;
+    const std::vector<double> weights{std::istream_iterator<double>(words), {}};
+    fmt::print("{}\n",
+               fmt::join(lockstep::weighted_order(weights, samples, replacement).draw(seed, epoch), " "));
+  }
+  return 0;
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1 && argv[1] == std::string("weighted")) return print_weighted_orders();
   int64_t size = 0;
   lockstep::SamplerOptions options;
   int64_t epoch = 0;

@@ -5,7 +5,9 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <optional>
 
 namespace lockstep {
 namespace {
@@ -233,6 +235,88 @@ TEST(LoaderTest, RefusesWhatMakesNoSense) {
   EXPECT_THAT([&] { evaluation.load_state({}); }, ThrowsMessage<ConfigError>(HasSubstr("training only")));
   EXPECT_THAT([] { Loader(numbers(4), {.batch_size = 5, .drop_last = true}).stream(); },
               ThrowsMessage<ConfigError>(HasSubstr("at least one batch")));
+}
+
+// --- streams ---
+
+// Sample i of an epoch is the number i, plus 1000 for every other seed.
+class Counting : public StreamDataset {
+ public:
+  Counting(int64_t size, int64_t end) : size_(size), end_(end) {}
+
+  int64_t size() const override { return size_; }
+  std::unique_ptr<Stream> open(uint64_t seed) const override {
+    ++opened;
+    if (std::find(seeds_.begin(), seeds_.end(), seed) == seeds_.end()) seeds_.push_back(seed);
+    const auto epoch = std::find(seeds_.begin(), seeds_.end(), seed) - seeds_.begin();
+    return std::make_unique<Numbers>(epoch * 1000, epoch * 1000 + end_);
+  }
+
+  mutable int opened = 0;
+
+ private:
+  class Numbers : public Stream {
+   public:
+    Numbers(int64_t next, int64_t end) : next_(next), end_(end) {}
+    std::optional<Example> next() override {
+      if (next_ == end_) return std::nullopt;
+      return Example{torch::tensor(next_++)};
+    }
+
+   private:
+    int64_t next_;
+    int64_t end_;
+  };
+
+  int64_t size_;
+  int64_t end_;
+  mutable std::vector<uint64_t> seeds_;
+};
+
+TEST(StreamTest, EveryRankTakesItsShareOfOneStream) {
+  for (const int workers : {0, 4}) {
+    const auto data = std::make_shared<Counting>(10, 10);
+    Loader whole(data, {.batch_size = 2, .num_workers = workers});
+    EXPECT_THAT(samples_of(whole.epoch(0)), testing::ElementsAreArray(range(10)));
+    EXPECT_EQ(data->opened, 1) << "an epoch reads the stream once";
+    EXPECT_THAT(samples_of(whole.epoch(1)), testing::Each(testing::Ge(1000))) << "another seed";
+    Loader second = whole.shard(1, 3, ShardKind::kTrain);
+    EXPECT_THAT(samples_of(second.epoch(0)), ElementsAre(1, 4, 7, 0)) << "the last one is padding";
+    Loader last = whole.shard(2, 3, ShardKind::kEvaluation);
+    EXPECT_THAT(samples_of(last.epoch(0)), ElementsAre(7, 8, 9));
+  }
+}
+
+TEST(StreamTest, ResumesInTheMiddleOnAnotherNumberOfRanks) {
+  const auto data = std::make_shared<Counting>(12, 12);
+  Loader first = Loader(data, {.batch_size = 2}).shard(0, 2, ShardKind::kTrain);
+  Loader::Epoch epoch = first.epoch(0);
+  EXPECT_THAT(indices_of(*epoch.next()), ElementsAre(0, 2));
+  Indices rest;
+  for (int rank = 0; rank < 4; ++rank) {
+    Loader resumed = Loader(data, {.batch_size = 2}).shard(rank, 4, ShardKind::kTrain);
+    resumed.load_state(first.state());
+    const Indices own = samples_of(resumed.epoch(0));
+    rest.insert(rest.end(), own.begin(), own.end());
+  }
+  EXPECT_THAT(rest, testing::UnorderedElementsAre(4, 5, 6, 7, 8, 9, 10, 11));
+}
+
+TEST(StreamTest, RefusesWhatAStreamCannotDo) {
+  const auto data = std::make_shared<Counting>(5, 3);
+  EXPECT_THAT([&] { Loader(data, {.shuffle = true}); }, ThrowsMessage<ConfigError>(HasSubstr("one order")));
+  Loader loader(data, {.batch_size = 2});
+  EXPECT_THAT([&] { samples_of(loader.epoch(0)); },
+              ThrowsMessage<ConfigError>(HasSubstr("ended before sample 3, and its size is 5")));
+}
+
+TEST(LoaderTest, AnOrderOfTheProgramIsForTrainingAlone) {
+  const EpochOrder twice{.size = 6, .draw = [](int64_t, int64_t) { return Indices{2, 2, 0, 0, 1, 1}; }};
+  Loader whole(numbers(3), {.batch_size = 4, .order = twice});
+  EXPECT_EQ(whole.num_batches(), 2);
+  EXPECT_THAT(batches_of(whole.epoch(0)), ElementsAre(ElementsAre(2, 2, 0, 0), ElementsAre(1, 1)));
+  EXPECT_THAT(samples_of(whole.shard(1, 2, ShardKind::kTrain).epoch(0)), ElementsAre(2, 0, 1));
+  EXPECT_THAT(samples_of(whole.shard(0, 1, ShardKind::kEvaluation).epoch(0)), ElementsAre(0, 1, 2));
 }
 
 }  // namespace

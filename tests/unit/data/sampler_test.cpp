@@ -183,5 +183,78 @@ TEST(EvaluationSamplerTest, GivesEverySampleToExactlyOneRankInOrder) {
   }
 }
 
+// --- an order of the program ---
+
+EpochOrder rotated(int64_t size) {
+  return {.size = size, .draw = [size](int64_t seed, int64_t epoch) {
+            Indices order(static_cast<size_t>(size));
+            for (int64_t i = 0; i < size; ++i) order[static_cast<size_t>(i)] = (i + seed + epoch) % size / 2;
+            return order;
+          }};
+}
+
+TEST(SamplerTest, RanksShareTheOrderOfTheProgram) {
+  SamplerOptions options{.shuffle = false, .order = rotated(10), .seed = 1};
+  DistributedSampler one(5, options);
+  one.set_epoch(3);
+  EXPECT_THAT(one.indices(), ElementsAre(2, 2, 3, 3, 4, 4, 0, 0, 1, 1));
+  for (int rank = 0; rank < 4; ++rank) {
+    DistributedSampler sampler(5, of_rank(options, rank, 4));
+    sampler.set_epoch(3);
+    ASSERT_EQ(sampler.size(), 3) << "10 of 4 ranks, with two repeated";
+    for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(sampler.index(i), one.index((rank + 4 * i) % 10));
+  }
+}
+
+TEST(SamplerTest, TheOrderOfTheProgramContinuesInTheMiddleOnOtherRanks) {
+  const SamplerOptions options{.shuffle = false, .order = rotated(12)};
+  DistributedSampler before(6, of_rank(options, 0, 2));
+  before.set_epoch(5);
+  const SamplerState state = before.state_after(3);
+  EXPECT_EQ(state.position, 6);
+  Indices rest;
+  for (int rank = 0; rank < 3; ++rank) {
+    DistributedSampler after(6, of_rank(options, rank, 3));
+    after.load_state(state);
+    const Indices own = after.indices();
+    rest.insert(rest.end(), own.begin(), own.end());
+  }
+  Indices expected = rotated(12).draw(0, 5);
+  expected.erase(expected.begin(), expected.begin() + 6);
+  EXPECT_THAT(rest, testing::UnorderedElementsAreArray(expected));
+}
+
+TEST(SamplerTest, RefusesBrokenOrders) {
+  const auto use = [](EpochOrder order, bool shuffle = false) {
+    return [order = std::move(order), shuffle] {
+      DistributedSampler(3, {.shuffle = shuffle, .order = order}).indices();
+    };
+  };
+  EXPECT_THAT(use(rotated(3), true), ThrowsMessage<ConfigError>(HasSubstr("exclude each other")));
+  EXPECT_THAT(use({.size = 2, .draw = {}}), ThrowsMessage<ConfigError>(HasSubstr("needs a function")));
+  EXPECT_THAT(use({.size = 2, .draw = [](int64_t, int64_t) { return Indices{0}; }}),
+              ThrowsMessage<ConfigError>(HasSubstr("has 1 samples, and its size is 2")));
+  EXPECT_THAT(use({.size = 1, .draw = [](int64_t, int64_t) { return Indices{3}; }}),
+              ThrowsMessage<ConfigError>(HasSubstr("has sample 3, and the data set 3 samples")));
+}
+
+TEST(SamplerTest, WeightsDecideHowOftenASampleIsDrawn) {
+  const EpochOrder order = weighted_order({1, 0, 3}, 4000);
+  const Indices drawn = order.draw(0, 1);
+  EXPECT_EQ(order.draw(1, 0), drawn) << "seed + epoch";
+  EXPECT_NE(order.draw(0, 2), drawn);
+  EXPECT_EQ(std::count(drawn.begin(), drawn.end(), 1), 0);
+  EXPECT_NEAR(static_cast<double>(std::count(drawn.begin(), drawn.end(), 2)), 3000, 120);
+  EXPECT_THAT(weighted_order({1, 0, 3}, 2, /*replacement=*/false).draw(0, 0),
+              testing::UnorderedElementsAre(0, 2));
+  EXPECT_THAT([] { weighted_order({1, -1}, 2); }, ThrowsMessage<ConfigError>(HasSubstr("weight 1 is -1")));
+  EXPECT_THAT([] { weighted_order({0, 0}, 2); }, ThrowsMessage<ConfigError>(HasSubstr("a weight above 0")));
+  EXPECT_THAT(
+      [] {
+        weighted_order({1, 0}, 2, false);
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("without replacement")));
+}
+
 }  // namespace
 }  // namespace lockstep

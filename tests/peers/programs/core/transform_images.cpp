@@ -3,6 +3,7 @@
 
 #include <lockstep/image_files.h>
 
+#include <array>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -22,11 +23,23 @@ std::vector<uint8_t> read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
+// Prints the part that is drawn for a size and a seed.
+void draw(const json& task) {
+  const ImageTransform transform{
+      .random_resized_crop = 8, .crop_area = task.at("crop_area"), .crop_ratio = task.at("crop_ratio")};
+  const auto [top, left, flip, part] =
+      draw_augmentation(transform, {task.at("height"), task.at("width")}, task.at("seed").get<uint64_t>());
+  std::cout << top << ' ' << left << ' ' << part.height << ' ' << part.width << '\n';
+}
+
 void transform(const json& task) {
   const ImageTransform transform{.resize = task.value("resize", 0),
                                  .center_crop = task.value("center_crop", 0),
                                  .random_crop = task.value("random_crop", 0),
                                  .padding = task.value("padding", 0),
+                                 .random_resized_crop = task.value("random_resized_crop", 0),
+                                 .crop_area = task.value("crop_area", std::array{0.08, 1.0}),
+                                 .crop_ratio = task.value("crop_ratio", std::array{3.0 / 4.0, 4.0 / 3.0}),
                                  .mean = task.value("mean", std::vector<float>()),
                                  .stddev = task.value("stddev", std::vector<float>()),
                                  .layout = task.value("channels_last", false)
@@ -36,8 +49,10 @@ void transform(const json& task) {
   const ImageView image{
       pixels.data(), task.at("channels"), task.at("height"), task.at("width"),
       task.value("planar", false) ? ImageView::Layout::kPlanar : ImageView::Layout::kInterleaved};
-  const lockstep::Augmentation augmentation{task.value("top", 0), task.value("left", 0),
-                                            task.value("flip", false)};
+  const lockstep::Augmentation augmentation{task.value("top", 0),
+                                            task.value("left", 0),
+                                            task.value("flip", false),
+                                            {task.value("part_height", 0), task.value("part_width", 0)}};
   const lockstep::ImageSize size = transformed_size(transform, {image.height, image.width});
   std::vector<float> out(static_cast<size_t>(size.height * size.width * image.channels));
   lockstep::images::ImagePass::Scratch scratch;
@@ -50,5 +65,12 @@ void transform(const json& task) {
 }  // namespace
 
 int main() {
-  for (std::string line; std::getline(std::cin, line);) transform(json::parse(line));
+  for (std::string line; std::getline(std::cin, line);) {
+    const json task = json::parse(line);
+    if (task.contains("seed")) {
+      draw(task);
+    } else {
+      transform(task);
+    }
+  }
 }
