@@ -49,7 +49,7 @@ at::Tensor losses_at(const at::Tensor& walk, const Model& model, const Loss& los
   const torch::NoGradGuard no_grad;
   torch::nn::Module& module = *model.module();
   const SavedParameters saved(module);
-  const at::Tensor losses = torch::zeros({walk.size(0)});
+  at::Tensor losses = torch::zeros({walk.size(0)});
   for (int64_t i = 0; i < walk.size(0); ++i) {
     set_parameters(module, walk[i]);
     losses[i] = loss(batch, model).loss.detach().cpu();

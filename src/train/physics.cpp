@@ -63,7 +63,7 @@ struct GradWeightedLoss::State {
     for (size_t i = 0; i < gradients.size(); ++i) {
       flat.push_back((gradients[i].defined() ? gradients[i] : torch::zeros_like(parameters[i])).flatten());
     }
-    const at::Tensor gradient = torch::cat(flat);
+    at::Tensor gradient = torch::cat(flat);
     if (world.size() > 1) world.communicator().all_reduce(gradient, ReduceOp::kMean).wait();
     return gradient;
   }
