@@ -110,7 +110,7 @@ void add_training_keys(std::vector<Key>& keys) {
               "with offload: accept only optimizers with a CPU kernel")
       .honour(
           "dataloader_drop_last", &C::dataloader_drop_last,
-          "of the engine's loader(); in a trainer true is refused, because the program creates its loader")
+          "of the engine's `loader()`; in a trainer true is refused, because the program creates its loader")
       .fix("sparse_gradients", {"false"}, "gradients are reduced dense")
       .fix("disable_allgather", {"false"}, "without the gather, ranks would differ")
       .fix("disable_python_gc", {"false"}, "Lockstep runs no Python")
