@@ -196,5 +196,5 @@ def test_a_study_is_drawn(browser, bin_dir, tmp_path):
     study = tmp_path / "study"
     subprocess.run([bin_dir / "lockstep", "bench", "scaling", "--ranks", "1,2", "--oversubscribe", "--output", study,
                     "--", bin_dir / "sine", "--max_iter", "10", "--compute_setup", "cpu"], check=True, timeout=120)
-    # Speed and speed-up, before the four charts of the runs.
-    check_page(browser, (study / "report.html").as_uri(), charts=6)
+    # Speed, speed-up, and the loss of each setting, before the six charts of the runs.
+    check_page(browser, (study / "report.html").as_uri(), charts=9)
