@@ -121,11 +121,9 @@ std::map<std::string, double> FitLoop::shown_metrics(bool own) const {
 
 void FitLoop::log_step(const LossResult& outcome, int64_t samples) {
   const torch::optim::Optimizer* const optimizer = step_.optimizer();
-  std::vector<std::pair<std::string, double>> more;
   // The row of the epoch has the same names for the same step.
   const bool epoch_follows = !has_another_step() && config_.write_every > 0 &&
                              (progress_.epochs_done + 1) % config_.write_every == 0;
-  if (step_.may_skip() && !epoch_follows) more.emplace_back("loss_scale", step_.loss_scale());
   const at::Tensor norm = step_.gradient_norm();
   const int ranks = step_.shares_samples() ? 1 : world_.size();
   step_log_.add({.step = progress_.result.step,
@@ -136,8 +134,7 @@ void FitLoop::log_step(const LossResult& outcome, int64_t samples) {
                  .learning_rate = optimizer != nullptr && world_.is_main()
                                       ? std::optional<double>(learning_rates(*optimizer).front())
                                       : std::nullopt,
-                 .with_rates = !epoch_follows,
-                 .more = std::move(more)});
+                 .with_rates = !epoch_follows});
   step_log_.write(trainer_.trackers, /*all=*/false);
 }
 

@@ -173,7 +173,6 @@ void StepLog::add(const Row& row) {
     pending.known.emplace_back("samples_per_s", (row.total_samples - samples_before_) / seconds);
   }
   pending.known.emplace_back("memory_mib", memory_mib());
-  pending.known.insert(pending.known.end(), row.more.begin(), row.more.end());
   resume_clock(row.total_samples);
   if (!on_host) {
     // The copy runs behind the work that is already queued; nothing waits for it here.

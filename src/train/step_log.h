@@ -51,8 +51,6 @@ class StepLog {
     const at::Tensor& gradient_norm;      // undefined: none
     std::optional<double> learning_rate;  // nullopt: there is no optimizer with one
     bool with_rates = true;  // false: learning rate and samples/s are in the row of the epoch, which follows
-    bool with_speed = true;  // false: the row of the epoch, which follows, has it
-    std::vector<std::pair<std::string, double>> more = {};
   };
   // Adds the row of a step. Collective.
   void add(const Row& row);
