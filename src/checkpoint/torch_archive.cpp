@@ -49,7 +49,12 @@ bool is_contiguous(const TensorReference& tensor) {
 bool is_zip(const base::InputFile& file) { return file.read_some(kZipMagic.size(), 0) == kZipMagic; }
 
 std::unique_ptr<PyTorchStreamReader> open_zip(std::shared_ptr<const base::InputFile> file) {
-  return std::make_unique<PyTorchStreamReader>(std::make_shared<ZipInput>(std::move(file)));
+  try {
+    return std::make_unique<PyTorchStreamReader>(std::make_shared<ZipInput>(std::move(file)));
+  } catch (const c10::Error&) {
+    // LibTorch's text is about its zip library.
+    throw PickleError("it is not a complete zip archive: save or copy it again");
+  }
 }
 
 std::string read_record(PyTorchStreamReader& archive, const std::string& name, size_t limit) {

@@ -25,10 +25,10 @@ namespace lockstep::checkpoint {
 // Whether the file begins as a zip archive.
 bool is_zip(const base::InputFile& file);
 
-// A reader of LibTorch's for the file, which the reader shares. c10::Error: a broken archive.
-std::unique_ptr<caffe2::serialize::PyTorchStreamReader> open_zip(std::shared_ptr<const base::InputFile> file);
-
 // The following functions throw PickleError.
+
+// A reader of LibTorch's for the file, which the reader shares.
+std::unique_ptr<caffe2::serialize::PyTorchStreamReader> open_zip(std::shared_ptr<const base::InputFile> file);
 
 // The content of a record of at most `limit` bytes.
 std::string read_record(caffe2::serialize::PyTorchStreamReader& archive, const std::string& name,

@@ -15,6 +15,7 @@ namespace lockstep {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Key;
 using ::testing::ThrowsMessage;
@@ -220,6 +221,13 @@ TEST(ExportedModelTest, RefusesOtherFiles) {
               ThrowsMessage<ConfigError>(HasSubstr("it is no zip archive")));
   EXPECT_THAT([] { ExportedModel model("missing.pt2"); },
               ThrowsMessage<ConfigError>(HasSubstr("cannot read")));
+  const test::TemporaryFolder folder;
+  const std::filesystem::path cut = folder.path() / "cut.pt2";
+  std::filesystem::copy_file(exported_file("net"), cut);
+  std::filesystem::resize_file(cut, std::filesystem::file_size(cut) / 2);
+  EXPECT_THAT([&] { ExportedModel model(cut); },
+              ThrowsMessage<ConfigError>(
+                  EndsWith("cut.pt2': it is not a complete zip archive: save or copy it again")));
 }
 
 }  // namespace
