@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <lockstep/callbacks.h>
-#include <lockstep/error.h>
 #include <lockstep/images.h>
 #include <lockstep/launch.h>
 #include <lockstep/models.h>
