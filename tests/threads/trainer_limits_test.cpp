@@ -178,8 +178,7 @@ TEST_F(TrainerLimitsTest, MaxStepsEndsInsideAnEpochAndALaterLimitContinuesToTheS
 
 TEST_F(TrainerLimitsTest, MaxTimeEndsAllRanksAtOneStepAndCountsOverResumes) {
   const auto trained_s = [this] {
-    const checkpoint::Reader reader(
-        checkpoint::newest_valid(folder_.path() / "time/checkpoints")->path);
+    const checkpoint::Reader reader(checkpoint::newest_valid(folder_.path() / "time/checkpoints")->path);
     return reader.metadata().at("trained_s").get<double>();
   };
   Training one = training("time");
@@ -195,7 +194,8 @@ TEST_F(TrainerLimitsTest, MaxTimeEndsAllRanksAtOneStepAndCountsOverResumes) {
   const auto again = one.run();
   EXPECT_EQ(again.result.steps, first.result.steps);
   Training longer = one;
-  // A first run on a busy machine passes its limit by any amount, so the next limit counts from where it ended.
+  // A first run on a busy machine passes its limit by any amount, so the next limit counts from where it
+  // ended.
   longer.config.max_time_s = trained_s() + 0.3;
   const auto rest = longer.run();
   EXPECT_GT(rest.result.steps, first.result.steps);
