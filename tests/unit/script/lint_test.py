@@ -129,6 +129,16 @@ class TextTest(unittest.TestCase):
             found = self.remarks("a.cpp", line + ("" if line == "no newline" else "\n"))
             self.assertEqual(len(found), 1, line)
 
+    def test_locks(self):
+        for line in ["mutable std::mutex mutex_;", "std::shared_mutex mutex;", "const std::lock_guard lock(mutex_);",
+                     "std::condition_variable_any ready_;"]:
+            self.assertEqual(len(self.remarks("src/train/a.cpp", line + "\n")), 1, line)
+            self.assertEqual(self.remarks("src/base/mutex.h", line + "\n"), [])
+            self.assertEqual(self.remarks("tests/threads/a_test.cpp", line + "\n"), [])
+        for line in ["base::Mutex mutex_;", "const std::scoped_lock lock(generator->mutex_);",
+                     "const std::lock_guard lock(generator.mutex());"]:
+            self.assertEqual(self.remarks("src/cuda/a.cpp", line + "\n"), [])
+
 
 class DocsTest(unittest.TestCase):
     def setUp(self):
