@@ -70,6 +70,17 @@ class LayersTest(unittest.TestCase):
         self.write("src/parallel/reducer.cpp", '"data/loader.h"')
         self.assert_problem("layer parallel .* data")
 
+    def test_folders_inside_a_layer_do_not_include_each_other(self):
+        self.write("src/comm/transport.cpp", '"comm/shm/backend.h"')
+        self.write("src/comm/shm/backend.cpp", '"comm/shm/backend.h"', '"base/log.h"')
+        self.assertEqual(self.problems(), [])
+        self.write("src/comm/shm/backend.h", '"comm/wire/format.h"')
+        self.write("src/comm/wire/format.h", '"../transport.h"')
+        self.write("src/comm/transport.h")
+        found = self.problems()
+        self.assertEqual(len(found), 3, found)
+        self.assertRegex(found[0], "src/comm/shm/backend.h: includes comm/wire/format.h, and src/comm/wire includes src/comm/shm too")
+
     def test_core_without_libtorch(self):
         self.write("src/cluster/nodes.cpp", "<ATen/core/Tensor.h>")
         self.assert_problem("includes LibTorch, which layer cluster does without")
