@@ -35,8 +35,8 @@ LAYERS = {
     "exported": ("base", "config", "checkpoint"),
     "optim": (*CORE, "comm", "checkpoint"),
     # Gradient reduction and ZeRO: a model replicated on the ranks or sharded over them.
-    "parallel": (*CORE, "torch_private", "comm", "optim", "checkpoint"),
-    "train": (*CORE, "torch_private", "comm", "parallel", "optim", "data", "checkpoint"),
+    "parallel": (*CORE, "torch_private", "comm", "nn", "optim", "checkpoint"),
+    "train": (*CORE, "torch_private", "comm", "nn", "parallel", "optim", "data", "checkpoint"),
     # What `lockstep train NAME` runs, and its models. Of these layers a recipe includes only the public
     # headers: check_program().
     "recipes": (*CORE, "comm", "nn", "parallel", "optim", "data", "checkpoint", "exported", "train"),
@@ -50,8 +50,8 @@ PUBLIC = {
     "error": "base", "json": "base", "version": "base", "deepspeed_config": "config", "rank_map": "cluster",
     "track": "track", "image_files": "images",
     "communicator": "comm", "c10d": "comm", "data": "data", "images": "data", "weights": "checkpoint",
-    "script_model": "checkpoint", "exported_model": "exported", "nn": "nn", "metrics": "train", "optim": "optim", "schedule": "optim", "search": "optim", "zero": "config",
-    "data_parallel": "parallel", "sync_batch_norm": "parallel", "sharded": "parallel",
+    "script_model": "checkpoint", "exported_model": "exported", "nn": "nn", "optim": "optim", "schedule": "optim", "search": "optim", "zero": "config",
+    "data_parallel": "parallel", "sharded": "parallel",
     "config": "train", "callbacks": "train", "model": "train", "launch": "train", "trainer": "train", "physics": "train", "landscape": "train", "deepspeed": "train",
     "models": "recipes", "lockstep": "recipes",
 }

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <lockstep/nn.h>
 #include <lockstep/schedule.h>
 #include <lockstep/search.h>
 #include <lockstep/sharded.h>
-#include <lockstep/sync_batch_norm.h>
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
