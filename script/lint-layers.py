@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks that folders are layers: script/lint-layers.py [ROOT].
 
-Includes go downward only, the layers without LibTorch do not include it, public headers include nothing of src, and
-recipes and examples include public headers only.
+Includes go downward only, the folders inside a layer do not include each other in a cycle, the layers without LibTorch do
+not include it, public headers include nothing of src, and recipes and examples include public headers only.
 """
 
 import pathlib
@@ -35,8 +35,8 @@ LAYERS = {
     "exported": ("base", "config", "checkpoint"),
     "optim": (*CORE, "comm", "checkpoint"),
     # Gradient reduction and ZeRO: a model replicated on the ranks or sharded over them.
-    "parallel": (*CORE, "torch_private", "comm", "optim", "checkpoint"),
-    "train": (*CORE, "torch_private", "comm", "parallel", "optim", "data", "checkpoint"),
+    "parallel": (*CORE, "torch_private", "comm", "nn", "optim", "checkpoint"),
+    "train": (*CORE, "torch_private", "comm", "nn", "parallel", "optim", "data", "checkpoint"),
     # What `lockstep train NAME` runs, and its models. Of these layers a recipe includes only the public
     # headers: check_program().
     "recipes": (*CORE, "comm", "nn", "parallel", "optim", "data", "checkpoint", "exported", "train"),
@@ -50,8 +50,8 @@ PUBLIC = {
     "error": "base", "json": "base", "version": "base", "deepspeed_config": "config", "rank_map": "cluster",
     "track": "track", "image_files": "images",
     "communicator": "comm", "c10d": "comm", "data": "data", "images": "data", "weights": "checkpoint",
-    "script_model": "checkpoint", "exported_model": "exported", "nn": "nn", "metrics": "train", "optim": "optim", "schedule": "optim", "search": "optim", "zero": "config",
-    "data_parallel": "parallel", "sync_batch_norm": "parallel", "sharded": "parallel",
+    "script_model": "checkpoint", "exported_model": "exported", "nn": "nn", "optim": "optim", "schedule": "optim", "search": "optim", "zero": "config",
+    "data_parallel": "parallel", "sharded": "parallel",
     "config": "train", "callbacks": "train", "model": "train", "launch": "train", "trainer": "train", "physics": "train", "landscape": "train", "deepspeed": "train",
     "models": "recipes", "lockstep": "recipes",
 }
@@ -60,18 +60,23 @@ TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
 
 
+def target_folder(root, path, quote, name):
+    """The folder of src that a private include leads to, as its parts below src; None: none of src."""
+    if quote == '"':
+        local = (path.parent / name).resolve()
+        if local.is_file() and (root / "src") in local.parents:
+            return local.relative_to(root / "src").parts[:-1]
+        if name.split("/")[0] in LAYERS:
+            return tuple(name.split("/")[:-1])
+    return None
+
+
 def target_layer(root, path, quote, name):
     """The layer that an include leads to; None for the standard library and third parties."""
     if name.startswith("lockstep/"):
         return PUBLIC.get(name.removeprefix("lockstep/").removesuffix(".h"))
-    if quote == '"':
-        local = (path.parent / name).resolve()
-        if local.is_file() and (root / "src") in local.parents:
-            return local.relative_to(root / "src").parts[0]
-        first = name.split("/")[0]
-        if first in LAYERS:
-            return first
-    return None
+    folder = target_folder(root, path, quote, name)
+    return folder[0] if folder else None
 
 
 def check_file(root, path, layer, is_public=False):
@@ -98,18 +103,48 @@ def check_program(root, path, kind, own_layer=None):
             yield f"is {kind} and includes a private header: {name}"
 
 
+def sources(root):
+    return [path for path in sorted((root / "src").glob("*/**/*")) if path.suffix in (".h", ".cpp", ".cu", ".cuh")]
+
+
+def cycles(root):
+    """A line for each include between two folders of which the second leads back to the first."""
+    includes = {}  # folder -> folder that it includes -> (file, name)
+    for path in sources(root):
+        folder = path.relative_to(root / "src").parts[:-1]
+        for quote, name in INCLUDE.findall(path.read_text()):
+            target = target_folder(root, path, quote, name)
+            if target is not None and target != folder:
+                includes.setdefault(folder, {}).setdefault(target, (path, name))
+
+    def reachable(folder):
+        found, ahead = set(), [folder]
+        while ahead:
+            new = set(includes.get(ahead.pop(), {})) - found
+            found |= new
+            ahead += new
+        return found
+
+    for folder, targets in includes.items():
+        for target, (path, name) in targets.items():
+            # check_file reports what leads upward between layers.
+            if folder[0] == target[0] and folder in reachable(target):
+                yield (f"{path.relative_to(root)}: includes {name}, and src/{'/'.join(target)} includes "
+                       f"src/{'/'.join(folder)} too: move what both need down")
+
+
 def problems(root):
     """'file: sentence' for each broken rule."""
-    for path in sorted((root / "src").glob("*/**/*")):
-        if path.suffix in (".h", ".cpp", ".cu", ".cuh"):
-            layer = path.relative_to(root / "src").parts[0]
-            if layer not in LAYERS:
-                yield f"{path.relative_to(root)}: the folder is no layer of script/lint-layers.py: {layer}"
-                continue
-            yield from (f"{path.relative_to(root)}: {text}" for text in check_file(root, path, layer))
-            if layer == "recipes":
-                yield from (f"{path.relative_to(root)}: {text}"
-                            for text in check_program(root, path, "a recipe", own_layer="recipes"))
+    yield from cycles(root)
+    for path in sources(root):
+        layer = path.relative_to(root / "src").parts[0]
+        if layer not in LAYERS:
+            yield f"{path.relative_to(root)}: the folder is no layer of script/lint-layers.py: {layer}"
+            continue
+        yield from (f"{path.relative_to(root)}: {text}" for text in check_file(root, path, layer))
+        if layer == "recipes":
+            yield from (f"{path.relative_to(root)}: {text}"
+                        for text in check_program(root, path, "a recipe", own_layer="recipes"))
     for path in sorted((root / "include" / "lockstep").glob("**/*.h")):
         layer = PUBLIC.get(path.stem)
         if layer is None:

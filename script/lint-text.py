@@ -13,6 +13,12 @@ FORBIDDEN = [
     (re.compile(r"^(<<<<<<<|>>>>>>>) ", re.MULTILINE), "a merge conflict"),
 ]
 
+# base::Mutex is std::mutex with the annotations that clang checks.
+STANDARD_LOCK = re.compile(r"\bstd::((recursive_|shared_|timed_|recursive_timed_|shared_timed_)?mutex"
+                           r"|(lock_guard|unique_lock|scoped_lock|shared_lock)|condition_variable(_any)?)\b[^;\n]*")
+# Locks of LibTorch: std::mutex is their type.
+TORCH_LOCKS = re.compile(r"\bgenerator(->|\.)mutex(_|\(\))")
+
 
 def remarks(path, text):
     """Yields a sentence for each finding."""
@@ -20,6 +26,11 @@ def remarks(path, text):
         for match in pattern.finditer(text):
             line = text.count("\n", 0, match.start()) + 1
             yield f"{path}:{line}: {match.group(0)!r}: {reason}"
+    if path.parts[:1] == ("src",) and path.parts[1:2] != ("base",):
+        for match in STANDARD_LOCK.finditer(text):
+            if not TORCH_LOCKS.search(match.group(0)):
+                line = text.count("\n", 0, match.start()) + 1
+                yield f"{path}:{line}: {match.group(0)!r}: locks are base::Mutex, whose use clang checks"
     if text and not text.endswith("\n"):
         yield f"{path}: no newline at the end"
 

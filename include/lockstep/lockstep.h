@@ -2,8 +2,8 @@
 
 // Includes the headers that a training program needs: launch, configuration, data, models, optimizers,
 // trainer, sharding, trackers. Each of them can also be included alone, which compiles faster. json.h
-// is included by the others; c10d.h, exported_model.h, nn.h, script_model.h and sync_batch_norm.h are not
-// included here because most programs do not need them.
+// is included by the others; c10d.h, exported_model.h, nn.h and script_model.h are not included here
+// because most programs do not need them.
 //
 // Example:
 //
@@ -34,7 +34,6 @@
 #include <lockstep/images.h>
 #include <lockstep/landscape.h>
 #include <lockstep/launch.h>
-#include <lockstep/metrics.h>
 #include <lockstep/model.h>
 #include <lockstep/models.h>
 #include <lockstep/optim.h>

@@ -17,7 +17,6 @@
 #include <lockstep/callbacks.h>
 #include <lockstep/config.h>
 #include <lockstep/data.h>
-#include <lockstep/metrics.h>
 #include <lockstep/model.h>
 
 #include <cstdint>
@@ -37,9 +36,17 @@ namespace lockstep {
 struct Batch;
 class Model;
 
+// A metric that is computed from sums over all samples: its own counts of one batch, and the function from
+// the sum of all counts, over all batches and ranks, to the value. The function runs on the host and gets
+// float64.
+struct MetricCounts {
+  at::Tensor counts;  // numbers of any shape, the same in all batches
+  std::function<double(const at::Tensor& sums)> value;
+};
+
 // The result of a loss function. `loss` is a scalar, the mean over the samples of the batch, with a
 // graph that leads to the model's parameters. `metrics` are scalars by name, means over the samples
-// too. `counts` are metrics that are no means over samples, by other names: see metrics.h.
+// too. `counts` are metrics that are not means over samples, such as F1, by other names.
 struct LossResult {
   LossResult(at::Tensor loss_, std::map<std::string, at::Tensor> metrics_ = {},  // NOLINT: implicit
              std::map<std::string, MetricCounts> counts_ = {})
@@ -74,6 +81,24 @@ Loss loss_named(const std::string& name);
 // target. The model runs once.
 LossResult cross_entropy_with_accuracy(const Batch& batch, const Model& model);
 LossResult nll_with_accuracy(const Batch& batch, const Model& model);
+
+// Metrics of classifiers for a loss of your own, exact over batches and ranks. `scores` is [samples,
+// classes], `target` has class indices.
+//
+//   result.metrics["top5"] = lockstep::top_k_accuracy(scores, batch.target(), 5);
+//   result.counts["f1"] = lockstep::f1_counts(scores, batch.target());
+
+// The fraction of samples whose target is among the k highest scores: a scalar for LossResult::metrics.
+// ConfigError: k is not from 1 to classes.
+at::Tensor top_k_accuracy(const at::Tensor& scores, const at::Tensor& target, int64_t k);
+
+// kMacro: the mean of the classes' F1, where a class that occurs neither in targets nor in predictions does
+// not count. kMicro: F1 of all samples together.
+enum class F1Average { kMacro, kMicro };
+
+// F1 of the class with the highest score, for LossResult::counts.
+MetricCounts f1_counts(const at::Tensor& scores, const at::Tensor& target,
+                       F1Average average = F1Average::kMacro);
 
 class GradientFreeOptimizer;
 class TrackerSet;

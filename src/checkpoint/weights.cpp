@@ -133,10 +133,9 @@ NamedTensors read_weights_as(const WeightsSource& source, c10::ScalarType dtype)
 
 NamedTensors read_average(const WeightsSource& source, std::optional<c10::ScalarType> dtype) {
   if (source.kind != Kind::kCheckpoint) {
-    throw ConfigError("interop",
-                      fmt::format("'{}' is a file of weights, and has no average beside them: give "
-                                  "a checkpoint of a run with ema_decay",
-                                  source.path.string()));
+    throw ConfigError("interop", fmt::format("'{}' is a file of weights without their average: give "
+                                             "a checkpoint of a run with ema_decay",
+                                             source.path.string()));
   }
   const Reader reader(source.path);
   const std::vector<std::string> names = reader.names();

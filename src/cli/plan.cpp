@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "checkpoint/weights.h"
-#include "cli/ckpt/text.h"
 #include "cli/commands.h"
+#include "cli/text.h"
 #include "recipes/recipe.h"
 #include "train/measured_memory.h"
 
@@ -214,11 +214,8 @@ struct Answer {
   bool fits(const Stage& stage) const { return !memory_bytes || total(stage) <= *memory_bytes; }
 };
 
-using ckpt::dtype_text;
-using ckpt::table_text;
-
 constexpr const char* kMeasured =
-    "measured: the peak of a forward and a backward of one sample and of two on this CPU, beside the states";
+    "measured: the peak of a forward and a backward of one sample and of two on this CPU, without the states";
 
 // Where there are no bytes of activations: why.
 const char* why_unknown(const Answer& answer) {
@@ -461,7 +458,7 @@ int run_plan(int argc, const char* const* argv) {
       .add("zero", options.stages, "stages to compare", {.several = true, .minimum = 0, .maximum = 3})
       .add("precision", options.choice.precision, "of parameters and gradients",
            {.choices = {"fp32", "bf16", "fp16"}})
-      .add("autocast", options.autocast, "what operations compute in, beside parameters in fp32",
+      .add("autocast", options.autocast, "the type that operations compute in, while parameters stay fp32",
            {.choices = {"", "bf16", "fp16"}})
       .add("batch", options.choice.batch_size, "samples of each rank", {.minimum = 1})
       .add("optimizer", options.choice.optimizer, "left out: the recipe's; adam for a file",

@@ -127,7 +127,7 @@ std::string shown(const std::optional<int>& value) { return value ? std::to_stri
 void set_arguments(const PlacementRequest& request, const InitMethod& method, Evidence& evidence) {
   if ((method.rank && request.rank) || (method.world_size && request.world_size)) {
     throw ConfigError("cluster",
-                      fmt::format("rank and world_size are given both in init_method and beside it: "
+                      fmt::format("rank and world_size are given both in init_method and outside of it: "
                                   "init_method='{}', rank={}, world_size={}",
                                   *request.init_method, shown(request.rank), shown(request.world_size)));
   }
@@ -185,7 +185,8 @@ Placement place_single(const Evidence& evidence) {
   const Variables& variables = evidence.variables;
   const Names broken{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"};
   if (variables.has_any(broken)) {
-    variables.fail("RANK is missing beside other variables of a launcher, set it or unset them", broken);
+    variables.fail("RANK is missing while other variables of a launcher are set, set it or unset them",
+                   broken);
   }
   if (evidence.init_method && !evidence.nprocs) {
     throw ConfigError("cluster", fmt::format("init_method names a rendezvous but this process has no rank, "

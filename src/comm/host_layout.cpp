@@ -1,13 +1,9 @@
 #include "comm/host_layout.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <algorithm>
-#include <filesystem>
-
-#include "base/file.h"
 
 namespace lockstep::comm {
 
@@ -44,16 +40,6 @@ HostLayout layout_of(const std::vector<std::string>& identities) {
     layout.host_of.push_back(static_cast<int>(host));
   }
   return layout;
-}
-
-std::string boot_id() { return base::read_first_line("/proc/sys/kernel/random/boot_id").value_or(""); }
-
-std::string host_identity() {
-  std::error_code ignored;
-  const auto name_space = [&ignored](const char* kind) {
-    return std::filesystem::read_symlink(fmt::format("/proc/self/ns/{}", kind), ignored).string();
-  };
-  return fmt::format("{} {} {} {}", boot_id(), name_space("pid"), name_space("user"), geteuid());
 }
 
 std::vector<std::string> exchange_identities(c10d::Store& store, int rank, int size, const std::string& mine,

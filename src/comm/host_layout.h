@@ -29,14 +29,6 @@ struct HostLayout {
 // Ranks with equal identities share a host.
 HostLayout layout_of(const std::vector<std::string>& identities);
 
-// The identity of the running kernel; "" if /proc does not show it.
-std::string boot_id();
-
-// A text that is equal for two processes exactly when they can map each other's memory: the
-// running kernel, the namespaces of processes and users, and the user. A host name would not be
-// enough: containers share and change it.
-std::string host_identity();
-
 // Gives every rank of the group all identities, in rank order. Collective. Throws the store's
 // exception if not all ranks came within the timeout.
 std::vector<std::string> exchange_identities(c10d::Store& store, int rank, int size, const std::string& mine,

@@ -17,6 +17,7 @@
 #include "comm/lifeline.h"
 #include "comm/plugin.h"
 #include "comm/shm/layout.h"
+#include "comm/shm/peer.h"
 #include "comm/shm/shm_backend.h"
 
 namespace lockstep::comm {
@@ -73,7 +74,7 @@ Transport make_hierarchical(const TransportRequest& request, const HostLayout& l
 
 // CPU ranks: all on one host, one on each host, or in between.
 Transport make_auto_on_cpu(const TransportRequest& request) {
-  const std::string mine = request.host_identity.empty() ? host_identity() : request.host_identity;
+  const std::string mine = request.host_identity.empty() ? shm::host_identity() : request.host_identity;
   const HostLayout layout = layout_of(
       exchange_identities(*request.store, request.rank, request.size, mine, request.options.connect_timeout));
   if (layout.most_ranks_on_a_host() == 1 || layout.most_ranks_on_a_host() > shm::kMaxRanks)

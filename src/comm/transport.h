@@ -45,7 +45,7 @@ struct TransportRequest {
   std::string rendezvous_address;
   // Other ranks may be Python's: only the backend itself may use the store.
   bool may_be_mixed = false;
-  // Replaces comm::host_identity(), so that a test makes several hosts of one.
+  // Replaces shm::host_identity(), so that a test makes several hosts of one.
   std::string host_identity;
   // Known to the ranks of the job alone; null if the group is not a job's.
   std::shared_ptr<const base::JobToken> secret = nullptr;

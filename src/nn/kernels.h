@@ -26,7 +26,7 @@ class Kernels {
     double eps = 1e-5;
     double dropout = 0;
   };
-  // What backward needs beside the input.
+  // What backward needs in addition to the input.
   struct NormResult {
     at::Tensor output;
     at::Tensor statistics;  // float32 [4, channels]

@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 #include <lockstep/communicator.h>
 #include <lockstep/error.h>
-#include <lockstep/sync_batch_norm.h>
+#include <lockstep/nn.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>

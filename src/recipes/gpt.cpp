@@ -359,7 +359,7 @@ void train_gpt(World& world, const GptTrainOptions& options) {
     if (validated.size() > 0) validation.emplace(std::move(validated), loader);
     loader.shuffle = true;
     loader.drop_last = true;
-    // With --max-batches an epoch goes on where the one before it ended.
+    // With --max-batches an epoch begins where the previous one ended.
     loader.endless = options.train.max_batches.has_value();
     train.emplace(TokenWindows(std::move(tokens.train), shape.context, shape.vocabulary), loader);
     config.accumulate_steps = accumulation_of(options, shape.context, world.size());

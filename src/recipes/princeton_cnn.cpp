@@ -1,4 +1,5 @@
-#include "recipes/princeton_cnn.h"
+#include <lockstep/models.h>
+#include <torch/torch.h>
 
 #include "recipes/model_input.h"
 
@@ -7,7 +8,20 @@ namespace {
 
 constexpr auto kPrincetonCnn = "Princeton's CNN";
 
-}  // namespace
+// The class Net of Princeton's MNIST script.
+class PrincetonCnn final : public torch::nn::Module {
+ public:
+  explicit PrincetonCnn(const PrincetonCnnOptions& options);
+  at::Tensor forward(const at::Tensor& images);
+
+ private:
+  torch::nn::Conv2d conv1_;
+  torch::nn::Conv2d conv2_;
+  torch::nn::Dropout dropout1_;
+  torch::nn::Dropout dropout2_;
+  torch::nn::Linear fc1_;
+  torch::nn::Linear fc2_;
+};
 
 PrincetonCnn::PrincetonCnn(const PrincetonCnnOptions& options)
     : conv1_(register_module("conv1", torch::nn::Conv2d(1, 32, 3))),
@@ -25,6 +39,8 @@ at::Tensor PrincetonCnn::forward(const at::Tensor& images) {
   x = torch::relu(fc1_->forward(torch::flatten(x, 1)));
   return torch::log_softmax(fc2_->forward(dropout2_->forward(x)), 1);
 }
+
+}  // namespace
 
 Model princeton_cnn(const PrincetonCnnOptions& options) {
   require_probability(kPrincetonCnn, "conv_dropout", options.conv_dropout);

@@ -55,7 +55,7 @@ class Encoder final : public torch::nn::Module {
  private:
   at::Tensor pos_embedding_;
   torch::nn::Dropout dropout_;
-  // Each is put together by itself where parameters are divided over the ranks.
+  // With sharded parameters (ZeRO stage 3) each block is gathered by itself.
   std::vector<std::shared_ptr<ShardedImpl<EncoderBlock>>> blocks_;
   nn::LayerNorm ln_{nullptr};
 };

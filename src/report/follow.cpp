@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -60,42 +61,9 @@ bool equal_texts(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-// The parts of a request that matter.
-struct Request {
-  std::string method;
-  std::string path;  // without what follows '?'
-  std::string host;  // of the header Host
-};
-
 bool is_field(std::string_view line, std::string_view name) {
   return line.size() > name.size() && line[name.size()] == ':' &&
          ::strncasecmp(line.data(), name.data(), name.size()) == 0;
-}
-
-// nullopt: not HTTP.
-std::optional<Request> parse_request(std::string_view text) {
-  const size_t end = text.find("\r\n");
-  const std::string_view line = text.substr(0, end);
-  const size_t first = line.find(' ');
-  const size_t last = line.rfind(' ');
-  if (first == std::string_view::npos || last <= first || !line.substr(last + 1).starts_with("HTTP/1."))
-    return std::nullopt;
-  Request request;
-  request.method = line.substr(0, first);
-  const std::string_view target = line.substr(first + 1, last - first - 1);
-  request.path = target.substr(0, target.find('?'));
-  for (size_t begin = end; begin != std::string_view::npos;) {
-    begin += 2;
-    const size_t next = text.find("\r\n", begin);
-    const std::string_view field = text.substr(begin, next - begin);
-    if (is_field(field, "host")) {
-      const size_t value = field.find_first_not_of(" \t", 5);
-      if (value != std::string_view::npos)
-        request.host = field.substr(value, field.find_last_not_of(" \t") - value + 1);
-    }
-    begin = next;
-  }
-  return request;
 }
 
 std::string answer(std::string_view status, std::string_view type, std::string_view content) {
@@ -117,6 +85,33 @@ struct Connection {
 
 }  // namespace
 
+std::optional<HttpRequest> parse_http_request(std::string_view text) {
+  const size_t end = text.find("\r\n");
+  const std::string_view line = text.substr(0, end);
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  if (std::any_of(line.begin(), line.end(), is_control)) return std::nullopt;
+  const size_t first = line.find(' ');
+  const size_t last = line.rfind(' ');
+  if (first == std::string_view::npos || last <= first || !line.substr(last + 1).starts_with("HTTP/1."))
+    return std::nullopt;
+  HttpRequest request;
+  request.method = line.substr(0, first);
+  const std::string_view target = line.substr(first + 1, last - first - 1);
+  request.path = target.substr(0, target.find('?'));
+  for (size_t begin = end; begin != std::string_view::npos;) {
+    begin += 2;
+    const size_t next = text.find("\r\n", begin);
+    const std::string_view field = text.substr(begin, next - begin);
+    if (is_field(field, "host")) {
+      const size_t value = field.find_first_not_of(" \t", 5);
+      if (value != std::string_view::npos)
+        request.host = field.substr(value, field.find_last_not_of(" \t") - value + 1);
+    }
+    begin = next;
+  }
+  return request;
+}
+
 struct RunServer::Impl {
   Impl(std::vector<fs::path> folders_, uint16_t port)
       : folders(std::move(folders_)), socket(base::listen_on("127.0.0.1", port)), token(base::make_token()) {
@@ -135,7 +130,7 @@ struct RunServer::Impl {
     return html;
   }
 
-  std::string answer_to(const Request& request) {
+  std::string answer_to(const HttpRequest& request) {
     const std::string own = fmt::format(":{}", socket.port);
     const bool is_own_name = request.host == "127.0.0.1" + own || request.host == "localhost" + own;
     const std::string prefix = "/" + token + "/";
@@ -191,7 +186,8 @@ struct RunServer::Impl {
     connection.received.append(part.data(), static_cast<size_t>(size));
     const bool is_whole = connection.received.find("\r\n\r\n") != std::string::npos;
     if (!is_whole && connection.received.size() < kMaxRequestBytes) return false;
-    const std::optional<Request> request = is_whole ? parse_request(connection.received) : std::nullopt;
+    const std::optional<HttpRequest> request =
+        is_whole ? parse_http_request(connection.received) : std::nullopt;
     connection.to_send = request ? answer_to(*request) : answer("400 Bad Request", "text/plain", "");
     return true;
   }

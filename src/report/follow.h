@@ -3,10 +3,22 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lockstep::report {
+
+// The parts of an HTTP request that the server uses.
+struct HttpRequest {
+  std::string method;
+  std::string path;  // without what follows '?'
+  std::string host;  // of the header Host; "" if there is none
+};
+
+// Reads the head of a request. nullopt: it is not HTTP/1.
+std::optional<HttpRequest> parse_http_request(std::string_view text);
 
 // Serves the page of runs over HTTP while the runs go on: the page asks for a new version every two seconds.
 //

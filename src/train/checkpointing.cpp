@@ -14,7 +14,7 @@
 #include "checkpoint/weights.h"
 #include "comm/agree.h"
 #include "comm/communicator_internal.h"
-#include "train/deepspeed/save_together.h"
+#include "parallel/save_shards.h"
 #include "train/snapshot.h"
 #include "train/step.h"
 
@@ -73,7 +73,7 @@ struct Checkpointing::Writer {
       : store(of_main_rank ? std::move(of_main_rank->store) : nullptr),
         group(std::move(own_group)),
         async([this](const checkpoint::Snapshot& snapshot) {
-          return deepspeed::save_together(group, store.get(), snapshot);
+          return parallel::save_shards(group, store.get(), snapshot);
         }) {}
 
   std::unique_ptr<checkpoint::Store> store;
@@ -81,14 +81,14 @@ struct Checkpointing::Writer {
   checkpoint::AsyncWriter async;
 };
 
-Checkpointing::Checkpointing(const World& world, const TrainConfig& config, fs::path folder, bool divided)
+Checkpointing::Checkpointing(const World& world, const TrainConfig& config, fs::path folder, bool sharded)
     : world_(world), config_(config), folder_(std::move(folder)), enabled_(asks_for_checkpoints(config)) {
   if (!enabled_) return;
   on_main_rank(world.communicator(), [&] {
     writer_ = std::make_unique<Writer>(folder_, config_);
     return std::string();
   });
-  if (!divided) return;
+  if (!sharded) return;
   writer_ = std::make_unique<Writer>(std::move(writer_), comm::make_host_group(world.communicator()));
 }
 
@@ -143,12 +143,12 @@ void Checkpointing::save(TrainState& state, const Saved& what) {
       take_snapshot(state, world_, config_.checkpoint_weights_only && !what.resumable);
   snapshot.metric = what.metric;
   snapshot.best = what.best;
-  const bool divided = state.step.sharded() != nullptr;
+  const bool sharded = state.step.sharded() != nullptr;
   // A shard in a file must be written now: the next step changes it.
   bool at_once =
       !config_.checkpoint_async || std::any_of(snapshot.pieces.begin(), snapshot.pieces.end(),
                                                [](const auto& piece) { return piece.read != nullptr; });
-  if (divided) at_once = comm::any_rank(world_.communicator(), at_once);
+  if (sharded) at_once = comm::any_rank(world_.communicator(), at_once);
   if (at_once) {
     // The weights were checked before, so the device has finished all earlier work.
     comm::throw_if_failed(world_.communicator(), "a save");
@@ -160,13 +160,13 @@ void Checkpointing::save(TrainState& state, const Saved& what) {
   // The weights are on the host now, so the device has finished all earlier work.
   comm::throw_if_failed(world_.communicator(), "a save");
   // Writers of a sharded model wait for each other: none starts if one cannot.
-  if (divided) failed = comm::any_rank(world_.communicator(), failed);
+  if (sharded) failed = comm::any_rank(world_.communicator(), failed);
   if (failed) ++failures_;
   if (writer_ && !failed) {
     writer_->async.start();
     if (what.wait) failed = !wait_for_writer();
   }
-  const bool lost = what.wait ? comm::any_rank(world_.communicator(), failed) : divided && failed;
+  const bool lost = what.wait ? comm::any_rank(world_.communicator(), failed) : sharded && failed;
   last_step_ = lost ? -1 : snapshot.step;
   not_begun_ = failed;
 }

@@ -23,9 +23,9 @@ struct TrainState;
 // the model is sharded, every rank writes its shards. Collective.
 class Checkpointing {
  public:
-  // Rank 0 locks the folder if checkpoints are on. `divided`: every rank writes its shards. ConfigError
+  // Rank 0 locks the folder if checkpoints are on. `sharded`: every rank writes its shards. ConfigError
   // on all ranks: another run has the lock, or the folder cannot be created.
-  Checkpointing(const World& world, const TrainConfig& config, std::filesystem::path folder, bool divided);
+  Checkpointing(const World& world, const TrainConfig& config, std::filesystem::path folder, bool sharded);
   ~Checkpointing();
   Checkpointing(const Checkpointing&) = delete;
   Checkpointing& operator=(const Checkpointing&) = delete;

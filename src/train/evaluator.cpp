@@ -10,7 +10,6 @@
 #include <limits>
 
 #include "train/batch_source.h"
-#include "train/precision.h"
 
 namespace lockstep::train {
 namespace {

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 #include <lockstep/error.h>
-#include <lockstep/metrics.h>
+#include <lockstep/trainer.h>
 #include <torch/torch.h>
 
 namespace lockstep {

@@ -64,8 +64,8 @@ class Builder {
   int64_t own_parameters(const Module& module, const std::string& prefix) const {
     int64_t count = 0;
     for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
-      const auto divided = shapes_.find(prefix + parameter.key());
-      count += divided != shapes_.end() ? c10::multiply_integers(divided->second) : parameter.value().numel();
+      const auto sharded = shapes_.find(prefix + parameter.key());
+      count += sharded != shapes_.end() ? c10::multiply_integers(sharded->second) : parameter.value().numel();
     }
     return count;
   }

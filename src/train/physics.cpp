@@ -8,9 +8,8 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <mutex>
-#include <shared_mutex>
 
+#include "base/mutex.h"
 #include "base/split_mix.h"
 
 namespace lockstep {
@@ -143,12 +142,18 @@ struct R3Dataset::Impl {
   double release_threshold = 0;
   uint64_t seed = 0;
 
-  // Workers of an endless loader read while the points change.
-  mutable std::shared_mutex mutex = {};
-  at::Tensor points = {};
-  int64_t draws = 0;  // calls of `draw`: each has another seed
+  base::Mutex mutex = {};
+  // Workers of an endless loader read while the points change, so a change replaces the tensor and never
+  // writes into it.
+  at::Tensor points LOCKSTEP_GUARDED_BY(mutex) = {};
+  int64_t draws LOCKSTEP_GUARDED_BY(mutex) = 0;  // calls of `draw`: each has another seed
 
-  at::Tensor draw_points(int64_t count) {
+  at::Tensor current_points() {
+    const base::MutexLock lock(mutex);
+    return points;
+  }
+
+  at::Tensor draw_points(int64_t count) LOCKSTEP_REQUIRES(mutex) {
     const torch::NoGradGuard no_grad;
     const uint64_t key = base::split_mix(seed ^ static_cast<uint64_t>(draws++));
     const at::Tensor drawn = draw(count, key);
@@ -168,37 +173,30 @@ R3Dataset::R3Dataset(Draw draw, int64_t points, double release_threshold, uint64
   impl_->draw = std::move(draw);
   impl_->release_threshold = release_threshold;
   impl_->seed = seed;
+  const base::MutexLock lock(impl_->mutex);
   impl_->points = impl_->draw_points(points).clone();
 }
 
 R3Dataset::~R3Dataset() = default;
 
-int64_t R3Dataset::size() const {
-  const std::shared_lock lock(impl_->mutex);
-  return impl_->points.size(0);
-}
+int64_t R3Dataset::size() const { return impl_->current_points().size(0); }
 
 Example R3Dataset::get(int64_t index, uint64_t /*seed*/) const {
-  const std::shared_lock lock(impl_->mutex);
-  return {impl_->points[index].clone()};
+  return {impl_->current_points()[index].clone()};
 }
 
 Batch R3Dataset::get_batch(std::span<const int64_t> indices, const SampleSeeds& /*seeds*/) const {
   const at::Tensor rows = torch::tensor(std::vector<int64_t>(indices.begin(), indices.end()));
-  const std::shared_lock lock(impl_->mutex);
   Batch batch;
-  batch.tensors.push_back(impl_->points.index_select(0, rows));
+  batch.tensors.push_back(impl_->current_points().index_select(0, rows));
   return batch;
 }
 
-at::Tensor R3Dataset::points() const {
-  const std::shared_lock lock(impl_->mutex);
-  return impl_->points.clone();
-}
+at::Tensor R3Dataset::points() const { return impl_->current_points().clone(); }
 
 int64_t R3Dataset::update(const at::Tensor& fitness) {
   const torch::NoGradGuard no_grad;
-  const std::unique_lock lock(impl_->mutex);
+  const base::MutexLock lock(impl_->mutex);
   const int64_t count = impl_->points.size(0);
   if (!fitness.defined() || fitness.numel() != count) {
     throw ConfigError("data", fmt::format("the fitness must have one number for each of {} points: it has {}",
@@ -206,7 +204,9 @@ int64_t R3Dataset::update(const at::Tensor& fitness) {
   }
   const at::Tensor released =
       (fitness.detach().flatten().cpu() < impl_->release_threshold).nonzero().flatten();
-  if (released.numel() > 0) impl_->points.index_copy_(0, released, impl_->draw_points(released.numel()));
+  if (released.numel() > 0) {
+    impl_->points = impl_->points.index_copy(0, released, impl_->draw_points(released.numel()));
+  }
   return released.numel();
 }
 
@@ -238,7 +238,9 @@ std::string R3Sampling::state() const {
   Json state;
   state["shape"] = points.sizes().vec();
   state["values"] = std::vector<double>(values, values + flat.numel());
-  state["draws"] = points_->impl_->draws;
+  R3Dataset::Impl& data = *points_->impl_;
+  const base::MutexLock lock(data.mutex);
+  state["draws"] = data.draws;
   return state.dump();
 }
 
@@ -247,7 +249,7 @@ void R3Sampling::load_state(const std::string& state) {
   const auto shape = saved.at("shape").get<std::vector<int64_t>>();
   const auto values = saved.at("values").get<std::vector<double>>();
   R3Dataset::Impl& data = *points_->impl_;
-  const std::unique_lock lock(data.mutex);
+  const base::MutexLock lock(data.mutex);
   if (shape != data.points.sizes().vec()) {
     throw ConfigError("train",
                       fmt::format("the checkpoint has other points than the R3Dataset: [{}], not [{}]",

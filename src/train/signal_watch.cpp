@@ -6,7 +6,8 @@
 #include <array>
 #include <atomic>
 #include <map>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace lockstep::train {
 namespace {
@@ -34,18 +35,18 @@ extern "C" void count_signal(int signal) {
   ::raise(SIGINT);
 }
 
-struct Installed {
+struct Handler {
   int users = 0;
   struct sigaction previous {};
 };
 
-std::mutex& installed_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
+struct Handlers {
+  base::Mutex mutex;
+  std::map<int, Handler> of_signal LOCKSTEP_GUARDED_BY(mutex);
+};
 
-std::map<int, Installed>& installed() {
-  static std::map<int, Installed> handlers;
+Handlers& installed_handlers() {
+  static Handlers handlers;
   return handlers;
 }
 
@@ -56,10 +57,11 @@ uint32_t count_of(int signal) {
 }  // namespace
 
 SignalWatch::SignalWatch(std::vector<int> signals) : signals_(std::move(signals)) {
-  const std::lock_guard lock(installed_mutex());
+  Handlers& handlers = installed_handlers();
+  const base::MutexLock lock(handlers.mutex);
   for (const int signal : signals_) {
     counts_.push_back(count_of(signal));
-    Installed& handler = installed()[signal];
+    Handler& handler = handlers.of_signal[signal];
     if (handler.users++ > 0) continue;
     if (signal == SIGINT) first_interrupt_s = 0;
     struct sigaction action {};
@@ -72,9 +74,10 @@ SignalWatch::SignalWatch(std::vector<int> signals) : signals_(std::move(signals)
 
 SignalWatch::~SignalWatch() {
   if (kept_) return;
-  const std::lock_guard lock(installed_mutex());
+  Handlers& handlers = installed_handlers();
+  const base::MutexLock lock(handlers.mutex);
   for (const int signal : signals_) {
-    Installed& handler = installed()[signal];
+    Handler& handler = handlers.of_signal[signal];
     if (--handler.users == 0) ::sigaction(signal, &handler.previous, nullptr);
   }
 }

@@ -11,7 +11,6 @@
 
 #include "checkpoint/reader.h"
 #include "parallel/parallel_model.h"
-#include "train/precision.h"
 
 namespace lockstep::train {
 namespace {

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <lockstep/nn.h>
 #include <lockstep/schedule.h>
 #include <lockstep/search.h>
 #include <lockstep/sharded.h>
-#include <lockstep/sync_batch_norm.h>
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
@@ -15,14 +15,14 @@
 #include <set>
 
 #include "base/log.h"
+#include "optim/precision.h"
 #include "parallel/parallel_model.h"
 #include "report/report.h"
-#include "train/deepspeed/engine_step.h"
+#include "train/engine_step.h"
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
 #include "train/gpu_log.h"
 #include "train/gradient_step.h"
-#include "train/precision.h"
 #include "train/search_step.h"
 #include "train/trainer_impl.h"
 
@@ -31,7 +31,7 @@ namespace {
 
 Model place_model(Model model, std::optional<c10::Device> device, c10::ScalarType dtype) {
   if (device) model.module()->to(*device);
-  train::convert_floating_point(*model.module(), dtype);
+  optim::convert_floating_point(*model.module(), dtype);
   return model;
 }
 
@@ -171,7 +171,7 @@ Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::O
       world(world_),
       deepspeed(read_deepspeed(config_)),
       config(resolved(std::move(config_), deepspeed, world)),
-      dtype(train::parse_dtype(config.dtype)),
+      dtype(optim::parse_dtype(config.dtype)),
       // An engine makes its optimizer first, then moves and converts the model.
       model(deepspeed ? place_model(std::move(model_), std::nullopt, torch::kFloat32)
                       : place_model(std::move(model_), home_of(config, world), dtype)),

@@ -306,7 +306,40 @@ def tokenizers():
     save_changed("hostile_kind", pre_tokenizer={"type": "Metaspace"})
 
 
+def requests():
+    """What browsers and others send to the server of `lockstep report --follow`."""
+    save("http_request", "browser", "GET /0123456789abcdef/ HTTP/1.1\r\nHost: 127.0.0.1:45123\r\nUser-Agent: Mozilla/5.0\r\n"
+         "Accept: text/html,*/*;q=0.8\r\nAccept-Encoding: gzip\r\nConnection: keep-alive\r\n\r\n")
+    save("http_request", "version", "GET /0123456789abcdef/version?now HTTP/1.1\r\nhost:\tlocalhost:45123 \t\r\n\r\n")
+    save("http_request", "http_1_0", "HEAD / HTTP/1.0\r\n\r\n")
+    save("http_request", "empty_host", "GET /a HTTP/1.1\r\nHost:\r\nHost: \t \r\n\r\n")
+    save("http_request", "two_hosts", "GET /a?b?c HTTP/1.1\r\nHost: one\r\nHostess: no\r\nHOST: two\r\n\r\nbody\r\n")
+    save("http_request", "no_field", "GET / HTTP/1.1\r\n\r\n\r\nHost")
+    save("http_request", "hostile_one_word", "GET\r\n\r\n")
+    save("http_request", "hostile_no_version", "GET / \r\nHost: a\r\n\r\n")
+    save("http_request", "hostile_http_2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    save("http_request", "hostile_line_feed", "GET /a\n HTTP/1.1\r\nHost: a\r\n\r\n")
+    save("http_request", "hostile_tls", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(64)))
+
+
+def token_files():
+    tokens = struct.pack("<40H", *(i * 811 % 50257 for i in range(40)))
+    header = struct.pack("<256i", 20240520, 1, 40, *[0] * 253)
+    save("token_file", "llm_c", header + tokens)
+    save("token_file", "nano_gpt", tokens)
+    save("token_file", "one_token", b"\x01\x00")
+    save("token_file", "largest_tokens", b"\xff" * 16)
+    save("token_file", "hostile_empty", b"")
+    save("token_file", "hostile_odd", tokens + b"\x00")
+    save("token_file", "hostile_header_only", header)
+    save("token_file", "hostile_cut_header", header[:100])
+    save("token_file", "hostile_cut_tokens", header + tokens[:-2])
+    save("token_file", "hostile_version", struct.pack("<256i", 20240520, 2, 40, *[0] * 253) + tokens)
+    save("token_file", "hostile_negative", struct.pack("<256i", 20240520, 1, -512, *[0] * 253))
+    save("token_file", "hostile_wide", struct.pack("<256i", 20240801, 7, 20, *[0] * 253) + tokens)
+
+
 if __name__ == "__main__":
     for make in (toml, answers, exported, rendezvous_bodies, images, tensor_files, archives, weights, nested_calls, deepspeed_pickles,
-                 tokenizers):
+                 tokenizers, requests, token_files):
         make()

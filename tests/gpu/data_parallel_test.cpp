@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <lockstep/data_parallel.h>
-#include <lockstep/sync_batch_norm.h>
+#include <lockstep/nn.h>
 #include <torch/torch.h>
 
 #include "support/formula.h"

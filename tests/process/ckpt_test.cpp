@@ -230,7 +230,7 @@ TEST_F(CkptTest, ImportsADeepSpeedCheckpoint) {
   EXPECT_EQ(ckpt_json({"inspect", path("run")})["metadata"]["optimizer"]["class"], "AdamW");
   const Finished again = ckpt({"import", saved, "--to", path("run")});
   EXPECT_EQ(again.code, 2);
-  EXPECT_THAT(again.errors, HasSubstr("has checkpoints already"));
+  EXPECT_THAT(again.errors, HasSubstr("already has checkpoints"));
   ASSERT_EQ(ckpt({"import", saved, "--tag", "global_step3", "--to", path("w.safetensors")}).code, 0);
   EXPECT_EQ(ckpt({"diff", path("w.safetensors"), path("run")}).code, 0);
   const Finished missing = ckpt({"import", saved, "--tag", "global_step9", "--to", path("other")});

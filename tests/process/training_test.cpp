@@ -46,7 +46,7 @@ std::vector<pid_t> children_named(const std::string& program, pid_t parent) {
   return found;
 }
 
-// The step that a run says it goes on from; -1: it says none.
+// The step from which a run reports to resume; -1: it reports none.
 int64_t step_gone_on_from(const std::string& output) {
   std::smatch match;
   const std::regex line("Going on from .*: [0-9]+ of [0-9]+ epochs are done, ([0-9]+) steps\n");

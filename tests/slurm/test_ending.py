@@ -137,7 +137,7 @@ def test_a_training_goes_on_where_it_was_when_it_is_queued_again(slurm, style):
     found = re.search(rf"sine_job{job}/checkpoints/step-(\d+): (\d+) of 1000000000 epochs are done, (\d+) steps", line)
     assert found, line
     saved, epochs, steps = map(int, found.groups())
-    assert steps == saved, "it goes on from the very step of the checkpoint"
+    assert steps == saved, "it resumes from the very step of the checkpoint"
     assert steps // STEPS_AN_EPOCH == epochs >= 10
     # The first attempt saved only because of the signal; the second one may have saved at its end.
     assert min(path.name for path in (slurm.folder / f"sine_job{job}" / "checkpoints").glob("step-*")) == f"step-{saved:010}"

@@ -9,11 +9,11 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
 #include "parallel/model_snapshot.h"
+#include "parallel/save_shards.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 #include "support/group_case.h"
 #include "support/temporary_folder.h"
-#include "train/deepspeed/save_together.h"
 #include "train/measured_memory.h"
 
 namespace lockstep {
@@ -78,7 +78,7 @@ std::filesystem::path save(const std::filesystem::path& folder, c10::ScalarType 
     parallel::add_shards(snapshot, *training.net, *training.model, group.rank() == 0);
     std::unique_ptr<checkpoint::Store> store;
     if (group.rank() == 0) store = std::make_unique<checkpoint::Store>(folder);
-    const checkpoint::Entry entry = deepspeed::save_together(group, store.get(), snapshot);
+    const checkpoint::Entry entry = parallel::save_shards(group, store.get(), snapshot);
     if (group.rank() == 0) saved = entry.path;
   });
   return saved;

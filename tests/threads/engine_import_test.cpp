@@ -1,4 +1,4 @@
-// An engine goes on from what `lockstep ckpt import` makes of checkpoints that DeepSpeed 0.19.6
+// An engine resumes from what `lockstep ckpt import` makes of checkpoints that DeepSpeed 0.19.6
 // wrote (tests/fuzz/make_deepspeed_checkpoints.py): at each stage, on other numbers of ranks.
 
 #include <gmock/gmock.h>

@@ -14,7 +14,6 @@
 #include "support/group_case.h"
 #include "support/parameter_copies.h"
 #include "train/measured_memory.h"
-#include "train/precision.h"
 
 namespace lockstep {
 namespace {

@@ -124,7 +124,7 @@ TEST_F(TrainerCheckpointsTest, BestOnlyRemembersThatTheRunHasEnded) {
   EXPECT_EQ(again.steps, whole.steps);
   EXPECT_EQ(again.metrics, whole.metrics);
   const FitResult more = train(6, /*stop_at=*/5);
-  EXPECT_EQ(more.epochs, 5) << "another max_iter goes on from the best";
+  EXPECT_EQ(more.epochs, 5) << "another max_iter resumes from the best";
   EXPECT_EQ(more.stopped, "trainstop_criterion");
   const FitResult stopped = train(6, 5);
   EXPECT_EQ(stopped.epochs, 5);

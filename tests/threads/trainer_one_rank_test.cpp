@@ -46,7 +46,7 @@ class OneRankTest : public testing::Test {
         });
   }
 
-  // The run as it is ends on both ranks; without its callbacks it goes on from the last
+  // The run as it is ends on both ranks; without its callbacks it resumes from the last
   // step that was good, and nothing of the bad one is in the result.
   void expect_ends_and_goes_on() {
     EXPECT_THROW(training_.run(), Error);

@@ -10,8 +10,8 @@
 
 #include "checkpoint/compare_weights.h"
 #include "checkpoint/weights.h"
-#include "cli/ckpt/text.h"
 #include "cli/commands.h"
+#include "cli/text.h"
 
 namespace lockstep::cli::ckpt {
 namespace {

@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "checkpoint/weights.h"
-#include "cli/ckpt/text.h"
 #include "cli/commands.h"
+#include "cli/text.h"
 
 namespace lockstep::cli::ckpt {
 namespace {

@@ -11,8 +11,8 @@
 #include "checkpoint/deepspeed/shards.h"
 #include "checkpoint/store.h"
 #include "checkpoint/weights.h"
-#include "cli/ckpt/text.h"
 #include "cli/commands.h"
+#include "cli/text.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
@@ -97,8 +97,8 @@ int import_weights(const ImportOptions& options) {
   const bool to_file = of_deepspeed && is_weights_file(options.to);
   if (!to_file && !checkpoint::list(options.to).empty()) {
     throw ConfigError("ckpt",
-                      fmt::format("'{}' has checkpoints already, which a run goes on from: choose another "
-                                  "folder",
+                      fmt::format("'{}' already has checkpoints, from which a run would resume: choose "
+                                  "another folder",
                                   options.to));
   }
   return of_deepspeed ? import_deepspeed(options) : import_file(options);

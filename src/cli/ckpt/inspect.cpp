@@ -7,8 +7,8 @@
 
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
-#include "cli/ckpt/text.h"
 #include "cli/commands.h"
+#include "cli/text.h"
 #include "exported/archive.h"
 #include "exported/executable.h"
 #include "exported/size_expression.h"

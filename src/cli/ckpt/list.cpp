@@ -8,8 +8,8 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
-#include "cli/ckpt/text.h"
 #include "cli/commands.h"
+#include "cli/text.h"
 
 namespace lockstep::cli::ckpt {
 namespace {

@@ -54,7 +54,7 @@ std::vector<ScalingRow> plan_rows(const Study& study) {
   return rows;
 }
 
-// A run that finds another's checkpoints goes on from them, and measures nothing.
+// A run that finds the checkpoints of another run resumes from them, and then measures nothing.
 void prepare_output(const Study& study, const std::vector<ScalingRow>& rows) {
   std::error_code error;
   fs::create_directories(study.output, error);

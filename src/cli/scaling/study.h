@@ -20,7 +20,7 @@ struct Study {
   // Of the Slurm jobs: partition, account, time, other options.
   launcher::SbatchRequest job;
   std::vector<std::string> command;  // "{folder}" in it becomes the run's folder
-  std::filesystem::path output;      // gets a folder a run, and its console beside it
+  std::filesystem::path output;      // gets a folder for each run, and a file with its console output
   bool oversubscribe = false;        // also runs that want more CPUs than there are
 };
 

@@ -20,9 +20,9 @@
 #include <string>
 #include <system_error>
 
+#include "base/file.h"
 #include "base/mutex.h"
 #include "base/process.h"
-#include "comm/host_layout.h"
 
 namespace lockstep::comm::shm {
 namespace {
@@ -41,6 +41,14 @@ std::byte* map_shared(int fd, size_t bytes) {
   return data == MAP_FAILED ? nullptr : static_cast<std::byte*>(data);
 }
 
+// The identity of the running kernel; "" if /proc does not show it.
+std::string boot_id() { return base::read_first_line("/proc/sys/kernel/random/boot_id").value_or(""); }
+
+std::string own_namespace(std::string_view kind) {
+  std::error_code ignored;
+  return std::filesystem::read_symlink(fmt::format("/proc/self/ns/{}", kind), ignored).string();
+}
+
 // 0: no such process runs (a zombie does not run).
 uint64_t process_start_time(pid_t pid) {
   const auto process = base::process_state(fmt::format("/proc/{}", pid));
@@ -49,15 +57,10 @@ uint64_t process_start_time(pid_t pid) {
 
 // What a rank announces to the others.
 Json announcement(const std::shared_ptr<Mapping>& memory, uint64_t magic) {
-  std::error_code ignored;
-  return {{"version", kLayoutVersion},
-          {"bytes", memory->bytes()},
-          {"host", boot_id()},
-          {"pid_namespace", std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string()},
-          {"pid", getpid()},
-          {"start_time", process_start_time(getpid())},
-          {"fd", memory->fd()},
-          {"magic", magic}};
+  return {{"version", kLayoutVersion}, {"bytes", memory->bytes()},
+          {"host", boot_id()},         {"pid_namespace", own_namespace("pid")},
+          {"pid", getpid()},           {"start_time", process_start_time(getpid())},
+          {"fd", memory->fd()},        {"magic", magic}};
 }
 
 // The homes of ranks that are threads of this process, while they connect.
@@ -184,6 +187,10 @@ std::vector<Peer> map_peers(const std::vector<std::string>& announcements, int r
 }
 
 }  // namespace
+
+std::string host_identity() {
+  return fmt::format("{} {} {} {}", boot_id(), own_namespace("pid"), own_namespace("user"), geteuid());
+}
 
 Mapping Mapping::create(size_t bytes) {
   base::UniqueFd fd(memfd_create("lockstep", MFD_CLOEXEC));

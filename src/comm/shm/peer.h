@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,11 @@
 #include "comm/shm/layout.h"
 
 namespace lockstep::comm::shm {
+
+// A text that is equal for two processes exactly when they can map each other's memory: the
+// running kernel, the namespaces of processes and users, and the user. A host name would not be
+// enough: containers share and change it.
+std::string host_identity();
 
 // Bytes of a memory file (memfd) in this address space. A memory file has no name in a file system:
 // it vanishes with the last process that holds it, however that process ends.

@@ -350,7 +350,7 @@ RankView worker_from(const Json& object) {
   const Fields fields(object);
   RankView worker;
   worker.ended = fields.boolean("ended");
-  worker.progress.reports = fields.boolean("told");
+  worker.progress.reports = fields.boolean("reports");
   worker.progress.phase =
       static_cast<base::Phase>(fields.integer("phase", 0, static_cast<int64_t>(UINT32_MAX)));
   worker.progress.step = fields.integer("step", INT64_MIN, INT64_MAX);
@@ -368,7 +368,7 @@ Json to_json(const std::vector<RankView>& workers) {
   for (const RankView& worker : workers) {
     const base::ProgressWatch::Snapshot& progress = worker.progress;
     array.push_back({{"ended", worker.ended},
-                     {"told", progress.reports},
+                     {"reports", progress.reports},
                      {"phase", static_cast<uint32_t>(progress.phase)},
                      {"step", progress.step},
                      {"started", bounded(progress.collectives_started)},
@@ -442,21 +442,25 @@ Json object_of(const Refused& m) { return {{"type", "refused"}, {"reason", cut(m
 Json object_of(const Heartbeat& m) {
   return {{"type", "heartbeat"}, {"sequence", m.sequence}, {"time_us", m.time_us}};
 }
-Json object_of(const ReserveStorePort& m) { return {{"type", "reserve_port"}, {"generation", m.generation}}; }
+Json object_of(const ReserveStorePort& m) {
+  return {{"type", "reserve_store_port"}, {"generation", m.generation}};
+}
 Json object_of(const StorePort& m) {
   return {{"type", "store_port"},
           {"generation", m.generation},
           {"port", m.port},
           {"error", cut(m.error, kMaxReason)}};
 }
-Json object_of(const GenerationMap& m) { return {{"type", "map"}, {"map", to_json(m.generation)}}; }
+Json object_of(const GenerationMap& m) {
+  return {{"type", "generation_map"}, {"map", to_json(m.generation)}};
+}
 Json object_of(const Start& m) {
-  return {{"type", "begin"}, {"generation", m.generation}, {"node_rank", m.node_rank}};
+  return {{"type", "start"}, {"generation", m.generation}, {"node_rank", m.node_rank}};
 }
 Json object_of(const WorkerFailed& m) { return {{"type", "worker_failed"}, {"failure", to_json(m.failure)}}; }
 Json object_of(const Succeeded& m) { return {{"type", "succeeded"}, {"generation", m.generation}}; }
 Json object_of(const Stop& m) {
-  return {{"type", "halt"}, {"generation", m.generation}, {"reason", cut(m.reason, kMaxReason)}};
+  return {{"type", "stop"}, {"generation", m.generation}, {"reason", cut(m.reason, kMaxReason)}};
 }
 Json object_of(const Stopped& m) {
   Json object{{"type", "stopped"}, {"generation", m.generation}};
@@ -471,7 +475,7 @@ Json object_of(const Note& m) { return {{"type", "note"}, {"text", cut(m.text, k
 Json object_of(const Stalled& m) {
   return {{"type", "stalled"}, {"generation", m.generation}, {"stall", to_json(m.stall)}};
 }
-Json object_of(const Finish& m) { return {{"type", "over"}, {"outcome", to_json(m.outcome)}}; }
+Json object_of(const Finish& m) { return {{"type", "finish"}, {"outcome", to_json(m.outcome)}}; }
 
 int generation_of(const Fields& fields) {
   return static_cast<int>(fields.integer("generation", 0, kMaxGenerations));
@@ -520,16 +524,16 @@ const std::unordered_map<std::string_view, Reader>& readers() {
        [](const Fields& f) -> Message {
          return Heartbeat{f.integer("sequence", 0, INT64_MAX), f.integer("time_us", 0, kMaxTimeUs)};
        }},
-      {"reserve_port", [](const Fields& f) -> Message { return ReserveStorePort{generation_of(f)}; }},
+      {"reserve_store_port", [](const Fields& f) -> Message { return ReserveStorePort{generation_of(f)}; }},
       {"store_port", store_port_from},
-      {"begin",
+      {"start",
        [](const Fields& f) -> Message {
          return Start{generation_of(f), static_cast<int>(f.integer("node_rank", 0, kMaxNodes - 1))};
        }},
       {"worker_failed",
        [](const Fields& f) -> Message { return WorkerFailed{failure_from(f.at("failure"))}; }},
       {"succeeded", [](const Fields& f) -> Message { return Succeeded{generation_of(f)}; }},
-      {"halt",
+      {"stop",
        [](const Fields& f) -> Message {
          return Stop{generation_of(f), f.text("reason", 3 * kMaxReason)};
        }},
@@ -548,7 +552,7 @@ const std::unordered_map<std::string_view, Reader>& readers() {
        [](const Fields& f) -> Message {
          return Stalled{generation_of(f), stall_from(f.at("stall"))};
        }},
-      {"over", [](const Fields& f) -> Message { return Finish{outcome_from(f.at("outcome"))}; }},
+      {"finish", [](const Fields& f) -> Message { return Finish{outcome_from(f.at("outcome"))}; }},
   };
   return readers;
 }
@@ -572,7 +576,7 @@ Message decode(std::string_view body) {
   if (!object) throw ProtocolError("a message that is not JSON");
   const Fields fields(*object);
   const std::string type = fields.text("type", 32);
-  if (type == "map") return GenerationMap{generation_from(fields.at("map"), rest)};
+  if (type == "generation_map") return GenerationMap{generation_from(fields.at("map"), rest)};
   if (!rest.empty()) throw ProtocolError("a message with extra bytes after it");
   const auto reader = readers().find(type);
   if (reader == readers().end()) throw ProtocolError("a message of unknown type");

@@ -24,7 +24,7 @@ namespace lockstep::launcher {
 //   body            a JSON object on one line, see below; once both sides have proven that
 //                   they know the job's token: encrypted and authenticated, see
 //                   base/job_token.h
-inline constexpr uint8_t kWireVersion = 2;
+inline constexpr uint8_t kWireVersion = 3;
 inline constexpr size_t kFrameHeaderBytes = 8;
 
 // Hard limits of a body: from a stranger, from a member, and from the coordinator, whose
@@ -77,9 +77,7 @@ class FrameReader {
 //
 // What the coordinator sends has the same name as its Action (coordinator.h) and as the
 // call of the MembershipListener. The field "type" of the JSON object is the name in snake
-// case, with these exceptions from version 1 of the protocol: "reserve_port"
-// (ReserveStorePort), "map" (GenerationMap), "begin" (Start), "halt" (Stop) and "over"
-// (Finish).
+// case.
 namespace wire {
 
 struct Challenge {

@@ -10,12 +10,12 @@
 
 #include "base/log.h"
 #include "config/deepspeed/failure.h"
+#include "optim/precision.h"
 #include "train/deepspeed/engine_impl.h"
 #include "train/deepspeed/make_optimizer.h"
 #include "train/deepspeed/make_schedule.h"
 #include "train/deepspeed/sharded_options.h"
 #include "train/deepspeed/supported.h"
-#include "train/precision.h"
 
 namespace lockstep {
 
@@ -148,7 +148,7 @@ EngineCore::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, C config_, Co
     optimizer = made_optimizer.get();
   }
   if (config.dtype() != C::Dtype::kFp32)
-    train::convert_floating_point(*module, deepspeed::scalar_type(config.dtype()));
+    optim::convert_floating_point(*module, deepspeed::scalar_type(config.dtype()));
   parallel::ParallelOptions options{.sharding = deepspeed::sharded_options(config)};
   if (stays_on_host) options.sharding.device = device;
   // Lamb needs complete parameters; all other optimizers work on flat buckets, also at stage 0.

@@ -16,8 +16,8 @@
 #include "checkpoint/weights.h"
 #include "comm/agree.h"
 #include "config/deepspeed/failure.h"
+#include "parallel/save_shards.h"
 #include "train/deepspeed/engine_impl.h"
-#include "train/deepspeed/save_together.h"
 
 namespace lockstep {
 namespace {
@@ -115,7 +115,7 @@ fs::path EngineCore::save_checkpoint(const fs::path& folder, const SaveCheckpoin
     store = std::make_unique<checkpoint::Store>(place, keep_all);
     return std::string();
   });
-  const checkpoint::Entry entry = deepspeed::save_together(impl.communicator, store.get(), snapshot);
+  const checkpoint::Entry entry = parallel::save_shards(impl.communicator, store.get(), snapshot);
   return result_of_main_rank(impl.communicator, [&] { return entry.path.string(); });
 }
 

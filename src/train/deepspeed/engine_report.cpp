@@ -49,7 +49,7 @@ CommsLogger::CommsLogger(const DeepSpeedConfig::CommsLogger& options, int ranks,
     : options_(options), ranks_(ranks), speaks_(speaks) {}
 
 void CommsLogger::enter(const char* phase) {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   phase_ = phase;
 }
 
@@ -61,7 +61,7 @@ bool CommsLogger::is_wanted(std::string_view operation) const {
 
 void CommsLogger::called(const comm::Call& call) {
   if (!is_wanted(call.operation)) return;
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   const double time = std::chrono::duration<double, std::milli>(call.time).count();
   const std::string name =
       options_.debug ? fmt::format("{} [{}]", call.operation, phase_) : std::string(call.operation);
@@ -74,7 +74,7 @@ void CommsLogger::called(const comm::Call& call) {
 }
 
 CommsLogger::Records CommsLogger::records() const {
-  const std::lock_guard lock(mutex_);
+  const base::MutexLock lock(mutex_);
   return records_;
 }
 

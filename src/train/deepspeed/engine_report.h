@@ -12,12 +12,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "comm/communicator_internal.h"
 #include "train/deepspeed/flops_profiler.h"
 
@@ -53,9 +53,9 @@ class CommsLogger final : public comm::CallObserver {
   const DeepSpeedConfig::CommsLogger options_;
   const int ranks_;
   const bool speaks_;
-  mutable std::mutex mutex_;
-  const char* phase_ = "outside";
-  Records records_;
+  mutable base::Mutex mutex_;
+  const char* phase_ LOCKSTEP_GUARDED_BY(mutex_) = "outside";
+  Records records_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 enum class StepPhase { kForward, kBackward, kReduce, kStep };

@@ -54,7 +54,7 @@ def as_client_of_a_store(address, port):
 def with_garbage(address, port):
     with connect(address, port) as s:
         s.sendall(CHOICE.choice([os.urandom(CHOICE.randrange(1, 500)), b"GET / HTTP/1.1\r\n\r\n", b"LSRANKS\1" + bytes(100),
-                                 b"LSR\2\0\0\0\2{}", b"\xff" * 64]))
+                                 b"LSR\3\0\0\0\2{}", b"\xff" * 64]))
 
 
 def as_peer_of_gloo(address, port):

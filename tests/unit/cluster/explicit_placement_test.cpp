@@ -115,12 +115,13 @@ const PlacementCase kExplicitRefusals[] = {
     {"LocalRankAlone",
      {.local_rank = 0},
      {},
-     "[cluster] RANK is missing beside other variables of a launcher, set it or unset them: RANK unset, "
+     "[cluster] RANK is missing while other variables of a launcher are set, set it or unset them: "
+     "RANK unset, "
      "WORLD_SIZE unset, argument local_rank='0', LOCAL_WORLD_SIZE unset, TORCHELASTIC_RUN_ID unset"},
     {"RankTwice",
      {.rank = 0, .world_size = 2, .init_method = "tcp://h:1?rank=0&world_size=2"},
      {},
-     "[cluster] rank and world_size are given both in init_method and beside it: "
+     "[cluster] rank and world_size are given both in init_method and outside of it: "
      "init_method='tcp://h:1?rank=0&world_size=2', rank=0, world_size=2"},
     {"UrlWithoutRank",
      url("tcp://h:4000"),

@@ -140,17 +140,20 @@ const PlacementCase kTorchrunRefusals[] = {
     {"WorldSizeWithoutRank",
      {},
      {{"WORLD_SIZE", "2"}},
-     "[cluster] RANK is missing beside other variables of a launcher, set it or unset them: RANK unset, "
+     "[cluster] RANK is missing while other variables of a launcher are set, set it or unset them: "
+     "RANK unset, "
      "WORLD_SIZE='2', LOCAL_RANK unset, LOCAL_WORLD_SIZE unset, TORCHELASTIC_RUN_ID unset"},
     {"LocalRankAlone",
      {},
      {{"LOCAL_RANK", "0"}},
-     "[cluster] RANK is missing beside other variables of a launcher, set it or unset them: RANK unset, "
+     "[cluster] RANK is missing while other variables of a launcher are set, set it or unset them: "
+     "RANK unset, "
      "WORLD_SIZE unset, LOCAL_RANK='0', LOCAL_WORLD_SIZE unset, TORCHELASTIC_RUN_ID unset"},
     {"RunIdAlone",
      {},
      {{"TORCHELASTIC_RUN_ID", "none"}},
-     "[cluster] RANK is missing beside other variables of a launcher, set it or unset them: RANK unset, "
+     "[cluster] RANK is missing while other variables of a launcher are set, set it or unset them: "
+     "RANK unset, "
      "WORLD_SIZE unset, LOCAL_RANK unset, LOCAL_WORLD_SIZE unset, TORCHELASTIC_RUN_ID='none'"},
     {"NoPort",
      {},

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/shm/peer.h"
+
 namespace lockstep::comm {
 namespace {
 
@@ -26,8 +28,8 @@ TEST(HostLayoutTest, RegularMeansEqualAndInOrder) {
 }
 
 TEST(HostLayoutTest, IdentityIsStableAndSaysMoreThanAName) {
-  EXPECT_EQ(host_identity(), host_identity());
-  EXPECT_GT(host_identity().size(), 40u);
+  EXPECT_EQ(shm::host_identity(), shm::host_identity());
+  EXPECT_GT(shm::host_identity().size(), 40u);
 }
 
 }  // namespace

@@ -70,6 +70,17 @@ class LayersTest(unittest.TestCase):
         self.write("src/parallel/reducer.cpp", '"data/loader.h"')
         self.assert_problem("layer parallel .* data")
 
+    def test_folders_inside_a_layer_do_not_include_each_other(self):
+        self.write("src/comm/transport.cpp", '"comm/shm/backend.h"')
+        self.write("src/comm/shm/backend.cpp", '"comm/shm/backend.h"', '"base/log.h"')
+        self.assertEqual(self.problems(), [])
+        self.write("src/comm/shm/backend.h", '"comm/wire/format.h"')
+        self.write("src/comm/wire/format.h", '"../transport.h"')
+        self.write("src/comm/transport.h")
+        found = self.problems()
+        self.assertEqual(len(found), 3, found)
+        self.assertRegex(found[0], "src/comm/shm/backend.h: includes comm/wire/format.h, and src/comm/wire includes src/comm/shm too")
+
     def test_core_without_libtorch(self):
         self.write("src/cluster/nodes.cpp", "<ATen/core/Tensor.h>")
         self.assert_problem("includes LibTorch, which layer cluster does without")
@@ -128,6 +139,16 @@ class TextTest(unittest.TestCase):
                      "@pytest.mark." "skip", "no newline"]:
             found = self.remarks("a.cpp", line + ("" if line == "no newline" else "\n"))
             self.assertEqual(len(found), 1, line)
+
+    def test_locks(self):
+        for line in ["mutable std::mutex mutex_;", "std::shared_mutex mutex;", "const std::lock_guard lock(mutex_);",
+                     "std::condition_variable_any ready_;"]:
+            self.assertEqual(len(self.remarks("src/train/a.cpp", line + "\n")), 1, line)
+            self.assertEqual(self.remarks("src/base/mutex.h", line + "\n"), [])
+            self.assertEqual(self.remarks("tests/threads/a_test.cpp", line + "\n"), [])
+        for line in ["base::Mutex mutex_;", "const std::scoped_lock lock(generator->mutex_);",
+                     "const std::lock_guard lock(generator.mutex());"]:
+            self.assertEqual(self.remarks("src/cuda/a.cpp", line + "\n"), [])
 
 
 class DocsTest(unittest.TestCase):

@@ -12,6 +12,7 @@
 #include "support/fuzz/core/hdf5.h"
 #include "support/fuzz/core/hjson.h"
 #include "support/fuzz/core/http_answer.h"
+#include "support/fuzz/core/http_request.h"
 #include "support/fuzz/core/idx.h"
 #include "support/fuzz/core/image_archive.h"
 #include "support/fuzz/core/image_tensors.h"
@@ -45,6 +46,7 @@ INSTANTIATE_TEST_SUITE_P(
         test::CorpusCase{"error_file", takes_error_file, kJson},
         test::CorpusCase{"hdf5", takes_hdf5, kNumbers, 1000}, test::CorpusCase{"hjson", takes_hjson, kHjson},
         test::CorpusCase{"http_answer", takes_http_answer, "HTTP/1.1 200\r\n\r\n{\"run_id\":0}", 20},
+        test::CorpusCase{"http_request", takes_http_request, "GET /?q HTTP/1.1\r\nHost: \t:80\r\n\r\n"},
         test::CorpusCase{"idx", takes_idx, kNumbers, 1000},
         test::CorpusCase{"image_archive", takes_image_archive, kNumbers, 100},
         test::CorpusCase{"image_tensors", takes_image_tensors, kNumbers},

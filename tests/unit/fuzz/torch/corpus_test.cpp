@@ -11,6 +11,7 @@
 #include "support/fuzz/torch/pickle.h"
 #include "support/fuzz/torch/safetensors.h"
 #include "support/fuzz/torch/script_archive.h"
+#include "support/fuzz/torch/token_file.h"
 #include "support/fuzz/torch/tokenizer.h"
 #include "support/fuzz/torch/torch_file.h"
 #include "support/fuzz_corpus_test.h"
@@ -32,6 +33,8 @@ INSTANTIATE_TEST_SUITE_P(
                     test::CorpusCase{"exported_program", takes_exported_program,
                                      R"({"as_tensor":{"name":"x"}})", 100},
                     test::CorpusCase{"script_archive", takes_script_archive, kPickle, 1000},
+                    test::CorpusCase{"token_file", takes_token_file,
+                                     std::string_view("\x88\xd8\x34\x01\x01\x00\x00\x00", 8)},
                     test::CorpusCase{"tokenizer", takes_tokenizer, "\"h e\"<|endoftext|>:{}[]", 100},
                     test::CorpusCase{"torch_file", takes_torch_file, "PK\x03\x04PK\x01\x02", 50}),
     [](const auto& info) { return std::string(info.param.name); });

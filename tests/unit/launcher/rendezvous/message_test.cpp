@@ -41,7 +41,7 @@ TEST(FrameTest, ComesOutWholeHoweverItIsCut) {
 }
 
 TEST(FrameTest, RefusesAtTheFirstWrongByte) {
-  for (const std::string& bytes : {std::string("G"), std::string("LX"), std::string("LSR\x03")}) {
+  for (const std::string& bytes : {std::string("G"), std::string("LX"), std::string("LSR\x02")}) {
     FrameReader reader(100);
     reader.feed(bytes);
     EXPECT_THROW(reader.next(), ProtocolError) << bytes;
@@ -58,7 +58,8 @@ TEST(FrameTest, NamesTheOtherVersion) {
     reader.next();
     FAIL();
   } catch (const ProtocolError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("version 7 of the rendezvous protocol, this is version 2"));
+    EXPECT_THAT(error.what(), HasSubstr("version 7 of the rendezvous protocol, this is version " +
+                                        std::to_string(kWireVersion)));
   }
 }
 
@@ -215,7 +216,7 @@ TEST(WireTest, RefusesWhatMakesNoSense) {
   expect_refused(R"({"type":"challenge","nonce":"zz"})", "hexadecimal");
   expect_refused(R"({"type":"store_port","generation":0,"port":65536,"error":""})", "out of range");
   expect_refused("{\"type\":\"halt\",\"generation\":0,\"reason\":\"\xff\"}", "not JSON");
-  expect_refused(R"({"type":"over","outcome":{"kind":6,"reason":"","signal":0,"restart_count":0}})",
+  expect_refused(R"({"type":"finish","outcome":{"kind":6,"reason":"","signal":0,"restart_count":0}})",
                  "out of range");
 }
 
@@ -245,7 +246,7 @@ TEST(WireTest, RefusesMapsThatContradictThemselves) {
                                {"master_port", port},
                                {"secret", std::string(64, 'a')},
                                {"nodes", nodes}};
-    return nlohmann::json{{"type", "map"}, {"map", inner}}.dump() + "\n" + table;
+    return nlohmann::json{{"type", "generation_map"}, {"map", inner}}.dump() + "\n" + table;
   };
   const std::string two = "a\t10.0.0.1\tr\t4\t1\nb\t\tr\t4\t2\n";
   EXPECT_NO_THROW(wire::decode(map(2, two)));

@@ -70,7 +70,7 @@ TEST(StrangersTest, ATakenRankIsRefused) {
 TEST(StrangersTest, StrangersAreCutOffWhateverTheySay) {
   Cluster cluster(quick(2, 2));
   std::vector<std::unique_ptr<Stranger>> strangers;
-  const std::string magic("LSR\x01", 4);
+  const std::string magic{'L', 'S', 'R', static_cast<char>(kWireVersion)};
   const auto framed = [&](const std::string& body) {
     return magic + std::string("\0\0\0", 3) + static_cast<char>(body.size()) + body;
   };

@@ -1,4 +1,4 @@
-#include "train/deepspeed/save_together.h"
+#include "parallel/save_shards.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "comm/agree.h"
 #include "comm/communicator_internal.h"
 
-namespace lockstep::deepspeed {
+namespace lockstep::parallel {
 namespace {
 
 using checkpoint::CheckpointError;
@@ -37,8 +37,8 @@ std::vector<std::string> from_all_ranks(const Communicator& group, const RankWor
 
 }  // namespace
 
-checkpoint::Entry save_together(const Communicator& group, checkpoint::Store* store,
-                                const checkpoint::Snapshot& snapshot, checkpoint::FileSystem& files) {
+checkpoint::Entry save_shards(const Communicator& group, checkpoint::Store* store,
+                              const checkpoint::Snapshot& snapshot, checkpoint::FileSystem& files) {
   const auto sizes =
       from_all_ranks(group, [&] { return std::to_string(checkpoint::shard_bytes(snapshot.pieces)); });
   const int64_t bytes =
@@ -70,4 +70,4 @@ checkpoint::Entry save_together(const Communicator& group, checkpoint::Store* st
   return entry;
 }
 
-}  // namespace lockstep::deepspeed
+}  // namespace lockstep::parallel

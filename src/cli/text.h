@@ -8,7 +8,7 @@
 
 #include "base/number.h"
 
-namespace lockstep::cli::ckpt {
+namespace lockstep::cli {
 
 using base::size_text;
 // "float32", as Python prints it without "torch.".
@@ -21,4 +21,4 @@ std::string shape_text(const std::vector<int64_t>& shape);
 std::string table_text(const std::vector<std::vector<std::string>>& rows,
                        const std::vector<bool>& right_aligned);
 
-}  // namespace lockstep::cli::ckpt
+}  // namespace lockstep::cli

@@ -1,10 +1,10 @@
-#include "train/precision.h"
+#include "optim/precision.h"
 
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <torch/torch.h>
 
-namespace lockstep::train {
+namespace lockstep::optim {
 
 void convert_floating_point(torch::nn::Module& module, c10::ScalarType dtype) {
   const torch::NoGradGuard no_grad;
@@ -24,4 +24,4 @@ c10::ScalarType parse_dtype(const std::string& name) {
                     fmt::format("dtype must be one of float32, float64, bfloat16, float16: '{}'", name));
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::optim

@@ -1,4 +1,4 @@
-#include "train/deepspeed/engine_step.h"
+#include "train/engine_step.h"
 
 #include <fmt/format.h>
 #include <lockstep/callbacks.h>

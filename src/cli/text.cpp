@@ -1,4 +1,4 @@
-#include "cli/ckpt/text.h"
+#include "cli/text.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,7 +7,7 @@
 
 #include "checkpoint/dtype.h"
 
-namespace lockstep::cli::ckpt {
+namespace lockstep::cli {
 
 std::string dtype_text(at::ScalarType dtype) {
   const std::string_view name = checkpoint::python_dtype_name(dtype);
@@ -38,4 +38,4 @@ std::string table_text(const std::vector<std::vector<std::string>>& rows,
   return text;
 }
 
-}  // namespace lockstep::cli::ckpt
+}  // namespace lockstep::cli

@@ -1,6 +1,6 @@
 // One checkpoint of two ranks, where a call on one of them fails.
 
-#include "train/deepspeed/save_together.h"
+#include "parallel/save_shards.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "unit/checkpoint/faulty_files.h"
 #include "unit/checkpoint/folder.h"
 
-namespace lockstep::deepspeed {
+namespace lockstep::parallel {
 namespace {
 
 using checkpoint::FaultyFiles;
@@ -54,7 +54,7 @@ Outcome save(const std::filesystem::path& folder, int faulty_rank, int at_call) 
       }
       std::string error;
       try {
-        save_together(group, store.get(), snapshot_of(group, step), files);
+        save_shards(group, store.get(), snapshot_of(group, step), files);
       } catch (const checkpoint::CheckpointError& failure) {
         error = failure.what();
       }
@@ -85,10 +85,10 @@ double newest_value(const std::filesystem::path& folder) {
   return saved.flatten()[0].item<double>();
 }
 
-class SaveTogetherTest : public testing::TestWithParam<int> {};
+class SaveShardsTest : public testing::TestWithParam<int> {};
 
 // All ranks are told, and by whom; the checkpoint before stays, or the new one is whole.
-TEST_P(SaveTogetherTest, AnyCallFails) {
+TEST_P(SaveShardsTest, AnyCallFails) {
   int failures = 0;
   for (int call = 1;; ++call) {
     SCOPED_TRACE("call " + std::to_string(call));
@@ -113,8 +113,8 @@ TEST_P(SaveTogetherTest, AnyCallFails) {
   EXPECT_GE(failures, 3) << "to make, to write, to sync its file";
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, SaveTogetherTest, testing::Values(0, 1),
+INSTANTIATE_TEST_SUITE_P(Ranks, SaveShardsTest, testing::Values(0, 1),
                          [](const auto& info) { return "rank" + std::to_string(info.param); });
 
 }  // namespace
-}  // namespace lockstep::deepspeed
+}  // namespace lockstep::parallel
