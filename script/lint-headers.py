@@ -6,11 +6,19 @@ includes it.
 """
 
 import concurrent.futures
+import functools
 import os
 import pathlib
 import subprocess
 import sys
 import time
+
+
+@functools.cache
+def mpi_includes():
+    """For lockstep/mpi.h, which includes MPI's header."""
+    done = subprocess.run(["mpicc", "--showme:incdirs"], capture_output=True, text=True, check=True)
+    return [f"-I{folder}" for folder in done.stdout.split()]
 
 
 def check(header, torch):
@@ -19,7 +27,7 @@ def check(header, torch):
     include = torch / "include"
     done = subprocess.run(
         ["clang++", "-std=c++20", "-fsyntax-only", "-H", "-w", "-x", "c++", "-Iinclude", f"-I{include}",
-         f"-I{include}/torch/csrc/api/include", "-DUSE_DISTRIBUTED", "-DUSE_C10D_GLOO", str(header)],
+         f"-I{include}/torch/csrc/api/include", "-DUSE_DISTRIBUTED", "-DUSE_C10D_GLOO", *mpi_includes(), str(header)],
         stderr=subprocess.PIPE, text=True)
     seconds = time.perf_counter() - start
     # -H writes one line ". path" for each header, with a dot for each level.

@@ -52,7 +52,7 @@ PUBLIC = {
     "communicator": "comm", "c10d": "comm", "data": "data", "images": "data", "weights": "checkpoint",
     "script_model": "checkpoint", "exported_model": "exported", "nn": "nn", "optim": "optim", "schedule": "optim", "search": "optim", "zero": "config",
     "data_parallel": "parallel", "sharded": "parallel",
-    "config": "train", "callbacks": "train", "model": "train", "launch": "train", "trainer": "train", "physics": "train", "landscape": "train", "deepspeed": "train",
+    "config": "train", "callbacks": "train", "model": "train", "launch": "train", "mpi": "train", "trainer": "train", "physics": "train", "landscape": "train", "deepspeed": "train",
     "models": "recipes", "lockstep": "recipes",
 }
 

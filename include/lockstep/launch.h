@@ -159,6 +159,24 @@ int launch(int argc, const char* const* argv, const TrainConfig& defaults,
 int launch(int argc, const char* const* argv, const TrainConfig& defaults, const ProgramOptions& own,
            const std::function<void(World&, const TrainConfig&)>& rank_main);
 
+// Ranks that a program already has, of MPI or of another runtime: mpi.h fills it for an MPI communicator.
+struct GivenRanks {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;  // among the ranks of this node
+  int local_size = 1;
+  std::vector<std::string> hosts;  // the name of the node of each rank
+  // Gives rank 0's text to all ranks. Collective; called once, on every rank, if there are several.
+  std::function<void(std::string& text)> broadcast;
+};
+
+// The world of ranks that the program already has, in place of launch(): nothing is started, and no
+// environment variable decides about ranks. Collective; blocks until all ranks have called it. Rank 0 opens a
+// port on its node, and gives its address and a secret to the others by `broadcast`. Of the config it takes
+// compute_setup, backend and timeout_s. After the death of a rank the others get CommError; what ends the
+// program is up to it. ConfigError: the numbers contradict each other; rank 0 has no port.
+std::unique_ptr<World> join_ranks(const GivenRanks& ranks, const TrainConfig& config = {});
+
 // Runs `body` and returns its result. An exception is reported on standard error and becomes an exit
 // status (lockstep/error.h).
 int run_main(const std::function<int()>& body) noexcept;

@@ -49,12 +49,14 @@ struct Rendezvous {
     kNone,       // no secret: the store is c10d's and open to the network
     kInherited,  // in the file descriptor key_fd, inherited from the launcher, process key_pid
     kToken,      // LOCKSTEP_JOB_TOKEN of the environment
+    kGiven,      // given_secret: the program has given it to all ranks
     kKeyFile     // rank 0 writes it to a file named key_name, readable by its user only
   };
   Secret secret = Secret::kNone;
   int key_fd = -1;
   int key_pid = 0;
   std::string key_name;
+  std::string given_secret;  // never printed
 
   // "tcp://address:port", "file:///path" or "none".
   std::string to_string() const;

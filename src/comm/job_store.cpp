@@ -87,6 +87,7 @@ class SecretSource {
  private:
   std::string known() const {
     if (map_.rendezvous.secret == Rendezvous::Secret::kInherited) return read_inherited_key(map_.rendezvous);
+    if (map_.rendezvous.secret == Rendezvous::Secret::kGiven) return map_.rendezvous.given_secret;
     const std::string token = base::Environment::of_process().get("LOCKSTEP_JOB_TOKEN").value_or("");
     // All attempts of a job have the same token, and their ranks must not mix.
     return base::JobToken(token).derive(fmt::format("ranks of {} {}", map_.job_id, map_.generation));

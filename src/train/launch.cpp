@@ -8,18 +8,22 @@
 #include <lockstep/version.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 
 #include "base/environment.h"
+#include "base/job_token.h"
 #include "base/log.h"
+#include "base/network.h"
 #include "base/progress.h"
 #include "cluster/allocation_check.h"
 #include "cluster/node_resources.h"
 #include "cluster/placement.h"
 #include "comm/agree.h"
+#include "comm/gloo_device.h"
 #include "comm/plugin.h"
 #include "launcher/agent/run_job.h"
 #include "launcher/error_file.h"
@@ -175,6 +179,92 @@ std::unique_ptr<World> join_world(const RankMap& map, const TrainConfig& config)
 }  // namespace lockstep::train
 
 namespace lockstep {
+
+namespace {
+
+void check_given(const GivenRanks& ranks) {
+  const auto fail = [&](const std::string& what) {
+    throw ConfigError("launch", fmt::format("join_ranks: rank {} of {}: {}", ranks.rank, ranks.size, what));
+  };
+  if (ranks.size < 1 || ranks.rank < 0 || ranks.rank >= ranks.size) fail("the rank must be below the size");
+  if (ranks.local_size < 1 || ranks.local_rank < 0 || ranks.local_rank >= ranks.local_size) {
+    fail(fmt::format("local rank {} is not below the local size {}", ranks.local_rank, ranks.local_size));
+  }
+  if (ranks.hosts.size() != static_cast<size_t>(ranks.size)) {
+    fail(fmt::format("there are {} hosts: give one for each rank", ranks.hosts.size()));
+  }
+  if (ranks.size > 1 && !ranks.broadcast) fail("broadcast is missing");
+}
+
+// Where rank 0 meets the others. Rank 0 opens the port.
+Rendezvous open_rendezvous(const GivenRanks& ranks) {
+  const std::string& own = ranks.hosts[0];
+  const auto other = std::find_if(ranks.hosts.begin(), ranks.hosts.end(),
+                                  [&](const std::string& host) { return host != own; });
+  Rendezvous rendezvous;
+  rendezvous.kind = Rendezvous::Kind::kTcp;
+  rendezvous.address = other == ranks.hosts.end() ? "127.0.0.1" : comm::numeric_local_address("", *other);
+  base::ListenSocket socket = base::listen_on_free_port(rendezvous.address);
+  rendezvous.port = socket.port;
+  rendezvous.listen_fd = socket.fd.release();
+  rendezvous.secret = Rendezvous::Secret::kGiven;
+  rendezvous.given_secret = base::make_token();
+  return rendezvous;
+}
+
+// Tells the others rank 0's rendezvous, or why it has none.
+Rendezvous share_rendezvous(const GivenRanks& ranks) {
+  Rendezvous rendezvous;
+  Json message = Json::object();
+  if (ranks.rank == 0) {
+    try {
+      rendezvous = open_rendezvous(ranks);
+      message = {
+          {"address", rendezvous.address}, {"port", rendezvous.port}, {"secret", rendezvous.given_secret}};
+    } catch (const ConfigError& error) {
+      message = {{"error", error.what()}};
+    }
+  }
+  std::string text = message.dump();
+  ranks.broadcast(text);
+  message = Json::parse(text);
+  if (message.contains("error")) throw ConfigError("launch", message.at("error").text());
+  if (ranks.rank == 0) return rendezvous;
+  rendezvous.kind = Rendezvous::Kind::kTcp;
+  rendezvous.address = message.at("address").text();
+  rendezvous.port = message.at("port").get<uint16_t>();
+  rendezvous.secret = Rendezvous::Secret::kGiven;
+  rendezvous.given_secret = message.at("secret").text();
+  return rendezvous;
+}
+
+}  // namespace
+
+std::unique_ptr<World> join_ranks(const GivenRanks& ranks, const TrainConfig& config) {
+  check_given(ranks);
+  RankMap map;
+  map.launcher = Launcher::kExplicit;
+  map.rank = ranks.rank;
+  map.world_size = ranks.size;
+  map.local_rank = ranks.local_rank;
+  map.local_world_size = ranks.local_size;
+  for (const std::string& host : ranks.hosts) {
+    const auto found = std::find(map.nodes.begin(), map.nodes.end(), host);
+    if (found == map.nodes.end()) {
+      map.nodes.push_back(host);
+      map.ranks_per_node.push_back(1);
+    } else {
+      ++map.ranks_per_node[static_cast<size_t>(found - map.nodes.begin())];
+    }
+  }
+  map.num_nodes = static_cast<int>(map.nodes.size());
+  map.host = ranks.hosts[static_cast<size_t>(ranks.rank)];
+  map.node_rank =
+      static_cast<int>(std::find(map.nodes.begin(), map.nodes.end(), map.host) - map.nodes.begin());
+  if (ranks.size > 1) map.rendezvous = share_rendezvous(ranks);
+  torch_private::avoid_undescribed_amx();
+  return train::join_world(map, config);
+}
 
 int World::cpu_threads() const {
   return cluster::threads_of_this_process(base::Environment::of_process(), map_.local_world_size);

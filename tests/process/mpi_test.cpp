@@ -48,6 +48,50 @@ TEST_P(MpiTest, EveryOperationUnderMpirun) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, MpiTest, testing::Values(2, 3));
 
+// Communicators that the program has split itself, in the reverse order of MPI's world.
+TEST(MpiWorldTest, RanksOfACommunicatorTrain) {
+  Process job(
+      {"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "5", test::program_path("test/mpi_world")},
+      {test::kExcuseMpiLeaks});
+  const auto status = job.wait(kMpiBound);
+  ASSERT_TRUE(status.has_value());
+  EXPECT_EQ(status->code, 0) << job.output() << job.errors();
+  for (const char* line :
+       {"ok 0 of 3 shm", "ok 1 of 3 shm", "ok 2 of 3 shm", "ok 0 of 2 shm", "ok 1 of 2 shm"}) {
+    EXPECT_THAT(job.output(), HasSubstr(line));
+  }
+}
+
+TEST(MpiWorldTest, TheBackendMpiLeavesMpiToTheProgram) {
+  Process job({"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2",
+               test::program_path("test/mpi_world"), "mpi"},
+              {{"LOCKSTEP_PLUGIN_DIR", plugin_folder()}, test::kExcuseMpiLeaks});
+  const auto status = job.wait(kMpiBound);
+  ASSERT_TRUE(status.has_value());
+  EXPECT_EQ(status->code, 0) << job.output() << job.errors();
+  EXPECT_THAT(job.output(), HasSubstr("ok 1 of 2 mpi"));
+}
+
+// A solver with a model of its own, and with one that Python exported.
+TEST(MpiWorldTest, ASolverTrainsASurrogate) {
+  const std::string exported =
+      std::string(std::getenv("LOCKSTEP_SOURCE_DIR")) + "/tests/unit/exported/golden/surrogate.pt2";
+  for (const std::string& model : {std::string(), exported}) {
+    std::vector<std::string> command = {"mpirun", "--allow-run-as-root",          "--oversubscribe", "-n",
+                                        "2",      test::program_path("surrogate")};
+    if (!model.empty()) command.push_back(model);
+    Process job(command, {test::kExcuseMpiLeaks});
+    const auto status = job.wait(kMpiBound);
+    ASSERT_TRUE(status.has_value());
+    EXPECT_EQ(status->code, 0) << job.output() << job.errors();
+    const std::string output = job.output();
+    const size_t found = output.find("relative error ");
+    ASSERT_NE(found, std::string::npos) << output;
+    EXPECT_LT(std::stod(output.substr(found + 15)), 0.1) << output;
+    EXPECT_THAT(output, HasSubstr("after 600 steps on 2 rank(s)"));
+  }
+}
+
 // Two ranks that know of each other, but whose MPI does not.
 TEST(MpiStartTest, WithoutMpirunTheErrorSaysSo) {
   const std::string meeting = fresh_file("lockstep_mpi_alone_");

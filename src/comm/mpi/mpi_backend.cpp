@@ -129,17 +129,26 @@ void finalize() {
   }
 }
 
+// If the program has initialised MPI, its error handlers stay, and it finalises MPI.
 void initialize() {
   int initialized = 0;
-  check_mpi(MPI_Initialized(&initialized), "MPI_Initialized");
-  if (initialized != 0) return;
   int provided = MPI_THREAD_SINGLE;
+  check_mpi(MPI_Initialized(&initialized), "MPI_Initialized");
+  if (initialized != 0) {
+    check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
+    if (provided >= MPI_THREAD_SERIALIZED) return;
+    throw ConfigError(
+        "mpi",
+        "the program has initialised MPI for one thread, and the backend calls it from several, one "
+        "at a time: call MPI_Init_thread with MPI_THREAD_SERIALIZED, or set backend to gloo");
+  }
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_SERIALIZED) {
     throw ConfigError(
         "mpi",
         "this MPI cannot be called from more than one thread, even one at a time: set backend to gloo");
   }
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   std::atexit(finalize);
 }
 
@@ -182,7 +191,6 @@ class MpiGroup {
 MpiGroup::MpiGroup(int rank, const std::vector<int>& job_ranks) {
   initialize();
   check_world(job_ranks.at(static_cast<size_t>(rank)), *std::max_element(job_ranks.begin(), job_ranks.end()));
-  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   MPI_Group world = MPI_GROUP_NULL;
   MPI_Group members = MPI_GROUP_NULL;
   check_mpi(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");

@@ -85,3 +85,5 @@ save("pair", fill(Pair()), (torch.ones(4, 3), (torch.ones(8),)), {"x": {0: BATCH
      {"weight": torch.tensor(3.0)})
 save("conditional", Conditional(), (torch.ones(4, 3),), rows)
 save("random", Random(), (torch.ones(4, 3),), rows)
+torch.manual_seed(0)
+save("surrogate", nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1)), (torch.ones(4, 2),), ({0: torch.export.Dim("faces", min=1)},))
