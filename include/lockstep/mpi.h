@@ -22,6 +22,10 @@
 // More: docs/exported.md
 
 #include <lockstep/launch.h>
+
+// MPI's bindings for C, not the removed ones for C++, which need a library of their own.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 
 #include <array>
