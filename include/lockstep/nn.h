@@ -103,10 +103,14 @@ struct AttentionOptions {
 torch::Tensor attention(const torch::Tensor& query, const torch::Tensor& key, const torch::Tensor& value,
                         const AttentionOptions& options = {});
 
+// torch::linear. Fused in 16 bits, also by autocast: the gradients of float32 weights are not rounded to 16
+// bits first, and that of the bias is one pass over the gradients.
+torch::Tensor linear(const torch::Tensor& input, const torch::Tensor& weight, const torch::Tensor& bias);
+
 // linear(gelu(linear(input, in_weight, in_bias)), out_weight, out_bias), with the approximation of gelu by
 // tanh: the MLP of GPT-2. The weights are [hidden, size] and [size of the result, hidden], as in
-// torch::nn::Linear. Fused in 16 bits, also by autocast, if the sizes are multiples of 8: gelu, its gradient
-// and that of its bias are computed while the matrix products store their results.
+// torch::nn::Linear. Fused in 16 bits, also by autocast, if the sizes of in_weight are multiples of 8: gelu
+// is computed while the matrix product stores its result, and its gradient together with that of the bias.
 torch::Tensor gelu_mlp(const torch::Tensor& input, const torch::Tensor& in_weight,
                        const torch::Tensor& in_bias, const torch::Tensor& out_weight,
                        const torch::Tensor& out_bias);

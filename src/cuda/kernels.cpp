@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "cuda/gelu_product.h"
 #include "cuda/kernels.h"
-#include "cuda/matrix_product.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -239,30 +239,15 @@ class CudaKernels final : public nn::Kernels {
     GeluResult result;
     result.before = at::empty({input.size(0), weight.size(0)}, input.options());
     result.output = at::empty_like(result.before);
-    products_.run({.left = weight,
-                   .left_is_transposed = true,
-                   .right = input,
-                   .result = result.output,
-                   .epilogue = Epilogue::kBiasGelu,
-                   .bias = bias,
-                   .before = result.before});
+    gelu_product_.run(input, weight, bias, result.before, result.output);
     return result;
   }
 
-  GeluGradients linear_gelu_backward(const at::Tensor& gradient, const at::Tensor& weight,
-                                     const at::Tensor& before) const override {
-    GeluGradients result;
-    result.before = at::empty_like(before);
-    result.bias = at::empty({before.size(1)}, before.options());
-    products_.run({.left = weight,
-                   .left_is_transposed = false,
-                   .right = gradient,
-                   .result = result.before,
-                   .epilogue = Epilogue::kGeluBackwardBiasSum,
-                   .bias = result.bias,
-                   .before = before});
-    return result;
+  at::Tensor gelu_backward(at::Tensor& gradient, const at::Tensor& before) const override {
+    return column_sums_of(gradient, before);
   }
+
+  at::Tensor column_sums(const at::Tensor& matrix) const override { return column_sums_of(matrix, {}); }
 
   void cross_entropy(at::Tensor& scores, const at::Tensor& targets, int64_t ignored, const at::Tensor& losses,
                      bool with_gradient) const override {
@@ -309,6 +294,24 @@ class CudaKernels final : public nn::Kernels {
     return sums;
   }
 
+  // `gradient` changes if `before` is defined.
+  static at::Tensor column_sums_of(const at::Tensor& gradient, const at::Tensor& before) {
+    const c10::cuda::CUDAGuard guard(gradient.device());
+    const Matrix matrix{.rows = gradient.size(0),
+                        .columns = static_cast<int>(gradient.size(1)),
+                        .element = element_of(gradient),
+                        .is_aligned = is_aligned(gradient) && is_aligned(before),
+                        .multiprocessors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount};
+    const auto options = gradient.options().dtype(at::kFloat);
+    const at::Tensor partial = at::empty({column_sums_partial(matrix)}, options);
+    at::Tensor result = at::empty({gradient.size(1)}, options);
+    cuda::column_sums(matrix, gradient.data_ptr(), before.defined() ? before.const_data_ptr() : nullptr,
+                      partial.mutable_data_ptr<float>(), result.mutable_data_ptr<float>(),
+                      at::cuda::getCurrentCUDAStream());
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return result;
+  }
+
   // Zeros, which every kernel leaves as zeros. One set for each stream, whose kernels run one after another.
   at::Tensor counters_for(const at::Tensor& like) const {
     const auto make = [&] { return at::zeros({kCounters}, like.options().dtype(at::kInt)); };
@@ -321,7 +324,7 @@ class CudaKernels final : public nn::Kernels {
     return counters_[{stream.device_index(), stream.id()}] = make();
   }
 
-  mutable MatrixProducts products_;
+  mutable GeluProduct gelu_product_;
   mutable base::Mutex mutex_;
   mutable std::map<std::pair<c10::DeviceIndex, c10::StreamId>, at::Tensor> counters_
       LOCKSTEP_GUARDED_BY(mutex_);

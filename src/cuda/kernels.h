@@ -128,6 +128,21 @@ void layer_norm_backward(const Rows& rows, const void* gradient, const void* sum
                          void* branch_gradient, float* weight_gradient, float* bias_gradient, float* partial,
                          cudaStream_t stream);
 
+// Rows of gradients, contiguous.
+struct Matrix {
+  int64_t rows;
+  int columns;
+  Element element;
+  bool is_aligned;  // rows begin at multiples of 16 bytes
+  int multiprocessors;
+};
+// The floats that column_sums() needs for its sums.
+int64_t column_sums_partial(const Matrix& matrix);
+// result[column] = the sum of the gradients over the rows. If `before` is not null, it has the arguments of
+// gelu (approximated by tanh), and each gradient is first multiplied by the derivative of gelu, in place.
+void column_sums(const Matrix& matrix, void* gradient, const void* before, float* partial, float* result,
+                 cudaStream_t stream);
+
 // losses[row] = the cross entropy of the row of scores; 0 where the target is `ignored`. With a gradient the
 // scores become softmax minus the one of the target, or 0 in ignored rows.
 void cross_entropy(int64_t rows, int classes, Element element, bool is_aligned, void* scores,

@@ -93,14 +93,12 @@ class Kernels {
   };
   virtual GeluResult linear_gelu(const at::Tensor& input, const at::Tensor& weight,
                                  const at::Tensor& bias) const = 0;
-  // The gradient of `before` if the layer after it is output * weight^T and has this gradient, [rows,
-  // size]; weight is [size, outputs]. And the gradient of the bias: the sum of it over the rows.
-  struct GeluGradients {
-    at::Tensor before;
-    at::Tensor bias;
-  };
-  virtual GeluGradients linear_gelu_backward(const at::Tensor& gradient, const at::Tensor& weight,
-                                             const at::Tensor& before) const = 0;
+  // Multiplies the gradient of the output by the derivative of gelu at `before`, in place, and returns the
+  // gradient of the bias: the float32 sum of it over the rows. REQUIRES: contiguous, [rows, outputs], of one
+  // type.
+  virtual at::Tensor gelu_backward(at::Tensor& gradient, const at::Tensor& before) const = 0;
+  // The float32 sums over the rows of a contiguous matrix: the gradient of a bias.
+  virtual at::Tensor column_sums(const at::Tensor& matrix) const = 0;
 
   // losses = the cross entropy of each row of scores, float32; 0 where the target is `ignored`. With a
   // gradient, that of the sum of the losses replaces the scores. REQUIRES: contiguous tensors, int64 targets.

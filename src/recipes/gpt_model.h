@@ -27,7 +27,7 @@ struct GptCache {
 class GptLinear final : public torch::nn::Module {
  public:
   GptLinear(int64_t inputs, int64_t outputs);
-  at::Tensor forward(const at::Tensor& x) { return torch::linear(x, weight, bias); }
+  at::Tensor forward(const at::Tensor& x) { return nn::linear(x, weight, bias); }
 
   at::Tensor weight, bias;
 };

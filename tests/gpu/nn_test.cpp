@@ -128,7 +128,7 @@ TEST_F(GpuFusedTest, BatchNormReluEqualsFloat64) {
 TEST_F(GpuFusedTest, BatchNormReluInEvaluationEqualsFloat64) {
   for (const at::ScalarType type : kTypes) {
     for (const std::vector<int64_t>& sizes :
-         std::vector<std::vector<int64_t>>{{5, 12, 7, 3}, {1, 3, 1, 1}, {64, 160, 8, 8}}) {
+         std::vector<std::vector<int64_t>>{{5, 12, 7, 3}, {1, 3, 2, 2}, {64, 160, 8, 8}}) {
       for (const bool with_shortcut : {false, true}) {
         SCOPED_TRACE(
             fmt::format("{} [{}] shortcut {}", c10::toString(type), fmt::join(sizes, ", "), with_shortcut));
@@ -484,6 +484,53 @@ TEST_F(GpuFusedTest, GeluMlpEqualsFloat64) {
         for (size_t i = 0; i < leaves.size(); ++i) {
           EXPECT_EQ(leaves[i].grad().scalar_type(), stored) << i;
           EXPECT_LT(error_of(leaves[i].grad(), exact[i].grad()), 2 * tolerance) << "gradient " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuFusedTest, LinearEqualsFloat64) {
+  struct Shape {
+    std::vector<int64_t> input;
+    int64_t outputs;
+  };
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    for (const bool by_autocast : {false, true}) {
+      for (const Shape& shape :
+           {Shape{{100, 64}, 256}, {{3, 5, 768}, 2304}, {{9000, 24}, 7}, {{1, 3}, 5}, {{4097, 16}, 512}}) {
+        SCOPED_TRACE(fmt::format("{} [{}] {} autocast {}", c10::toString(type), fmt::join(shape.input, ", "),
+                                 shape.outputs, by_autocast));
+        const int64_t inputs = shape.input.back();
+        const at::ScalarType stored = by_autocast ? at::kFloat : type;
+        const auto made = [&](at::IntArrayRef sizes) {
+          return (torch::randn(sizes, device()) / std::sqrt(static_cast<double>(inputs)))
+              .to(stored)
+              .requires_grad_();
+        };
+        const std::vector<at::Tensor> leaves = {made(shape.input), made({shape.outputs, inputs}),
+                                                made({shape.outputs})};
+        std::vector<at::Tensor> exact;
+        for (const at::Tensor& leaf : leaves) {
+          exact.push_back(leaf.detach().to(type).to(at::kDouble).requires_grad_());
+        }
+        at::Tensor y;
+        {
+          const Autocast autocast(by_autocast ? type : at::kFloat, at::kCUDA);
+          y = nn::linear(leaves[0], leaves[1], leaves[2]);
+        }
+        const at::Tensor y64 = torch::linear(exact[0], exact[1], exact[2]);
+        const double tolerance = 2 * tolerance_of(type);
+        EXPECT_EQ(y.scalar_type(), type);
+        EXPECT_LT(error_of(y, y64), tolerance);
+        const at::Tensor gradient = torch::randn_like(y);
+        y.backward(gradient);
+        y64.backward(gradient.to(at::kDouble));
+        for (size_t i = 0; i < leaves.size(); ++i) {
+          EXPECT_EQ(leaves[i].grad().scalar_type(), stored) << i;
+          // Sums in float32, of which only 16-bit parameters round the result.
+          const double of_sum = by_autocast && i > 0 ? 1e-4 : tolerance;
+          EXPECT_LT(error_of(leaves[i].grad(), exact[i].grad()), of_sum) << "gradient " << i;
         }
       }
     }
