@@ -1,8 +1,10 @@
-// Images a second of training steps of Sigma2's Wide ResNet or of vit_b_16 on a GPU, or of its forward in a
-// validation, the batch already there, with the fastest algorithm of each convolution. Prints
-// one JSON line.
+// Images a second of training steps of Sigma2's Wide ResNet or of vit_b_16 on a GPU, or tokens a second of
+// GPT-2 124M with samples of 1024 tokens, or the same of the forward in a validation; the batch is already
+// there, and each convolution has its fastest algorithm. Prints one JSON line, with the peak of allocated
+// memory.
 //
-//   build/bin/bench/gpu_steps BATCH_SIZE fp32|bf16|fp16 graph|eager|validation [wide_resnet|vit_b_16]
+//   build/bin/bench/gpu_steps BATCH_SIZE fp32|bf16|fp16 graph|eager|validation
+//   [wide_resnet|vit_b_16|gpt_124M]
 
 #include <lockstep/lockstep.h>
 #include <lockstep/models.h>
@@ -22,25 +24,23 @@ constexpr int64_t kSteps = 100;
 // One batch for all steps, on the device.
 class SameBatch : public Dataset {
  public:
-  SameBatch(int64_t batch_size, int64_t batches, int64_t side, c10::Device device)
-      : size_(batch_size * batches),
-        images_(torch::randn({batch_size, 3, side, side}, device).contiguous(at::MemoryFormat::ChannelsLast)),
-        labels_(torch::randint(100, {batch_size}, torch::TensorOptions(device).dtype(torch::kLong))) {}
+  SameBatch(std::vector<at::Tensor> tensors, int64_t batches)
+      : size_(tensors[0].size(0) * batches), tensors_(std::move(tensors)) {}
 
   int64_t size() const override { return size_; }
   Example get(int64_t index, uint64_t /*seed*/) const override {
-    const int64_t place = index % images_.size(0);
-    return {images_[place], labels_[place]};
+    const int64_t place = index % tensors_[0].size(0);
+    return {tensors_[0][place], tensors_[1][place]};
   }
   Batch get_batch(std::span<const int64_t>, const SampleSeeds&) const override {
     Batch batch;
-    batch.tensors = {images_, labels_};
+    batch.tensors = tensors_;
     return batch;
   }
 
  private:
   int64_t size_;
-  at::Tensor images_, labels_;
+  std::vector<at::Tensor> tensors_;
 };
 
 double now_s() {
@@ -50,42 +50,72 @@ double now_s() {
 struct Workload {
   Model model;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
-  int64_t side;  // pixels of an image
+  Loss loss;
+  std::vector<at::Tensor> batch;
+  std::string unit = "img/s";
+  int64_t units = 0;  // of a step
 };
 
-Workload workload_of(const std::string& name) {
+std::vector<at::Tensor> images_of(int64_t batch_size, int64_t side, c10::Device device) {
+  return {torch::randn({batch_size, 3, side, side}, device).contiguous(at::MemoryFormat::ChannelsLast),
+          torch::randint(100, {batch_size}, torch::TensorOptions(device).dtype(torch::kLong))};
+}
+
+std::unique_ptr<torch::optim::Optimizer> adam_of(const Model& model) {
+  return std::make_unique<torch::optim::AdamW>(model.module()->parameters(),
+                                               torch::optim::AdamWOptions(1e-3));
+}
+
+Workload workload_of(const std::string& name, int64_t batch_size, c10::Device device) {
   torch::manual_seed(0);
+  if (name == "gpt_124M") {
+    auto shape = models::GptOptions::preset("124M");
+    shape.vocabulary = 50304;
+    const Model model = models::gpt(shape);
+    const at::Tensor tokens = torch::randint(shape.vocabulary, {batch_size, shape.context + 1},
+                                             torch::TensorOptions(device).dtype(torch::kLong));
+    return {.model = model,
+            .optimizer = adam_of(model),
+            .loss = [](const Batch& batch, const Model& gpt) -> LossResult {
+              return models::gpt_loss(gpt, batch.data(), batch.target());
+            },
+            .batch = {tokens.slice(1, 0, shape.context).contiguous(), tokens.slice(1, 1).contiguous()},
+            .unit = "tokens/s",
+            .units = batch_size* shape.context};
+  }
   if (name == "vit_b_16") {
     const Model model = models::vision_transformer();
-    return {
-        model,
-        std::make_unique<torch::optim::AdamW>(model.module()->parameters(), torch::optim::AdamWOptions(1e-3)),
-        224};
+    return {.model = model,
+            .optimizer = adam_of(model),
+            .loss = cross_entropy,
+            .batch = images_of(batch_size, 224, device),
+            .units = batch_size};
   }
   const Model model = models::wide_resnet();
   for (at::Tensor& parameter : model.module()->parameters()) {
     if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
   }
-  return {model,
-          std::make_unique<torch::optim::SGD>(
+  return {.model = model,
+          .optimizer = std::make_unique<torch::optim::SGD>(
               model.module()->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9).weight_decay(5e-4)),
-          32};
+          .loss = cross_entropy,
+          .batch = images_of(batch_size, 32, device),
+          .units = batch_size};
 }
 
-double validated_images_per_s(Trainer& trainer, const World& world, int64_t batch_size, int64_t side) {
+double validated_per_s(Trainer& trainer, const Workload& workload) {
+  const int64_t batch_size = workload.batch[0].size(0);
   const auto seconds_of = [&](int64_t batches) {
     const double start = now_s();
-    trainer.validate(
-        Loader(SameBatch(batch_size, batches, side, world.device()), {.batch_size = batch_size}));
+    trainer.validate(Loader(SameBatch(workload.batch, batches), {.batch_size = batch_size}));
     return now_s() - start;
   };
   seconds_of(kWarmUp);
-  return static_cast<double>(kSteps * batch_size) / seconds_of(kSteps);
+  return static_cast<double>(kSteps * workload.units) / seconds_of(kSteps);
 }
 
-double images_per_s(World& world, const TrainConfig& defaults, int64_t batch_size, const std::string& how,
-                    const std::string& name) {
-  const Workload workload = workload_of(name);
+double trained_per_s(World& world, const TrainConfig& defaults, const Workload& workload,
+                     const std::string& how) {
   double start = 0, end = 0;
   TrainConfig config = defaults;
   config.callbacks = {
@@ -95,19 +125,25 @@ double images_per_s(World& world, const TrainConfig& defaults, int64_t batch_siz
           (trainer.result().step == kWarmUp ? start : end) = now_s();
         }
       })};
-  Trainer trainer(world, workload.model, *workload.optimizer, config, cross_entropy);
-  if (how == "validation") return validated_images_per_s(trainer, world, batch_size, workload.side);
-  trainer.fit(Loader(SameBatch(batch_size, 1, workload.side, world.device()),
-                     {.batch_size = batch_size, .endless = true}));
-  return static_cast<double>(kSteps * batch_size) / (end - start);
+  Trainer trainer(world, workload.model, *workload.optimizer, config, workload.loss);
+  if (how == "validation") return validated_per_s(trainer, workload);
+  trainer.fit(
+      Loader(SameBatch(workload.batch, 1), {.batch_size = workload.batch[0].size(0), .endless = true}));
+  return static_cast<double>(kSteps * workload.units) / (end - start);
+}
+
+// Bytes of the device that LibTorch had allocated at most.
+int64_t peak_bytes(const World& world) {
+  return at::getDeviceAllocator(at::kCUDA)->getDeviceStats(world.device().index()).allocated_bytes[0].peak;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 4 && argc != 5) {
-    std::fprintf(
-        stderr, "usage: gpu_steps BATCH_SIZE fp32|bf16|fp16 graph|eager|validation [wide_resnet|vit_b_16]\n");
+    std::fprintf(stderr,
+                 "usage: gpu_steps BATCH_SIZE fp32|bf16|fp16 graph|eager|validation "
+                 "[wide_resnet|vit_b_16|gpt_124M]\n");
     return 2;
   }
   TrainConfig config;
@@ -123,7 +159,10 @@ int main(int argc, char** argv) {
   config.verbose = false;
   config.root_folder = "/tmp/lockstep-bench-runs";
   return launch(config, [&](World& world) {
-    std::printf("{\"value\": %.1f, \"unit\": \"img/s\"}\n",
-                images_per_s(world, config, std::stoll(argv[1]), how, argc == 5 ? argv[4] : "wide_resnet"));
+    const Workload workload =
+        workload_of(argc == 5 ? argv[4] : "wide_resnet", std::stoll(argv[1]), world.device());
+    const double rate = trained_per_s(world, config, workload, how);
+    std::printf("{\"value\": %.1f, \"unit\": \"%s\", \"peak_gib\": %.2f}\n", rate, workload.unit.c_str(),
+                static_cast<double>(peak_bytes(world)) / (1 << 30));
   });
 }

@@ -102,6 +102,11 @@ struct GptOptions {
 };
 Model gpt(const GptOptions& options = {});
 
+// The mean cross entropy of a gpt() for the tokens [N, length] that follow `tokens`. The same as
+// cross_entropy(model(tokens)), but on a GPU not all scores are stored: see nn::linear_cross_entropy().
+// ConfigError: another model.
+at::Tensor gpt_loss(const Model& model, const at::Tensor& tokens, const at::Tensor& next_tokens);
+
 // Copies weights into a gpt(): those of Hugging Face (*.safetensors, *.bin), or a checkpoint or a weights
 // file of such a model. Both layouts of the matrices, and names with and without "transformer.". Dtypes
 // are converted. ConfigError: the file is of another model; nothing is copied then.

@@ -30,9 +30,10 @@
 namespace lockstep::nn {
 
 // The fused kernels run if liblockstep_cuda.so is found, for float32, float16 and bfloat16 on a GPU, in the
-// layout channels last, in training; BatchNormRelu also needs float32 parameters and a momentum. Otherwise,
-// and with LOCKSTEP_FUSED_KERNELS=0, the plain operations of LibTorch run, with the same bits as the plain
-// modules. Fused results are rounded once, where the plain operations round after each.
+// layout channels last; BatchNormRelu also needs float32 parameters, and in training a momentum, in
+// evaluation that no gradient is needed. Otherwise, and with LOCKSTEP_FUSED_KERNELS=0, the plain operations
+// of LibTorch run, with the same bits as the plain modules. Fused results are rounded once, where the plain
+// operations round after each.
 //
 // The fused kernels have no second derivative: ConfigError in backward if one is asked for.
 
@@ -101,6 +102,14 @@ struct AttentionOptions {
 // choice, which are faster than LibTorch's own on Hopper; if they cannot do it, LibTorch chooses.
 torch::Tensor attention(const torch::Tensor& query, const torch::Tensor& key, const torch::Tensor& value,
                         const AttentionOptions& options = {});
+
+// linear(gelu(linear(input, in_weight, in_bias)), out_weight, out_bias), with the approximation of gelu by
+// tanh: the MLP of GPT-2. The weights are [hidden, size] and [size of the result, hidden], as in
+// torch::nn::Linear. Fused in 16 bits, also by autocast, if the sizes are multiples of 8: gelu, its gradient
+// and that of its bias are computed while the matrix products store their results.
+torch::Tensor gelu_mlp(const torch::Tensor& input, const torch::Tensor& in_weight,
+                       const torch::Tensor& in_bias, const torch::Tensor& out_weight,
+                       const torch::Tensor& out_bias);
 
 struct LinearCrossEntropyOptions {
   int64_t ignore_index = -100;  // rows with this target do not count

@@ -16,6 +16,7 @@
 
 #include "base/mutex.h"
 #include "cuda/kernels.h"
+#include "cuda/matrix_product.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -129,6 +130,18 @@ class CudaKernels final : public nn::Kernels {
     return result;
   }
 
+  at::Tensor scale_relu(const at::Tensor& input, const at::Tensor& scale, const at::Tensor& shift,
+                        const at::Tensor& shortcut, const at::Tensor& shortcut_bias) const override {
+    const c10::cuda::CUDAGuard guard(input.device());
+    at::Tensor output = at::empty_like(input, at::MemoryFormat::ChannelsLast);
+    normalize_relu(pixels_of(input, is_aligned(input) && is_aligned(shortcut)), input.const_data_ptr(),
+                   floats_or_null(scale), floats_or_null(shift), mask_of(0, {}),
+                   shortcut.defined() ? shortcut.const_data_ptr() : nullptr, floats_or_null(shortcut_bias),
+                   output.mutable_data_ptr(), at::cuda::getCurrentCUDAStream());
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return output;
+  }
+
   NormGradients batch_norm_relu_backward(const at::Tensor& gradient, const at::Tensor& input,
                                          const at::Tensor& statistics, const at::Tensor& key, double dropout,
                                          bool with_shortcut_bias) const override {
@@ -221,6 +234,36 @@ class CudaKernels final : public nn::Kernels {
     return result;
   }
 
+  GeluResult linear_gelu(const at::Tensor& input, const at::Tensor& weight,
+                         const at::Tensor& bias) const override {
+    GeluResult result;
+    result.before = at::empty({input.size(0), weight.size(0)}, input.options());
+    result.output = at::empty_like(result.before);
+    products_.run({.left = weight,
+                   .left_is_transposed = true,
+                   .right = input,
+                   .result = result.output,
+                   .epilogue = Epilogue::kBiasGelu,
+                   .bias = bias,
+                   .before = result.before});
+    return result;
+  }
+
+  GeluGradients linear_gelu_backward(const at::Tensor& gradient, const at::Tensor& weight,
+                                     const at::Tensor& before) const override {
+    GeluGradients result;
+    result.before = at::empty_like(before);
+    result.bias = at::empty({before.size(1)}, before.options());
+    products_.run({.left = weight,
+                   .left_is_transposed = false,
+                   .right = gradient,
+                   .result = result.before,
+                   .epilogue = Epilogue::kGeluBackwardBiasSum,
+                   .bias = result.bias,
+                   .before = before});
+    return result;
+  }
+
   void cross_entropy(at::Tensor& scores, const at::Tensor& targets, int64_t ignored, const at::Tensor& losses,
                      bool with_gradient) const override {
     const c10::cuda::CUDAGuard guard(scores.device());
@@ -278,6 +321,7 @@ class CudaKernels final : public nn::Kernels {
     return counters_[{stream.device_index(), stream.id()}] = make();
   }
 
+  mutable MatrixProducts products_;
   mutable base::Mutex mutex_;
   mutable std::map<std::pair<c10::DeviceIndex, c10::StreamId>, at::Tensor> counters_
       LOCKSTEP_GUARDED_BY(mutex_);

@@ -5,6 +5,8 @@
 #include <lockstep/nn.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <optional>
 #include <ostream>
 
@@ -59,10 +61,19 @@ bool is_plain_float(const at::Tensor& tensor, const at::Tensor& like) {
          tensor.is_contiguous();
 }
 
+// Whether autograd records what is computed from these tensors.
+bool needs_gradient(std::initializer_list<at::Tensor> tensors) {
+  return at::GradMode::is_enabled() &&
+         std::any_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& each) { return each.defined() && each.requires_grad(); });
+}
+
 // The kernels for this layer and this input, or null.
 const Kernels* kernels_for_norm(const BatchNormReluImpl& norm, const at::Tensor& input,
                                 const at::Tensor& shortcut, const at::Tensor& shortcut_bias) {
-  if (!norm.is_training() || !norm.options.momentum().has_value()) return nullptr;
+  const bool evaluates = !norm.is_training() && norm.running_mean.defined();
+  if (evaluates && needs_gradient({input, norm.weight, norm.bias, shortcut, shortcut_bias})) return nullptr;
+  if (!evaluates && (!norm.is_training() || !norm.options.momentum().has_value())) return nullptr;
   if (!is_plain_float(norm.weight, input) || !is_plain_float(norm.bias, input)) return nullptr;
   if (norm.running_mean.defined() &&
       !(is_plain_float(norm.running_mean, input) && is_plain_float(norm.running_var, input))) {
@@ -70,7 +81,8 @@ const Kernels* kernels_for_norm(const BatchNormReluImpl& norm, const at::Tensor&
   }
   if (shortcut.defined() && shortcut.sizes() != input.sizes()) return nullptr;
   if (shortcut_bias.defined() && !is_plain_float(shortcut_bias, input)) return nullptr;
-  if (input.numel() <= input.size(1)) return nullptr;  // one value for each channel: LibTorch has the error
+  // One value for each channel: LibTorch has the error.
+  if (norm.is_training() && input.numel() <= input.size(1)) return nullptr;
   return kernels_for(input);
 }
 
@@ -105,6 +117,11 @@ torch::Tensor BatchNormReluImpl::forward(const torch::Tensor& input, const torch
     const auto plain = [&](const at::Tensor& image) {
       return image.to(input.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
     };
+    if (!is_training()) {
+      const at::Tensor scale = weight * (running_var + options.eps()).rsqrt();
+      return kernels->scale_relu(plain(input), scale, at::addcmul(bias, running_mean, scale, -1),
+                                 shortcut.defined() ? plain(shortcut) : shortcut, shortcut_bias);
+    }
     return FusedBatchNormRelu::apply(plain(input), weight, bias,
                                      if_defined(shortcut.defined() ? plain(shortcut) : shortcut),
                                      if_defined(shortcut_bias), *kernels, norm);

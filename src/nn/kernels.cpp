@@ -1,5 +1,6 @@
 #include "nn/kernels.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
@@ -31,6 +32,11 @@ const Kernels* load_kernels() {
 const Kernels* loaded_kernels() {
   static const Kernels* const kernels = load_kernels();
   return kernels;
+}
+
+at::ScalarType type_of_products(const at::Tensor& input) {
+  return at::autocast::is_autocast_enabled(at::kCUDA) ? at::autocast::get_autocast_dtype(at::kCUDA)
+                                                      : input.scalar_type();
 }
 
 void refuse_second_derivative(const char* layer) {

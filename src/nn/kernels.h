@@ -37,6 +37,11 @@ class Kernels {
   virtual NormResult batch_norm_relu(const at::Tensor& input, const Norm& norm, const at::Tensor& shortcut,
                                      const at::Tensor& shortcut_bias) const = 0;
 
+  // relu(input * scale + shift) + shortcut + shortcut_bias, with one scale and shift for each channel,
+  // float32: batch norm in evaluation.
+  virtual at::Tensor scale_relu(const at::Tensor& input, const at::Tensor& scale, const at::Tensor& shift,
+                                const at::Tensor& shortcut, const at::Tensor& shortcut_bias) const = 0;
+
   struct NormGradients {
     at::Tensor input;
     at::Tensor weight;
@@ -79,6 +84,24 @@ class Kernels {
                                                  const at::Tensor& sum, const at::Tensor& weight,
                                                  const at::Tensor& statistics, bool with_branch) const = 0;
 
+  // gelu(input * weight^T + bias) with the approximation by tanh, and the argument of gelu, which backward
+  // needs. REQUIRES: contiguous, not empty, all float16 or all bfloat16: [rows, inputs], [outputs, inputs]
+  // and [outputs], with inputs and outputs multiples of 8.
+  struct GeluResult {
+    at::Tensor before;
+    at::Tensor output;
+  };
+  virtual GeluResult linear_gelu(const at::Tensor& input, const at::Tensor& weight,
+                                 const at::Tensor& bias) const = 0;
+  // The gradient of `before` if the layer after it is output * weight^T and has this gradient, [rows,
+  // size]; weight is [size, outputs]. And the gradient of the bias: the sum of it over the rows.
+  struct GeluGradients {
+    at::Tensor before;
+    at::Tensor bias;
+  };
+  virtual GeluGradients linear_gelu_backward(const at::Tensor& gradient, const at::Tensor& weight,
+                                             const at::Tensor& before) const = 0;
+
   // losses = the cross entropy of each row of scores, float32; 0 where the target is `ignored`. With a
   // gradient, that of the sum of the losses replaces the scores. REQUIRES: contiguous tensors, int64 targets.
   virtual void cross_entropy(at::Tensor& scores, const at::Tensor& targets, int64_t ignored,
@@ -102,6 +125,8 @@ const Kernels* kernels_for(const at::Tensor& images);
 // In backward of a fused function: ConfigError if autograd records it for a second derivative, which the
 // kernels do not have.
 void refuse_second_derivative(const char* layer);
+// The type in which matrix products of this tensor run: autocast's on a GPU, or its own.
+at::ScalarType type_of_products(const at::Tensor& input);
 // The kernels of the plugin; null: there is none, or they are switched off.
 const Kernels* loaded_kernels();
 

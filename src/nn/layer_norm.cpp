@@ -1,5 +1,4 @@
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <lockstep/nn.h>
@@ -52,12 +51,6 @@ class FusedLayerNorm : public torch::autograd::Function<FusedLayerNorm> {
   }
 };
 
-// The type that autocast gives to the matrix products that follow.
-at::ScalarType type_after(const at::Tensor& input) {
-  return at::autocast::is_autocast_enabled(at::kCUDA) ? at::autocast::get_autocast_dtype(at::kCUDA)
-                                                      : input.scalar_type();
-}
-
 bool is_plain(const at::Tensor& tensor) {
   return tensor.is_contiguous() && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
 }
@@ -68,7 +61,7 @@ const Kernels* kernels_for_rows(const LayerNormImpl& norm, const at::Tensor& inp
   const int64_t size = norm.options.normalized_shape()[0];
   if (size % 8 != 0 || size > Kernels::kMaxNormalized || input.dim() == 0 || input.size(-1) != size)
     return nullptr;
-  const at::ScalarType type = type_after(input);
+  const at::ScalarType type = type_of_products(input);
   if (type != at::kFloat && type != at::kHalf && type != at::kBFloat16) return nullptr;
   if (input.scalar_type() != at::kFloat && input.scalar_type() != type) return nullptr;
   if (!is_plain(input)) return nullptr;
@@ -103,7 +96,7 @@ void LayerNormImpl::pretty_print(std::ostream& stream) const {
 torch::Tensor LayerNormImpl::forward(const torch::Tensor& input) {
   if (const Kernels* kernels = kernels_for_rows(*this, input, {})) {
     return FusedLayerNorm::apply(input, std::optional<at::Tensor>(), weight, bias, options.eps(),
-                                 type_after(input), *kernels)[0];
+                                 type_of_products(input), *kernels)[0];
   }
   return at::layer_norm(input, options.normalized_shape(), weight, bias, options.eps());
 }
@@ -111,7 +104,7 @@ torch::Tensor LayerNormImpl::forward(const torch::Tensor& input) {
 LayerNormImpl::Sum LayerNormImpl::add(const torch::Tensor& input, const torch::Tensor& branch) {
   if (const Kernels* kernels = kernels_for_rows(*this, input, branch)) {
     const variable_list both = FusedLayerNorm::apply(input, std::optional(branch), weight, bias,
-                                                     options.eps(), type_after(input), *kernels);
+                                                     options.eps(), type_of_products(input), *kernels);
     return {both[1], both[0]};
   }
   const torch::Tensor sum = input + branch;

@@ -1,5 +1,4 @@
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
@@ -54,7 +53,7 @@ Losses losses_of(const at::Tensor& hidden, const at::Tensor& weight, const at::T
     at::Tensor hidden_part = result.hidden_gradient.slice(0, first, end);
     at::mm_out(hidden_part, scores, matrix);
     if (is_narrow) {
-      result.weight_gradient.add_(at::mm(scores.t(), part, at::kFloat));
+      at::addmm_out(result.weight_gradient, result.weight_gradient, scores.t(), part, at::kFloat);
     } else {
       result.weight_gradient.addmm_(scores.t(), part);
     }
@@ -109,9 +108,7 @@ void check(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor&
 torch::Tensor linear_cross_entropy(const torch::Tensor& hidden, const torch::Tensor& weight,
                                    const torch::Tensor& targets, const LinearCrossEntropyOptions& options) {
   check(hidden, weight, targets, options);
-  const at::ScalarType type = at::autocast::is_autocast_enabled(at::kCUDA)
-                                  ? at::autocast::get_autocast_dtype(at::kCUDA)
-                                  : hidden.scalar_type();
+  const at::ScalarType type = type_of_products(hidden);
   const bool is_known = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
   const Kernels* kernels = hidden.is_cuda() && hidden.numel() > 0 && is_known &&
                                    targets.scalar_type() == at::kLong && weight.size(0) <= INT32_MAX
@@ -123,22 +120,12 @@ torch::Tensor linear_cross_entropy(const torch::Tensor& hidden, const torch::Ten
   }
   const Problem problem{.ignored = options.ignore_index, .chunk = options.chunk_rows, .type = type};
   // The products below have their types already.
-  const bool was_enabled = at::autocast::is_autocast_enabled(at::kCUDA);
-  at::autocast::set_autocast_enabled(at::kCUDA, false);
-  at::Tensor loss;
-  try {
-    if (at::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad())) {
-      loss = FusedLinearCrossEntropy::apply(hidden, weight, targets, problem, *kernels);
-    } else {
-      const Losses losses = losses_of(hidden, weight, targets, problem, /*with_gradient=*/false, *kernels);
-      loss = losses.sum / losses.count;
-    }
-  } catch (...) {
-    at::autocast::set_autocast_enabled(at::kCUDA, was_enabled);
-    throw;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCUDA);
+  if (at::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad())) {
+    return FusedLinearCrossEntropy::apply(hidden, weight, targets, problem, *kernels);
   }
-  at::autocast::set_autocast_enabled(at::kCUDA, was_enabled);
-  return loss;
+  const Losses losses = losses_of(hidden, weight, targets, problem, /*with_gradient=*/false, *kernels);
+  return losses.sum / losses.count;
 }
 
 }  // namespace lockstep::nn

@@ -196,7 +196,7 @@ std::shared_ptr<torch::optim::Optimizer> make_gpt_optimizer(const Model& model,
 }
 
 LossResult gpt_loss(const Batch& batch, const Model& model) {
-  return models::token_cross_entropy(model(batch.data()), batch.target());
+  return models::gpt_loss(model, batch.data(), batch.target());
 }
 
 // --- a run ---
@@ -401,9 +401,8 @@ RecipeModel gpt_model(const std::string& size) {
   const Model model = make_gpt(options);
   const auto shape = dynamic_cast<const models::Gpt&>(*model.module()).options();
   // With the loss, whose memory is as large as that of the scores.
-  const Model with_loss(model.module(), [model](const at::Tensor& tokens) {
-    return models::token_cross_entropy(model(tokens), tokens);
-  });
+  const Model with_loss(
+      model.module(), [model](const at::Tensor& tokens) { return models::gpt_loss(model, tokens, tokens); });
   return {.model = with_loss,
           .optimizer = make_gpt_optimizer(model, options, /*is_float_on_cpu=*/false),
           .sample_shape = {shape.context},

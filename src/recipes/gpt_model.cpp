@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <tuple>
 
 #include "recipes/model_input.h"
 
@@ -18,8 +19,8 @@ namespace {
 constexpr auto kGpt = "the GPT";
 constexpr int64_t kHeadSize = 64;  // of all of GPT-2's models
 
-torch::nn::LayerNorm make_gpt_norm(const GptOptions& options) {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.hidden_size}));
+nn::LayerNorm make_gpt_norm(const GptOptions& options) {
+  return nn::LayerNorm(torch::nn::LayerNormOptions({options.hidden_size}));
 }
 
 GptOptions checked_gpt(const GptOptions& options) {
@@ -57,7 +58,14 @@ GptAttention::GptAttention(const GptOptions& options)
           register_module("c_proj", std::make_shared<GptLinear>(options.hidden_size, options.hidden_size))) {}
 
 std::vector<at::Tensor> GptAttention::project(const at::Tensor& x) {
-  std::vector<at::Tensor> parts = c_attn_->forward(x).chunk(3, -1);
+  const at::Tensor packed = c_attn_->forward(x);
+  if (packed.is_cuda()) {
+    // The backward of unbind() is one copy; that of three chunks clears and adds whole tensors.
+    std::vector<at::Tensor> parts = packed.unflatten(-1, {3, heads_, -1}).unbind(2);
+    for (at::Tensor& part : parts) part = part.transpose(1, 2);
+    return parts;
+  }
+  std::vector<at::Tensor> parts = packed.chunk(3, -1);
   for (at::Tensor& part : parts) part = part.unflatten(-1, {heads_, -1}).transpose(1, 2);
   return parts;
 }
@@ -68,8 +76,7 @@ at::Tensor GptAttention::merge_heads(const at::Tensor& x) {
 
 at::Tensor GptAttention::forward(const at::Tensor& x) {
   const auto parts = project(x);
-  return merge_heads(at::scaled_dot_product_attention(parts[0], parts[1], parts[2], /*attn_mask=*/{},
-                                                      /*dropout_p=*/0, /*is_causal=*/true));
+  return merge_heads(nn::attention(parts[0], parts[1], parts[2], {.is_causal = true}));
 }
 
 at::Tensor GptAttention::forward_cached(const at::Tensor& x, AttentionCache& cache, int64_t seen) {
@@ -100,7 +107,7 @@ GptMlp::GptMlp(const GptOptions& options)
                               std::make_shared<GptLinear>(4 * options.hidden_size, options.hidden_size))) {}
 
 at::Tensor GptMlp::forward(const at::Tensor& x) {
-  return c_proj_->forward(torch::gelu(c_fc_->forward(x), "tanh"));
+  return nn::gelu_mlp(x, c_fc_->weight, c_fc_->bias, c_proj_->weight, c_proj_->bias);
 }
 
 GptBlock::GptBlock(const GptOptions& options)
@@ -109,9 +116,15 @@ GptBlock::GptBlock(const GptOptions& options)
       ln_2_(register_module("ln_2", make_gpt_norm(options))),
       mlp_(register_module("mlp", std::make_shared<GptMlp>(options))) {}
 
-at::Tensor GptBlock::forward(const at::Tensor& x) {
-  const at::Tensor attended = x + attn_->forward(ln_1_->forward(x));
-  return attended + mlp_->forward(ln_2_->forward(attended));
+std::pair<at::Tensor, at::Tensor> GptBlock::forward(const at::Tensor& value, const at::Tensor& branch) {
+  nn::LayerNormImpl::Sum first{value, {}};
+  if (branch.defined()) {
+    first = ln_1_->add(value, branch);
+  } else {
+    first.normalized = ln_1_->forward(value);
+  }
+  const auto [attended, normalized] = ln_2_->add(first.sum, attn_->forward(first.normalized));
+  return {attended, mlp_->forward(normalized)};
 }
 
 at::Tensor GptBlock::forward_cached(const at::Tensor& x, AttentionCache& cache, int64_t seen) {
@@ -165,11 +178,18 @@ at::Tensor Gpt::embed(const at::Tensor& tokens, int64_t first_place) const {
 
 at::Tensor Gpt::head(const at::Tensor& x) { return torch::linear(x, token_embedding_); }
 
-at::Tensor Gpt::forward(const at::Tensor& tokens) {
+at::Tensor Gpt::hidden(const at::Tensor& tokens) {
   check_tokens(tokens);
-  at::Tensor x = embed(tokens, 0);
-  for (const auto& block : blocks_) x = block->forward(x);
-  return head(ln_f_->forward(x));
+  at::Tensor value = embed(tokens, 0);
+  at::Tensor branch;
+  for (const auto& block : blocks_) std::tie(value, branch) = block->forward(value, branch);
+  return ln_f_->add(value, branch).normalized;
+}
+
+at::Tensor Gpt::forward(const at::Tensor& tokens) { return head(hidden(tokens)); }
+
+at::Tensor Gpt::loss(const at::Tensor& tokens, const at::Tensor& next_tokens) {
+  return nn::linear_cross_entropy(hidden(tokens).flatten(0, 1), token_embedding_, next_tokens.flatten());
 }
 
 at::Tensor Gpt::forward_cached(const at::Tensor& tokens, GptCache& cache) {
@@ -184,10 +204,6 @@ at::Tensor Gpt::forward_cached(const at::Tensor& tokens, GptCache& cache) {
   for (size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i]->forward_cached(x, cache.blocks[i], seen);
   cache.length += tokens.size(1);
   return head(ln_f_->forward(x.select(1, -1)));
-}
-
-at::Tensor token_cross_entropy(const at::Tensor& scores, const at::Tensor& next_tokens) {
-  return torch::cross_entropy_loss(scores.flatten(0, 1), next_tokens.flatten());
 }
 
 double gpt_flops_per_token(const GptOptions& options) {
@@ -216,6 +232,12 @@ GptOptions GptOptions::preset(std::string_view name) {
 }
 
 Model gpt(const GptOptions& options) { return std::make_shared<Gpt>(options); }
+
+at::Tensor gpt_loss(const Model& model, const at::Tensor& tokens, const at::Tensor& next_tokens) {
+  auto* const gpt = dynamic_cast<Gpt*>(model.module().get());
+  if (gpt == nullptr) throw ConfigError("models", "gpt_loss() takes a model that gpt() made");
+  return gpt->loss(tokens, next_tokens);
+}
 
 // --- weights of Hugging Face ---
 

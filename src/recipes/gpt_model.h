@@ -1,10 +1,12 @@
 #pragma once
 
 #include <lockstep/models.h>
+#include <lockstep/nn.h>
 #include <lockstep/sharded.h>
 #include <torch/torch.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace lockstep::models {
@@ -62,13 +64,15 @@ class GptMlp final : public torch::nn::Module {
 class GptBlock : public torch::nn::Module {
  public:
   explicit GptBlock(const GptOptions& options);
-  at::Tensor forward(const at::Tensor& x);
+  // The input is value + branch, which the first LayerNorm adds in its pass; the branch may be undefined. The
+  // result is such a pair.
+  std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& value, const at::Tensor& branch);
   at::Tensor forward_cached(const at::Tensor& x, AttentionCache& cache, int64_t seen);
 
  private:
-  torch::nn::LayerNorm ln_1_;
+  nn::LayerNorm ln_1_;
   std::shared_ptr<GptAttention> attn_;
-  torch::nn::LayerNorm ln_2_;
+  nn::LayerNorm ln_2_;
   std::shared_ptr<GptMlp> mlp_;
 };
 
@@ -82,6 +86,8 @@ class Gpt final : public torch::nn::Module {
 
   // Tokens [N, length] to scores [N, length, vocabulary].
   at::Tensor forward(const at::Tensor& tokens);
+  // The mean cross entropy of the scores for the tokens [N, length] that follow.
+  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& next_tokens);
   // The scores [N, vocabulary] after the last of these tokens, which follow those of the cache. Adds them
   // to it: length and `cache.length` together are at most the context. A new cache is empty.
   at::Tensor forward_cached(const at::Tensor& tokens, GptCache& cache);
@@ -90,6 +96,8 @@ class Gpt final : public torch::nn::Module {
   void check_tokens(const at::Tensor& tokens) const;
   void initialize();
   at::Tensor embed(const at::Tensor& tokens, int64_t first_place) const;
+  // What the head is applied to, [N, length, hidden_size].
+  at::Tensor hidden(const at::Tensor& tokens);
   at::Tensor head(const at::Tensor& x);
 
   GptOptions options_;
@@ -97,11 +105,8 @@ class Gpt final : public torch::nn::Module {
   at::Tensor position_embedding_;
   // Each is gathered by itself where parameters are sharded over the ranks.
   std::vector<std::shared_ptr<ShardedImpl<GptBlock>>> blocks_;
-  torch::nn::LayerNorm ln_f_{nullptr};
+  nn::LayerNorm ln_f_{nullptr};
 };
-
-// The mean cross entropy of scores [N, length, vocabulary] for the tokens [N, length] that follow.
-at::Tensor token_cross_entropy(const at::Tensor& scores, const at::Tensor& next_tokens);
 
 // Floating-point operations of a forward and a backward for each token, as PaLM's authors count them: six
 // for each parameter of a matrix, and those of attention, without recomputation.

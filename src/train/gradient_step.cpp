@@ -142,6 +142,7 @@ void GradientStep::prepare() {
   needs_closure_ = needs_closure(optimizer_);
   fused_.reset();
   recorded_.reset();
+  recorded_gradients_.clear();
   // The average of weights needs to know whether there was a step.
   const bool host_must_know = parts_.scaler && config().ema_decay > 0;
   const bool is_whole = config().zero.stage == 0;
@@ -177,14 +178,41 @@ LossResult GradientStep::run_fused(StepBatches& batches) {
   }
   const std::vector<double> options = fused_->fixed_options();
   if (options != recorded_options_) {
-    recorded_->forget();
+    forget_record();
     recorded_options_ = options;
   }
   clock().enter(base::Phase::kForward);
   LossResult result = recorded_->run(batches, body);
+  show_recorded_gradients();
   comm::watch_graph(world().communicator(), "a recorded step");
   fused_->count();
   return result;
+}
+
+// After a replay the gradients are where the record writes them. A normal step in between, of the last batch
+// of an epoch, has given the parameters other ones.
+void GradientStep::show_recorded_gradients() {
+  if (!recorded_->replayed()) {
+    has_recorded_gradients_ = false;
+    return;
+  }
+  if (std::exchange(has_recorded_gradients_, true) && !recorded_gradients_.empty()) return;
+  const bool is_new = recorded_gradients_.empty();
+  size_t next = 0;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer_.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (is_new) {
+        recorded_gradients_.push_back(parameter.grad());
+      } else {
+        parameter.mutable_grad() = recorded_gradients_[next++];
+      }
+    }
+  }
+}
+
+void GradientStep::forget_record() {
+  if (recorded_) recorded_->forget();
+  recorded_gradients_.clear();
 }
 
 std::vector<GradientStatistics> GradientStep::gradient_statistics(bool with_values) {
@@ -236,7 +264,10 @@ void GradientStep::add_to(checkpoint::Snapshot& snapshot) const {
 
 void GradientStep::restore_rest(const checkpoint::Reader& reader) {
   const Json& metadata = reader.metadata();
-  if (parts_.scaler && metadata.contains("scaler")) parts_.scaler->load_state(metadata.at("scaler"));
+  if (parts_.scaler && metadata.contains("scaler")) {
+    parts_.scaler->load_state(metadata.at("scaler"));
+    forget_record();  // it reads the tensors of the scaler before
+  }
 }
 
 }  // namespace lockstep::train

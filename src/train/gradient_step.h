@@ -47,6 +47,8 @@ class GradientStep final : public Step {
   void finish_gradients();
   // Forward, backward and update; the host waits for no value.
   LossResult run_fused(StepBatches& batches);
+  void show_recorded_gradients();
+  void forget_record();
   LossResult run_with_closure(StepBatches& batches);
   LossResult run_custom(StepBatches& batches);
   // ConfigError if fp16 may skip steps, because `what` cannot.
@@ -60,8 +62,11 @@ class GradientStep final : public Step {
   std::unique_ptr<optim::FusedStep> fused_;  // the update, if one kernel does it for all parameters
   std::optional<RecordedStep> recorded_;     // if config.cuda_graph is set
   std::vector<double> recorded_options_;
-  at::Tensor found_inf_;  // of the running fused step
-  at::Tensor norm_;       // of the last step's gradients, if requested
+  // The gradients that the record writes, in the order of the parameters; empty: nothing is recorded.
+  std::vector<at::Tensor> recorded_gradients_;
+  bool has_recorded_gradients_ = false;  // the parameters have these, not those of a normal step
+  at::Tensor found_inf_;                 // of the running fused step
+  at::Tensor norm_;                      // of the last step's gradients, if requested
   bool wants_norm_ = false;
   bool finite_ = true;
   bool changed_weights_ = false;

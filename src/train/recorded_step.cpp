@@ -60,6 +60,7 @@ RecordedStep::RecordedStep() = default;
 RecordedStep::~RecordedStep() = default;
 
 LossResult RecordedStep::run(StepBatches& batches, const Body& body) {
+  replayed_ = false;
   std::vector<int64_t> kind = batches.kind();
   if (kind != kind_) {
     if (graph_) return body(batches);  // the last batch of an epoch may be smaller
@@ -76,6 +77,7 @@ LossResult RecordedStep::run(StepBatches& batches, const Body& body) {
     });
   }
   graph_->replay();
+  replayed_ = true;
   return outcome_;
 }
 
@@ -110,6 +112,7 @@ void RecordedStep::forget() {
   inputs_.clear();
   kind_.clear();
   outcome_ = LossResult{at::Tensor()};
+  replayed_ = false;
   steps_before_ = 0;
 }
 

@@ -49,6 +49,8 @@ class RecordedStep {
   // The next call overwrites the returned tensors. ConfigError: the body does something that cannot be
   // recorded.
   LossResult run(StepBatches& batches, const Body& body);
+  // Whether the last step was a replay.
+  bool replayed() const { return replayed_; }
   // Drops the record: the next step runs normally.
   void forget();
 
@@ -59,7 +61,8 @@ class RecordedStep {
   std::vector<Batch> inputs_;                 // tensors that the recorded kernels read
   std::vector<int64_t> kind_;                 // StepBatches::kind() of the recorded batches
   LossResult outcome_{at::Tensor()};          // tensors that the recorded kernels write
-  int64_t steps_before_ = 0;                  // normal runs with batches of kind_
+  bool replayed_ = false;
+  int64_t steps_before_ = 0;  // normal runs with batches of kind_
 };
 
 }  // namespace lockstep::train

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <lockstep/models.h>
 #include <lockstep/nn.h>
+#include <lockstep/optim.h>
 #include <torch/torch.h>
 
 #include "comm/plugin.h"
@@ -122,6 +123,44 @@ TEST_F(GpuFusedTest, BatchNormReluEqualsFloat64) {
       }
     }
   }
+}
+
+TEST_F(GpuFusedTest, BatchNormReluInEvaluationEqualsFloat64) {
+  for (const at::ScalarType type : kTypes) {
+    for (const std::vector<int64_t>& sizes :
+         std::vector<std::vector<int64_t>>{{5, 12, 7, 3}, {1, 3, 1, 1}, {64, 160, 8, 8}}) {
+      for (const bool with_shortcut : {false, true}) {
+        SCOPED_TRACE(
+            fmt::format("{} [{}] shortcut {}", c10::toString(type), fmt::join(sizes, ", "), with_shortcut));
+        nn::BatchNormRelu norm = norm_of(sizes[1], 0.5);
+        norm->eval();
+        const torch::NoGradGuard no_grad;
+        norm->running_mean.normal_();
+        norm->running_var.uniform_(0.5, 2);
+        const at::Tensor x = images(sizes, type);
+        const at::Tensor shortcut = with_shortcut ? images(sizes, type) : at::Tensor();
+        const at::Tensor bias = with_shortcut ? torch::randn({sizes[1]}, device()) : at::Tensor();
+        const at::Tensor y = norm(x, shortcut, bias);
+        const auto of_channel = [](const at::Tensor& t) { return t.to(at::kDouble).view({1, -1, 1, 1}); };
+        at::Tensor y64 =
+            torch::relu((x.to(at::kDouble) - of_channel(norm->running_mean)) /
+                            torch::sqrt(of_channel(norm->running_var) + 1e-5) * of_channel(norm->weight) +
+                        of_channel(norm->bias));
+        if (with_shortcut) y64 = y64 + shortcut.to(at::kDouble) + of_channel(bias);
+        EXPECT_EQ(y.scalar_type(), type);
+        EXPECT_LT(error_of(y, y64), tolerance_of(type));
+      }
+    }
+  }
+}
+
+TEST_F(GpuFusedTest, BatchNormReluInEvaluationHasGradientsIfNeeded) {
+  nn::BatchNormRelu norm = norm_of(8);
+  norm->eval();
+  const at::Tensor x = images({2, 8, 3, 3}, at::kFloat).requires_grad_();
+  norm(x).sum().backward();
+  EXPECT_TRUE(x.grad().defined());
+  EXPECT_TRUE(norm->weight.grad().defined());
 }
 
 TEST_F(GpuFusedTest, InputsThatAreNotContiguous) {
@@ -397,6 +436,101 @@ TEST_F(GpuFusedTest, LinearCrossEntropyEqualsFloat64) {
       EXPECT_LT(error_of(hidden.grad(), hidden64.grad()), 2 * tolerance);
       EXPECT_LT(error_of(weight.grad(), weight64.grad()), 2 * tolerance);
     }
+  }
+}
+
+TEST_F(GpuFusedTest, GeluMlpEqualsFloat64) {
+  struct Shape {
+    std::vector<int64_t> input;
+    int64_t hidden, outputs;
+  };
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    for (const bool by_autocast : {false, true}) {
+      for (const Shape& shape : {Shape{{100, 64}, 256, 64},
+                                 {{7, 8}, 16, 24},
+                                 {{3, 5, 768}, 3072, 768},
+                                 {{1, 16}, 8, 8},
+                                 {{6, 12}, 20, 10}}) {  // not multiples of 8: plain operations
+        SCOPED_TRACE(fmt::format("{} [{}] {} autocast {}", c10::toString(type), fmt::join(shape.input, ", "),
+                                 shape.hidden, by_autocast));
+        const int64_t inputs = shape.input.back();
+        const at::ScalarType stored = by_autocast ? at::kFloat : type;
+        const auto made = [&](at::IntArrayRef sizes, double scale) {
+          return (torch::randn(sizes, device()) * scale).to(stored).requires_grad_();
+        };
+        const double of_in = 1 / std::sqrt(static_cast<double>(inputs));
+        const double of_out = 1 / std::sqrt(static_cast<double>(shape.hidden));
+        const std::vector<at::Tensor> leaves = {
+            made(shape.input, 1), made({shape.hidden, inputs}, of_in), made({shape.hidden}, 0.5),
+            made({shape.outputs, shape.hidden}, of_out), made({shape.outputs}, 0.5)};
+        std::vector<at::Tensor> exact;
+        for (const at::Tensor& leaf : leaves) {
+          exact.push_back(leaf.detach().to(type).to(at::kDouble).requires_grad_());
+        }
+        at::Tensor y;
+        {
+          const Autocast autocast(by_autocast ? type : at::kFloat, at::kCUDA);
+          y = nn::gelu_mlp(leaves[0], leaves[1], leaves[2], leaves[3], leaves[4]);
+        }
+        const at::Tensor y64 = torch::linear(torch::gelu(torch::linear(exact[0], exact[1], exact[2]), "tanh"),
+                                             exact[3], exact[4]);
+        EXPECT_EQ(y.scalar_type(), type);
+        EXPECT_EQ(y.sizes(), y64.sizes());
+        const double tolerance = 3 * tolerance_of(type);
+        EXPECT_LT(error_of(y, y64), tolerance);
+        const at::Tensor gradient = torch::randn_like(y);
+        y.backward(gradient);
+        y64.backward(gradient.to(at::kDouble));
+        for (size_t i = 0; i < leaves.size(); ++i) {
+          EXPECT_EQ(leaves[i].grad().scalar_type(), stored) << i;
+          EXPECT_LT(error_of(leaves[i].grad(), exact[i].grad()), 2 * tolerance) << "gradient " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuFusedTest, GeluMlpTakesAnyLayoutAndNoRows) {
+  const auto made = [&](at::IntArrayRef sizes) {
+    return torch::randn(sizes, device()).to(at::kBFloat16) / 4;
+  };
+  const at::Tensor in = made({32, 16}), in_bias = made({32}), out = made({16, 32}), out_bias = made({16});
+  const at::Tensor x = made({16, 24}).t();
+  const at::Tensor transposed = nn::gelu_mlp(x, in.t().contiguous().t(), in_bias, out, out_bias);
+  EXPECT_TRUE(transposed.equal(nn::gelu_mlp(x.contiguous(), in, in_bias, out, out_bias)));
+  EXPECT_EQ(nn::gelu_mlp(made({0, 16}), in, in_bias, out, out_bias).sizes(), at::IntArrayRef({0, 16}));
+}
+
+// GPT-2 on the GPU: fused in bfloat16, and in float32 without TF32, against the CPU.
+TEST_F(GpuFusedTest, GptEqualsTheCpus) {
+  struct Run {
+    c10::Device where;
+    at::ScalarType autocast;
+  };
+  const bool had_tf32 = at::globalContext().allowTF32CuBLAS();
+  at::globalContext().setAllowTF32CuBLAS(false);
+  const at::Tensor tokens = torch::randint(1000, {3, 65});
+  std::vector<std::vector<at::Tensor>> values;
+  for (const Run& run :
+       {Run{at::kCPU, at::kFloat}, Run{device(), at::kFloat}, Run{device(), at::kBFloat16}}) {
+    torch::manual_seed(5);
+    const Model model =
+        models::gpt({.vocabulary = 1000, .context = 64, .layers = 3, .heads = 2, .hidden_size = 128});
+    model.module()->to(run.where);
+    const at::Tensor own = tokens.to(run.where);
+    at::Tensor loss;
+    {
+      const Autocast autocast(run.autocast, run.where.type());
+      loss = models::gpt_loss(model, own.slice(1, 0, 64), own.slice(1, 1));
+    }
+    loss.backward();
+    auto& all = values.emplace_back(std::vector<at::Tensor>{loss.detach().cpu()});
+    for (const at::Tensor& parameter : model.module()->parameters()) all.push_back(parameter.grad().cpu());
+  }
+  at::globalContext().setAllowTF32CuBLAS(had_tf32);
+  for (size_t i = 0; i < values[0].size(); ++i) {
+    EXPECT_LT(error_of(values[1][i], values[0][i]), 1e-4) << i;
+    EXPECT_LT(error_of(values[2][i], values[0][i]), i == 0 ? 2e-3 : 4e-2) << i;
   }
 }
 
