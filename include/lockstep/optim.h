@@ -311,7 +311,7 @@ class WeightAverage {
   };
 
   // ConfigError names the option that is not valid.
-  WeightAverage(const torch::nn::Module& module, const WeightAverageOptions& options = {});
+  explicit WeightAverage(const torch::nn::Module& module, const WeightAverageOptions& options = {});
   WeightAverage(const WeightAverage&) = delete;
   WeightAverage& operator=(const WeightAverage&) = delete;
 

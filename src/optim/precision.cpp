@@ -8,7 +8,7 @@ namespace lockstep::optim {
 
 void convert_floating_point(torch::nn::Module& module, c10::ScalarType dtype) {
   const torch::NoGradGuard no_grad;
-  const auto convert = [dtype](at::Tensor tensor) {
+  const auto convert = [dtype](const at::Tensor& tensor) {
     if (tensor.is_floating_point()) tensor.set_data(tensor.to(dtype));
   };
   for (const at::Tensor& parameter : module.parameters()) convert(parameter);
