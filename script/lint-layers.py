@@ -36,7 +36,7 @@ LAYERS = {
     "optim": (*CORE, "comm", "checkpoint"),
     # Gradient reduction and ZeRO: a model replicated on the ranks or sharded over them.
     "parallel": (*CORE, "torch_private", "comm", "nn", "optim", "checkpoint"),
-    "train": (*CORE, "torch_private", "comm", "nn", "parallel", "optim", "data", "checkpoint"),
+    "train": (*CORE, "torch_private", "comm", "nn", "parallel", "optim", "data", "checkpoint", "exported"),
     # What `lockstep train NAME` runs, and its models. Of these layers a recipe includes only the public
     # headers: check_program().
     "recipes": (*CORE, "comm", "nn", "parallel", "optim", "data", "checkpoint", "exported", "train"),

@@ -12,6 +12,8 @@
 //   torch::mse_loss(model->forward(torch::ones({4, 3})), torch::zeros({4, 2})).backward();
 //   sgd.step();
 //
+// A model with several inputs or outputs trains as model->as_model().
+//
 // More: docs/exported.md
 
 #include <torch/nn/module.h>
@@ -27,6 +29,8 @@
 #include <vector>
 
 namespace lockstep {
+
+class Model;
 
 // The model of a .pt2 file as a LibTorch module. Parameters and buffers have Python's names and order. A
 // tensor with two names (tied weights) is registered under the first. One thread at a time.
@@ -59,9 +63,20 @@ class ExportedModelImpl : public torch::nn::Module {
   // The same by name. ConfigError: a name is missing or unknown.
   std::map<std::string, c10::IValue> run(const std::map<std::string, c10::IValue>& inputs);
 
+  // The model as Trainer takes it (model.h): with all inputs, in their order, and outputs by name, of which
+  // numbers are tensors without dimensions. It shares ownership of this module. A model with an input that is
+  // a number cannot be called so.
+  Model as_model();
+
   // Writes Python's state dict, which load_state_dict() takes strictly: with both names of tied weights,
   // and in Python's order. "*.safetensors", or a file for torch.load. As save_weights() otherwise.
   void save_state_dict(const std::filesystem::path& file) const;
+
+  // Writes a .pt2 file with the present weights and buffers, which torch.export.load opens: the file that the
+  // model was loaded from, with other contents of the tensors. A reader sees all of the file or nothing.
+  // ConfigError: the file that was loaded has changed or is gone; a tensor has another dtype than the
+  // program is for; the new file cannot be written.
+  void save_program(const std::filesystem::path& file) const;
 
   // Every operator of the program and how often it occurs, by name.
   std::map<std::string, int64_t> operators() const;
@@ -78,6 +93,16 @@ class ExportedModelImpl : public torch::nn::Module {
   std::unique_ptr<Impl> impl_;
 };
 
-TORCH_MODULE(ExportedModel);
+// Holds an ExportedModelImpl as TORCH_MODULE does.
+class ExportedModel : public torch::nn::ModuleHolder<ExportedModelImpl> {
+ public:
+  using torch::nn::ModuleHolder<ExportedModelImpl>::ModuleHolder;
+  using Impl = ExportedModelImpl;
+
+  // Loads a library whose TORCH_LIBRARY blocks register operators, and lets models that are loaded later use
+  // exactly these. It runs the library's code and stays for the life of the process. Thread-safe.
+  // ConfigError: the library does not load, or registers no operator.
+  static void load_operators(const std::filesystem::path& library);
+};
 
 }  // namespace lockstep

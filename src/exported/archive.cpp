@@ -117,8 +117,14 @@ at::Tensor ArchiveReader::tensor(const std::string& name, const Json& meta, Reco
   const auto extent = checkpoint::extent_of(reference);
   if (!extent) throw ProgramError("the sizes of a tensor of it overflow");
   const at::Tensor flat = record(name, reference.dtype, records);
-  // A tensor with strides of 0 can be much larger than its memory.
-  if (extent->reach > flat.nbytes() || extent->bytes > static_cast<uint64_t>(file_->bytes())) {
+  // A tensor that was expanded has dimensions with strides of 0, and is larger than its memory.
+  checkpoint::TensorReference stored = reference;
+  for (size_t i = 0; i < stored.sizes.size(); ++i) {
+    if (stored.strides[i] == 0) stored.sizes[i] = std::min<int64_t>(stored.sizes[i], 1);
+  }
+  const bool fits = extent->reach <= flat.nbytes() &&
+                    checkpoint::extent_of(stored)->bytes <= static_cast<uint64_t>(file_->bytes());
+  if (!fits) {
     throw ProgramError(
         fmt::format("a tensor reaches to byte {} of its record of {}", extent->reach, flat.nbytes()));
   }
@@ -146,7 +152,7 @@ std::vector<Payload> ArchiveReader::payloads(const std::string& folder, const st
     if (is_parameter && (made.is_floating_point() || made.is_complex())) {
       made.set_requires_grad(meta.at("requires_grad").get<bool>());
     }
-    payloads.push_back({name, made, is_parameter});
+    payloads.push_back({name, made, is_parameter, folder + record});
   }
   return payloads;
 }
@@ -171,12 +177,12 @@ Archive ArchiveReader::read() {
   return archive;
 }
 
-}  // namespace
-
-Archive read_archive(const std::filesystem::path& file, ReadTensors tensors) {
+// Throws what `read` throws as ConfigError, with the name of the file.
+template <typename Read>
+auto reading(const std::filesystem::path& file, const Read& read) {
   std::string reason;
   try {
-    return ArchiveReader(file, tensors).read();
+    return read();
   } catch (const ProgramError& error) {
     reason = error.what();
   } catch (const checkpoint::PickleError& error) {
@@ -187,6 +193,32 @@ Archive read_archive(const std::filesystem::path& file, ReadTensors tensors) {
     reason = error.what_without_backtrace();
   }
   throw ConfigError("exported", fmt::format("cannot load '{}': {}", file.string(), reason));
+}
+
+}  // namespace
+
+Archive read_archive(const std::filesystem::path& file, ReadTensors tensors) {
+  return reading(file, [&] { return ArchiveReader(file, tensors).read(); });
+}
+
+void copy_archive(const std::filesystem::path& from, const std::filesystem::path& to,
+                  const ReplaceRecord& replace) {
+  const auto file = std::make_shared<const base::InputFile>(from, base::cannot_read("exported"));
+  const auto zip = reading(from, [&] { return checkpoint::open_zip(file); });
+  checkpoint::publish_archive(to, [&](const checkpoint::ArchiveOutput& output) {
+    caffe2::serialize::PyTorchStreamWriter writer(output);
+    for (const std::string& record : zip->getAllRecords()) {
+      // The writer makes one of the new content.
+      if (record == caffe2::serialize::kSerializationIdRecordName) continue;
+      if (const auto content = replace(record)) {
+        writer.writeRecord(record, content->data(), content->size());
+        continue;
+      }
+      const auto [memory, bytes] = reading(from, [&] { return zip->getRecord(record); });
+      writer.writeRecord(record, memory.get(), bytes);
+    }
+    writer.writeEndOfFile();
+  });
 }
 
 }  // namespace lockstep::exported

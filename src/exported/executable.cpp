@@ -66,6 +66,16 @@ std::optional<c10::IValue> constant_as(const c10::IValue& value, const c10::Type
   }
 }
 
+// The device type of "cuda" or "cuda:1"; nullopt: one without autocast.
+std::optional<c10::DeviceType> autocast_device(const std::string& text) {
+  try {
+    const c10::DeviceType type = c10::Device(text).type();
+    return at::autocast::is_autocast_available(type) ? std::optional(type) : std::nullopt;
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
 // Restores autocast as it was before a region, as Python's torch.autocast does.
 class AutocastRegion {
  public:
@@ -167,6 +177,12 @@ void Executable::add_region(const Node& node) {
                                       : values[0].isString() && (values[1].isNone() || values[1].isInt()) &&
                                             values[2].isBool() && (values[3].isBool() || values[3].isNone());
   if (!well_typed) refuse_node(node, "its options have other types");
+  if (!is_gradient) {
+    const auto device = autocast_device(values[0].toStringRef());
+    if (!device)
+      refuse_node(node, "this LibTorch has no autocast for '{}'", printable(values[0].toStringRef()));
+    step.autocast_device = *device;
+  }
   const Graph& inner = *node.inputs[options].graph;
   if (inner.inputs.size() != node.inputs.size() - options - 1) {
     refuse_node(node, "its region takes {} values and gets {}", inner.inputs.size(),
@@ -362,6 +378,7 @@ void Executable::add_operator(const Node& node, const OperatorName& name,
     const bool is_list = schema.returns()[i].type()->kind() == c10::TypeKind::ListType;
     if (!is_list && step.outputs[i].size() > 1) refuse_node(node, "its result {} is no list", i);
   }
+  if (name.space != "aten" && !has_gradient(operation)) without_gradient_.push_back(step.where);
   const bool adds_one = name.name == "aten::add_" || name.name == "aten::add";
   step.only_in_training =
       adds_one && !step.uses.empty() && step.uses[0].argument == 0 && counters_[step.uses[0].value];
@@ -510,7 +527,15 @@ void Executable::run_region(size_t index, Frame& frame) {
     return;
   }
   const bool cache = step.arguments[3].isNone() || step.arguments[3].toBool();
-  const AutocastRegion region(device_->type(), step.arguments[1], step.arguments[2].toBool(), cache);
+  const bool enables = step.arguments[2].toBool();
+  const AutocastRegion region(step.autocast_device, step.arguments[1], enables, cache);
+  // autocast(x.device.type, enabled=False) protects a computation on any device, and the file has only the
+  // device of the export.
+  std::optional<AutocastRegion> also;
+  if (!enables && device_->type() != step.autocast_device &&
+      at::autocast::is_autocast_available(device_->type())) {
+    also.emplace(device_->type(), c10::IValue(), false, cache);
+  }
   run_steps(index + 1, step.region_end, frame);
 }
 
@@ -586,7 +611,9 @@ std::vector<OperatorUse> operators_of(const Program& program) {
       }
       if (is_region(node) || !use.refusal.empty()) continue;
       try {
+        const size_t known = checker.without_gradient_.size();
         checker.add_node(node);
+        use.stops_gradients = use.stops_gradients || checker.without_gradient_.size() > known;
       } catch (const ProgramError& error) {
         use.refusal = error.what();
       }

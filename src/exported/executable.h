@@ -19,6 +19,7 @@ struct OperatorUse {
   std::string target;
   int64_t count = 0;
   std::string refusal;  // why an Executable refuses it, for its first use that is refused; empty: it does not
+  bool stops_gradients = false;  // an operator of a user's library without a formula
 };
 // Every operator, by name, including those in regions.
 std::vector<OperatorUse> operators_of(const Program& program);
@@ -44,6 +45,8 @@ class Executable {
   bool exported_for_evaluation() const { return switches_.empty() && frozen_switches_ > 0; }
   // Random numbers that evaluation mode cannot turn off: the operator and its line; empty: none.
   const std::string& always_random() const { return always_random_; }
+  // Operators of libraries of users through which no gradients pass, with their lines.
+  const std::vector<std::string>& without_gradient() const { return without_gradient_; }
 
  private:
   // How a value becomes an argument of the type in the schema.
@@ -71,8 +74,9 @@ class Executable {
     std::vector<Use> uses;
     std::vector<ListUse> lists;
     std::vector<std::vector<ValueId>> outputs;
-    std::vector<ValueId> unused;  // outputs that nothing reads
-    size_t region_end = 0;        // the step after the region's last
+    std::vector<ValueId> unused;                             // outputs that nothing reads
+    size_t region_end = 0;                                   // the step after the region's last
+    c10::DeviceType autocast_device = c10::DeviceType::CPU;  // of an autocast region
     // In evaluation the result is the first argument: batch norm does not count batches.
     bool only_in_training = false;
     // In evaluation bernoulli_(p) fills with p: stochastic depth then keeps every sample.
@@ -129,6 +133,7 @@ class Executable {
   std::vector<DeviceArgument> devices_;
   size_t frozen_switches_ = 0;
   std::string always_random_;
+  std::vector<std::string> without_gradient_;
 
   std::vector<c10::IValue> fixed_;  // values that outlive a run
   std::vector<bool> counters_;      // values that count the batches of a batch norm

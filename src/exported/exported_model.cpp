@@ -15,6 +15,7 @@
 #include "exported/archive.h"
 #include "exported/executable.h"
 #include "exported/input_rules.h"
+#include "exported/operators.h"
 
 namespace lockstep {
 namespace {
@@ -91,11 +92,23 @@ void require_as_described(const std::string& file, const exported::Input& input,
   }
 }
 
+// Copies the values of a tensor to memory of other strides. Elements that share memory are copied once.
+void copy_values(at::Tensor from, at::Tensor to) {
+  const torch::NoGradGuard no_grad;
+  for (int64_t i = 0; i < to.dim(); ++i) {
+    if (to.stride(i) != 0 || to.size(i) < 2) continue;
+    to = to.narrow(i, 0, 1);
+    from = from.narrow(i, 0, 1);
+  }
+  to.copy_(from);
+}
+
 }  // namespace
 
 struct ExportedModelImpl::Impl {
   // A tensor that is not part of the state dict and moves with the model.
   struct Unregistered {
+    std::string name;
     exported::ValueId value;
     at::Tensor tensor;
     bool is_buffer;  // Python's to(dtype) converts buffers, not constants
@@ -154,7 +167,8 @@ ExportedModelImpl::ExportedModelImpl(const std::filesystem::path& file) : torch:
         tensor_named(impl_->file, in_state ? impl_->registered : archive.constants, input.name);
     require_as_described(impl_->file, input, tensor);
     if (!in_state) {
-      impl_->unregistered.push_back({input.value, tensor, input.kind == exported::Input::Kind::kBuffer});
+      impl_->unregistered.push_back(
+          {input.name, input.value, tensor, input.kind == exported::Input::Kind::kBuffer});
     }
   }
   register_tensors();
@@ -168,6 +182,17 @@ ExportedModelImpl::ExportedModelImpl(const std::filesystem::path& file) : torch:
     base::log_warning("exported", "'{}' draws random numbers in evaluation too: {}", impl_->file,
                       impl_->executable.always_random());
   }
+  for (const std::string& place : impl_->executable.without_gradient()) {
+    base::log_warning(
+        "exported",
+        "'{}' trains nothing through the operator {}: it has no autograd formula; register one with "
+        "TORCH_LIBRARY_IMPL(..., Autograd, ...)",
+        impl_->file, place);
+  }
+}
+
+void ExportedModel::load_operators(const std::filesystem::path& library) {
+  exported::load_operator_library(library);
 }
 
 ExportedModelImpl::ExportedModelImpl(std::unique_ptr<Impl> impl)
@@ -272,6 +297,46 @@ void ExportedModelImpl::save_state_dict(const std::filesystem::path& file) const
   checkpoint::write_weights(file, tensors);
 }
 
+void ExportedModelImpl::save_program(const std::filesystem::path& file) const {
+  const auto fail = [&](const std::string& reason) {
+    throw ConfigError("exported", fmt::format("cannot save '{}': {}", file.string(), reason));
+  };
+  exported::Archive source = exported::read_archive(impl_->file);
+  std::unordered_map<std::string, at::Tensor> present;
+  for (const exported::Payload& payload : impl_->registered) present.emplace(payload.name, payload.tensor);
+  for (const Impl::Unregistered& each : impl_->unregistered) present.emplace(each.name, each.tensor);
+  std::unordered_map<std::string, at::Tensor> records;
+  for (const auto* payloads : {&source.weights, &source.constants}) {
+    for (const exported::Payload& payload : *payloads) {
+      const auto found = present.find(payload.name);
+      // A constant that the program does not use stays as it is.
+      if (found == present.end() && payloads == &source.constants) continue;
+      if (found == present.end() || found->second.sizes() != payload.tensor.sizes()) {
+        fail(fmt::format("'{}' is not the file any more that the model was loaded from", impl_->file));
+      }
+      if (found->second.scalar_type() != payload.tensor.scalar_type()) {
+        fail(fmt::format(
+            "its tensor '{}' has dtype {}, and the program is for {}: convert the model back, or save a "
+            "state dict",
+            payload.name, c10::toString(found->second.scalar_type()),
+            c10::toString(payload.tensor.scalar_type())));
+      }
+      copy_values(found->second, payload.tensor);
+      records.emplace(payload.record, payload.tensor);
+    }
+  }
+  if (source.weights.size() != impl_->registered.size()) {
+    fail(fmt::format("'{}' is not the file any more that the model was loaded from", impl_->file));
+  }
+  exported::copy_archive(impl_->file, file,
+                         [&](const std::string& record) -> std::optional<std::string_view> {
+                           const auto found = records.find(record);
+                           if (found == records.end()) return std::nullopt;
+                           const c10::Storage& memory = found->second.storage();
+                           return std::string_view(static_cast<const char*>(memory.data()), memory.nbytes());
+                         });
+}
+
 std::map<std::string, int64_t> ExportedModelImpl::operators() const {
   std::map<std::string, int64_t> counts;
   for (const exported::OperatorUse& use : exported::operators_of(*impl_->program))
@@ -292,10 +357,10 @@ std::shared_ptr<torch::nn::Module> ExportedModelImpl::clone(
                       : payload.tensor.clone();
       if (payload.is_parameter) tensor.set_requires_grad(payload.tensor.requires_grad());
     }
-    copy->registered.push_back({payload.name, tensor, payload.is_parameter});
+    copy->registered.push_back({payload.name, tensor, payload.is_parameter, payload.record});
   }
   for (const Impl::Unregistered& each : impl_->unregistered) {
-    copy->unregistered.push_back({each.value, each.tensor.clone(), each.is_buffer});
+    copy->unregistered.push_back({each.name, each.value, each.tensor.clone(), each.is_buffer});
   }
   std::shared_ptr<ExportedModelImpl> module(new ExportedModelImpl(std::move(copy)));
   module->train(is_training());

@@ -5,6 +5,9 @@
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace lockstep::exported {
 namespace {
 
@@ -17,98 +20,229 @@ template <typename... Args>
   throw ConfigError("exported", fmt::format(text, std::forward<Args>(args)...));
 }
 
+bool is_of_kind(const c10::IValue& value, NumberMeta::Kind kind) {
+  switch (kind) {
+    case NumberMeta::Kind::kInteger: return value.isInt();
+    case NumberMeta::Kind::kReal: return value.isDouble() || value.isInt();
+    case NumberMeta::Kind::kBoolean: return value.isBool();
+  }
+  return false;
+}
+
+const char* kind_text(NumberMeta::Kind kind) {
+  switch (kind) {
+    case NumberMeta::Kind::kInteger: return "an integer";
+    case NumberMeta::Kind::kReal: return "a number";
+    case NumberMeta::Kind::kBoolean: return "true or false";
+  }
+  return "";
+}
+
+std::string range_text(const Range& range) {
+  return fmt::format("{} to {}", range.least.value_or(0),
+                     range.most ? std::to_string(*range.most) : "any size");
+}
+
 }  // namespace
 
-InputRules::InputRules(const Program& program) : ranges_(program.ranges) {
+InputRules::InputRules(const Program& program) {
   for (const Input& input : program.inputs) {
     if (input.kind != Input::Kind::kUser || input.only_value) continue;
-    Rule rule{
-        .name = input.name, .is_tensor = input.tensor.has_value(), .dtype = at::kFloat, .dimensions = {}};
+    Rule rule{.name = input.name, .dtype = {}, .number = input.number.kind, .dimensions = {}};
+    const auto add = [&](const Extent& extent, std::optional<size_t> dimension) {
+      Dimension made{.fixed = extent.fixed, .expression = {}};
+      if (!extent.fixed) {
+        made.expression = SizeExpression::parse(extent.expression, symbols_);
+        equations_.push_back({{rules_.size(), dimension}, *made.expression, {}});
+      }
+      rule.dimensions.push_back(std::move(made));
+    };
     if (input.tensor) {
       rule.dtype = input.tensor->dtype;
-      for (const Extent& extent : input.tensor->sizes) {
-        Dimension dimension{.fixed = extent.fixed, .expression = {}, .symbol = {}, .text = extent.expression};
-        if (!extent.fixed) dimension.expression = SizeExpression::parse(extent.expression);
-        if (dimension.expression) dimension.symbol = dimension.expression->symbol();
-        rule.dimensions.push_back(std::move(dimension));
-      }
+      for (const Extent& extent : input.tensor->sizes) add(extent, rule.dimensions.size());
+    } else if (input.number.extent) {
+      add(*input.number.extent, std::nullopt);
+    } else {
+      rule.dimensions.emplace_back();
     }
     rules_.push_back(std::move(rule));
   }
+  add_bounds(program);
+  sizes_.resize(symbols_.count());
+  order_equations();
 }
 
-void InputRules::check_range(const std::string& name, size_t dimension, const std::string& symbol,
-                             int64_t size) const {
-  const auto range = ranges_.find(symbol);
-  if (range == ranges_.end()) return;
-  const auto& [least, most] = range->second;
-  if ((!least || *least <= kLeastTracedSize || size >= *least) && (!most || size <= *most)) return;
-  refuse_input("input '{}' has size {} in dimension {}, and the model was exported for {} to {}", name, size,
-               dimension, least.value_or(0), most ? std::to_string(*most) : "any size");
+// Symbols alone come first. Then each equation that has one symbol without a size gives it one.
+void InputRules::order_equations() {
+  std::vector<Equation> ordered;
+  std::vector<bool> known(symbols_.count());
+  const auto unknown_in = [&](const SizeExpression& expression) {
+    std::vector<size_t> unknown;
+    for (const size_t symbol : expression.symbols()) {
+      if (!known[symbol]) unknown.push_back(symbol);
+    }
+    return unknown;
+  };
+  std::stable_partition(equations_.begin(), equations_.end(),
+                        [](const Equation& equation) { return equation.expression.is_symbol(); });
+  for (bool found = true; found;) {
+    found = false;
+    for (auto equation = equations_.begin(); equation != equations_.end();) {
+      const std::vector<size_t> unknown = unknown_in(equation->expression);
+      const bool solves = unknown.size() == 1 && equation->expression.is_linear_in(unknown[0]);
+      if (!unknown.empty() && !solves) {
+        ++equation;
+        continue;
+      }
+      if (solves) {
+        known[unknown[0]] = true;
+        equation->solves = unknown[0];
+      }
+      found = true;
+      ordered.push_back(std::move(*equation));
+      equation = equations_.erase(equation);
+    }
+  }
+  if (!equations_.empty()) {
+    const Equation& left = equations_.front();
+    throw ProgramError(fmt::format("the size {} of its input '{}' does not follow from the other sizes",
+                                   left.expression.text(symbols_), rules_[left.place.input].name));
+  }
+  equations_ = std::move(ordered);
 }
 
-void InputRules::check(const std::vector<c10::IValue>& inputs) const {
+void InputRules::add_bounds(const Program& program) {
+  // Where a lower bound leaves out the sizes that are never traced, those of sums and products follow it.
+  std::vector<bool> takes_one(symbols_.count());
+  for (const auto& [key, range] : program.ranges) {
+    const SizeExpression expression = SizeExpression::parse_infix(key, symbols_);
+    takes_one.resize(symbols_.count());
+    if (expression.is_symbol() && range.least && *range.least <= kLeastTracedSize) {
+      takes_one[expression.symbols()[0]] = true;
+    }
+    bounds_.push_back({.expression = expression, .range = range, .place = {}});
+  }
+  for (Bound& bound : bounds_) {
+    const auto place = std::find_if(equations_.begin(), equations_.end(), [&](const Equation& equation) {
+      return equation.expression.same_as(bound.expression);
+    });
+    if (place != equations_.end()) bound.place = place->place;
+    const auto& symbols = bound.expression.symbols();
+    bound.checks_least =
+        std::none_of(symbols.begin(), symbols.end(), [&](size_t symbol) { return takes_one[symbol]; });
+  }
+  std::stable_partition(bounds_.begin(), bounds_.end(),
+                        [](const Bound& bound) { return bound.place.has_value(); });
+}
+
+std::string InputRules::described(const Place& place, int64_t size) const {
+  const std::string& name = rules_[place.input].name;
+  return place.dimension ? fmt::format("input '{}' has size {} in dimension {}", name, size, *place.dimension)
+                         : fmt::format("input '{}' is {}", name, size);
+}
+
+void InputRules::check_kinds(const std::vector<c10::IValue>& inputs) const {
   if (inputs.size() != rules_.size()) {
     std::vector<std::string> names;
     for (const Rule& rule : rules_) names.push_back(rule.name);
     refuse_input("the model takes {} inputs ({}), got {}", rules_.size(), fmt::join(names, ", "),
                  inputs.size());
   }
-  Symbols symbols;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Rule& rule = rules_[i];
-    if (!rule.is_tensor) {
-      if (inputs[i].isInt() || inputs[i].isDouble() || inputs[i].isBool()) continue;
-      refuse_input("input '{}' must be a number", rule.name);
+    if (!rule.dtype) {
+      if (is_of_kind(inputs[i], rule.number)) continue;
+      refuse_input("input '{}' must be {}", rule.name, kind_text(rule.number));
     }
     if (!inputs[i].isTensor() || !inputs[i].toTensor().defined()) {
       refuse_input("input '{}' must be a tensor", rule.name);
     }
     const at::Tensor& tensor = inputs[i].toTensor();
     // A model that was converted (bf16) takes inputs of its own dtype.
-    if (tensor.scalar_type() != rule.dtype &&
-        !(tensor.is_floating_point() && c10::isFloatingType(rule.dtype))) {
+    if (tensor.scalar_type() != *rule.dtype &&
+        !(tensor.is_floating_point() && c10::isFloatingType(*rule.dtype))) {
       refuse_input("input '{}' has dtype {}, and the model was exported for {}", rule.name,
-                   c10::toString(tensor.scalar_type()), c10::toString(rule.dtype));
+                   c10::toString(tensor.scalar_type()), c10::toString(*rule.dtype));
     }
     if (static_cast<size_t>(tensor.dim()) != rule.dimensions.size()) {
       refuse_input("input '{}' has the shape [{}], and the model was exported for {} dimensions", rule.name,
                    fmt::join(tensor.sizes(), ", "), rule.dimensions.size());
     }
     for (size_t d = 0; d < rule.dimensions.size(); ++d) {
-      const Dimension& dimension = rule.dimensions[d];
+      const std::optional<int64_t>& fixed = rule.dimensions[d].fixed;
       const int64_t size = tensor.size(static_cast<int64_t>(d));
-      if (dimension.fixed && size != *dimension.fixed) {
-        refuse_input(
-            "input '{}' has size {} in dimension {}, and the model was exported for {}; "
-            "dynamic_shapes of torch.export.export makes a size variable",
-            rule.name, size, d, *dimension.fixed);
-      }
-      if (!dimension.symbol) continue;
-      const auto [known, is_new] = symbols.try_emplace(*dimension.symbol, size);
-      if (is_new) {
-        check_range(rule.name, d, *dimension.symbol, size);
-      } else if (known->second != size) {
-        refuse_input(
-            "input '{}' has size {} in dimension {}, and another input has {} where the model was "
-            "exported for equal sizes",
-            rule.name, size, d, known->second);
-      }
+      if (!fixed || size == *fixed) continue;
+      refuse_input(
+          "{}, and the model was exported for {}; dynamic_shapes of torch.export.export makes a size "
+          "variable",
+          described({i, d}, size), *fixed);
     }
   }
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Rule& rule = rules_[i];
-    for (size_t d = 0; d < rule.dimensions.size(); ++d) {
-      const Dimension& dimension = rule.dimensions[d];
-      if (dimension.symbol || !dimension.expression) continue;
-      const auto expected = dimension.expression->value(symbols);
-      const int64_t size = inputs[i].toTensor().size(static_cast<int64_t>(d));
-      if (expected && *expected != size) {
-        refuse_input("input '{}' has size {} in dimension {}, and the sizes of the other inputs require {}",
-                     rule.name, size, d, *expected);
-      }
+}
+
+void InputRules::check_equation(const Equation& equation, int64_t size) {
+  if (equation.solves) {
+    sizes_[*equation.solves] = equation.expression.solve(*equation.solves, size, sizes_);
+    if (sizes_[*equation.solves]) return;
+    refuse_input("{}, and the model was exported for sizes that are {}", described(equation.place, size),
+                 equation.expression.text(symbols_));
+  }
+  const std::optional<int64_t> expected = equation.expression.value(sizes_);
+  if (expected == size) return;
+  if (equation.expression.is_symbol()) {
+    refuse_input("{}, and another input has {} where the model was exported for equal sizes",
+                 described(equation.place, size), *expected);
+  }
+  if (!expected) {
+    refuse_input("{}, and the sizes of the other inputs give no integer for {}",
+                 described(equation.place, size), equation.expression.text(symbols_));
+  }
+  refuse_input("{}, and the sizes of the other inputs require {}", described(equation.place, size),
+               *expected);
+}
+
+void InputRules::check_bound(const Bound& bound) const {
+  const std::optional<int64_t> size = bound.expression.value(sizes_);
+  // A symbol of the program's own, such as the number of nonzero elements.
+  if (!size) return;
+  const auto& [least, most] = bound.range;
+  if ((!bound.checks_least || !least || *size >= *least) && (!most || *size <= *most)) return;
+  if (bound.place) {
+    refuse_input("{}, and the model was exported for {}", described(*bound.place, *size),
+                 range_text(bound.range));
+  }
+  refuse_input("the sizes of the inputs give {} = {}, and the model was exported for {}",
+               bound.expression.text(symbols_), *size, range_text(bound.range));
+}
+
+void InputRules::check(const std::vector<c10::IValue>& inputs) {
+  check_kinds(inputs);
+  std::fill(sizes_.begin(), sizes_.end(), std::nullopt);
+  for (const Equation& equation : equations_) {
+    const c10::IValue& input = inputs[equation.place.input];
+    check_equation(equation, equation.place.dimension
+                                 ? input.toTensor().size(static_cast<int64_t>(*equation.place.dimension))
+                                 : input.toInt());
+  }
+  for (const Bound& bound : bounds_) check_bound(bound);
+}
+
+std::string InputRules::sizes_text(size_t input) const {
+  const Rule& rule = rules_[input];
+  std::vector<std::string> sizes;
+  for (const Dimension& dimension : rule.dimensions) {
+    const auto bound = std::find_if(bounds_.begin(), bounds_.end(), [&](const Bound& each) {
+      return dimension.expression && each.expression.same_as(*dimension.expression);
+    });
+    if (dimension.fixed) {
+      sizes.push_back(std::to_string(*dimension.fixed));
+    } else if (bound != bounds_.end()) {
+      sizes.push_back(range_text(bound->range));
+    } else {
+      sizes.push_back(dimension.expression ? dimension.expression->text(symbols_) : "any");
     }
   }
+  return rule.dtype ? fmt::format("[{}]", fmt::join(sizes, ", ")) : sizes[0];
 }
 
 }  // namespace lockstep::exported

@@ -15,29 +15,59 @@ namespace lockstep::exported {
 // for these inputs alone, so other inputs could give wrong results without an error.
 class InputRules {
  public:
+  // ProgramError: a size is an expression that is not supported.
   explicit InputRules(const Program& program);
 
-  // ConfigError names the input and its dimension. `inputs` are those that users pass.
-  void check(const std::vector<c10::IValue>& inputs) const;
+  // ConfigError names the input and its dimension. `inputs` are those that users pass. Allocates no memory
+  // unless it throws. One thread at a time.
+  void check(const std::vector<c10::IValue>& inputs);
+
+  // The sizes of an input that users pass: "[1 to 64, 3]"; of a number its bounds.
+  std::string sizes_text(size_t input) const;
 
  private:
+  // A size of an input, or an input that is a number.
+  struct Place {
+    size_t input = 0;
+    std::optional<size_t> dimension;  // nullopt: a number
+  };
   struct Dimension {
     std::optional<int64_t> fixed;
-    std::optional<SizeExpression> expression;  // nullopt: one that is not known here
-    std::optional<std::string> symbol;
-    std::string text;
+    std::optional<SizeExpression> expression;  // nullopt: fixed, or any number
   };
   struct Rule {
     std::string name;
-    bool is_tensor = true;
-    at::ScalarType dtype = at::kFloat;
-    std::vector<Dimension> dimensions;
+    std::optional<at::ScalarType> dtype;  // nullopt: a number
+    NumberMeta::Kind number = NumberMeta::Kind::kInteger;
+    std::vector<Dimension> dimensions;  // of a number one
+  };
+  // An expression at its place: the symbol that it gives a size, or an equation.
+  struct Equation {
+    Place place;
+    SizeExpression expression;
+    std::optional<size_t> solves;
+  };
+  // The range of an expression, and where an input has this expression.
+  struct Bound {
+    SizeExpression expression;
+    Range range;
+    std::optional<Place> place;
+    bool checks_least = true;
   };
 
-  void check_range(const std::string& name, size_t dimension, const std::string& symbol, int64_t size) const;
+  const Dimension& dimension_at(const Place& place) const;
+  void order_equations();
+  void add_bounds(const Program& program);
+  std::string described(const Place& place, int64_t size) const;
+  void check_kinds(const std::vector<c10::IValue>& inputs) const;
+  void check_equation(const Equation& equation, int64_t size);
+  void check_bound(const Bound& bound) const;
 
+  SizeSymbols symbols_;
   std::vector<Rule> rules_;
-  std::map<std::string, Range> ranges_;
+  std::vector<Equation> equations_;  // each uses symbols that those before it gave sizes
+  std::vector<Bound> bounds_;        // those of places first: their errors say more
+  SymbolSizes sizes_;                // of the inputs that are being checked
 };
 
 }  // namespace lockstep::exported

@@ -2,15 +2,19 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
+#include <lockstep/error.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
+#include "base/mutex.h"
 #include "exported/program.h"
 
 namespace lockstep::exported {
@@ -264,7 +268,76 @@ constexpr Refusal kRefusals[] = {
     {"aten::_nested_view_from_*", "it does not check its sizes"},
 };
 
+// The operators that libraries of users have registered. LibTorch's dispatcher, which has them, belongs to
+// the process as well, and does not know where an operator is from.
+class LoadedOperators {
+ public:
+  static LoadedOperators& of_process() {
+    static LoadedOperators loaded;
+    return loaded;
+  }
+
+  void load(const std::filesystem::path& library);
+  bool has(const OperatorName& name) {
+    const base::MutexLock lock(mutex_);
+    return names_.count({name.name, name.overload}) > 0;
+  }
+
+ private:
+  using Name = std::pair<std::string, std::string>;
+
+  static std::set<Name> registered() {
+    std::set<Name> names;
+    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+      names.emplace(name.name, name.overload_name);
+    }
+    return names;
+  }
+
+  base::Mutex mutex_;
+  std::set<void*> libraries_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::set<Name> names_ LOCKSTEP_GUARDED_BY(mutex_);
+};
+
+void LoadedOperators::load(const std::filesystem::path& library) {
+  const base::MutexLock lock(mutex_);
+  const auto fail = [&](const std::string& reason) {
+    throw ConfigError("exported",
+                      fmt::format("cannot load the operators of '{}': {}", library.string(), reason));
+  };
+  std::error_code error;
+  const std::filesystem::path file = std::filesystem::canonical(library, error);
+  if (error) fail(error.message());
+  const std::set<Name> before = registered();
+  void* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) fail(::dlerror());
+  if (libraries_.count(handle) > 0) return;
+  const size_t known = names_.size();
+  for (const Name& name : registered()) {
+    if (before.count(name) == 0) names_.insert(name);
+  }
+  if (names_.size() == known) {
+    fail(
+        "it registers no operators: TORCH_LIBRARY does so, and a program that is linked to the library has "
+        "them "
+        "already");
+  }
+  libraries_.insert(handle);
+}
+
 }  // namespace
+
+void load_operator_library(const std::filesystem::path& library) {
+  LoadedOperators::of_process().load(library);
+}
+
+bool has_gradient(const c10::OperatorHandle& operation) {
+  using c10::DispatchKey;
+  constexpr std::array kFormulas = {DispatchKey::CompositeImplicitAutograd, DispatchKey::Autograd,
+                                    DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA};
+  return std::any_of(kFormulas.begin(), kFormulas.end(),
+                     [&](DispatchKey key) { return operation.hasKernelForDispatchKey(key); });
+}
 
 std::optional<OperatorName> operator_name(std::string_view target) {
   constexpr std::string_view kPrefix = "torch.ops.";
@@ -285,7 +358,13 @@ std::optional<OperatorName> operator_name(std::string_view target) {
 }
 
 std::optional<std::string> refusal_of(const OperatorName& name) {
-  if (name.space != "aten") return "its namespace is not one of LibTorch's models";
+  if (LoadedOperators::of_process().has(name)) return std::nullopt;
+  if (name.space != "aten") {
+    return fmt::format(
+        "its namespace is not one of LibTorch's models: --operators LIBRARY (in programs "
+        "ExportedModel::load_operators) loads a library with '{}'",
+        name.name);
+  }
   for (const Refusal& refusal : kRefusals) {
     const bool is_prefix = refusal.name.ends_with('*');
     const std::string_view stem = refusal.name.substr(0, refusal.name.size() - (is_prefix ? 1 : 0));

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+
+#include <filesystem>
 
 #include <optional>
 #include <string>
@@ -22,6 +25,14 @@ std::optional<OperatorName> operator_name(std::string_view target);
 
 // Why an operator is not executed although LibTorch has it: "it reads files". nullopt: it may be.
 std::optional<std::string> refusal_of(const OperatorName& name);
+
+// Loads a library that registers operators (TORCH_LIBRARY), for the life of the process: refusal_of() then
+// lets these operators run. A second call for the same library does nothing. Thread-safe. ConfigError: it
+// does not load, or it registers no operator.
+void load_operator_library(const std::filesystem::path& library);
+
+// Whether gradients pass through the operator: it has a formula of its own, or is a composition of others.
+bool has_gradient(const c10::OperatorHandle& operation);
 
 // A function of numbers, in Python's arithmetic, or of the shape of a tensor. nullptr: `target` is none.
 using NumberFunction = c10::IValue (*)(const std::vector<c10::IValue>& arguments);

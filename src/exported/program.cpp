@@ -20,15 +20,6 @@ constexpr size_t kMaxDepth = 96;
 constexpr size_t kMaxDimensions = 64;
 constexpr size_t kMaxQuotedBytes = 120;
 
-// A text of the file for a message: short, without control characters.
-std::string printable(std::string_view text) {
-  std::string result(text.substr(0, kMaxQuotedBytes));
-  for (char& c : result) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return result;
-}
-
 template <typename... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) {
   throw ProgramError(fmt::format(text, std::forward<Args>(args)...));
@@ -151,7 +142,8 @@ class Parser {
   std::vector<ValueId> results(Scope& scope, const Json& value);
   Node node(Scope& scope, const Json& value);
   void graph(const Json& value, Scope& scope, Graph& into);
-  void inputs(const Json& specs, const Json& metas, const Scope& scope);
+  void inputs(const Json& specs, const Json& graph, const Scope& scope);
+  void user_input(const Json& given, const Json& graph, const Scope& scope, Input& input);
   void outputs(const Json& specs, const Scope& scope);
   void name_user_values(const Json& calls);
 
@@ -309,25 +301,43 @@ void Parser::graph(const Json& value, Scope& scope, Graph& into) {
   for (const Json& output : array_member(value, "outputs")) into.outputs.push_back(argument(scope, output));
 }
 
-void Parser::inputs(const Json& specs, const Json& metas, const Scope& scope) {
+// An input that users pass, or one with the only value that the program was exported for.
+void Parser::user_input(const Json& given, const Json& graph, const Scope& scope, Input& input) {
+  const auto& [form, value] = only_member(given);
+  if (form == "as_tensor") {
+    input.name = text_member(value, "name");
+    input.value = use(scope, input.name);
+    input.tensor = tensor_meta(member(member(graph, "tensor_values"), input.name.c_str()));
+    return;
+  }
+  const bool is_symbolic = form == "as_sym_int" || form == "as_sym_float" || form == "as_sym_bool";
+  if (is_symbolic && only_member(value).first == "as_name") {
+    input.name = text_member(value, "as_name");
+    input.value = use(scope, input.name);
+    input.number.kind = form == "as_sym_int"     ? NumberMeta::Kind::kInteger
+                        : form == "as_sym_float" ? NumberMeta::Kind::kReal
+                                                 : NumberMeta::Kind::kBoolean;
+    const Json* const known = form == "as_sym_int" ? optional_member(graph, "sym_int_values") : nullptr;
+    const Json* const meta = known == nullptr ? nullptr : optional_member(*known, input.name.c_str());
+    if (meta != nullptr && only_member(*meta).first == "as_expr") input.number.extent = extent_of(*meta);
+    return;
+  }
+  const Argument only = argument(scope, given);
+  if (only.kind != Argument::Kind::kConstant) {
+    refuse("its program has inputs of the kind '{}', which are not supported", printable(form));
+  }
+  input.only_value = only.constant;
+}
+
+void Parser::inputs(const Json& specs, const Json& graph, const Scope& scope) {
+  const Json& metas = member(graph, "tensor_values");
   const auto meta_of = [&](const std::string& name) { return tensor_meta(member(metas, name.c_str())); };
   std::unordered_set<std::string> names;
   for (const Json& spec : specs) {
     const auto& [kind, content] = only_member(spec);
     Input input;
     if (kind == "user_input") {
-      const auto& [form, value] = only_member(member(content, "arg"));
-      if (form == "as_tensor") {
-        const std::string name = text_member(value, "name");
-        input.value = use(scope, name);
-        input.tensor = meta_of(name);
-        input.name = name;
-      } else if (form == "as_sym_int") {
-        input.name = text_member(value, "as_name");
-        input.value = use(scope, input.name);
-      } else {
-        input.only_value = argument(scope, member(content, "arg")).constant;
-      }
+      user_input(member(content, "arg"), graph, scope, input);
     } else if (kind == "constant_input") {
       input.name = text_member(content, "name");
       input.only_value = argument(scope, member(content, "value")).constant;
@@ -385,6 +395,25 @@ void Parser::outputs(const Json& specs, const Scope& scope) {
 
 constexpr size_t kMaxTreeDepth = 32;
 
+// The names in the context of a node: the keys of a dict, the fields of a dataclass or of Hugging Face's
+// ModelOutput. Empty: it has none; of a named tuple the file has only the class.
+std::vector<std::string> child_names(const Json& spec, size_t children) {
+  const Json& context = member(spec, "context");
+  std::optional<Json> parsed;
+  if (context.is_string()) parsed = Json::try_parse(context.text(), {.max_depth = kMaxTreeDepth});
+  const Json* names = parsed ? &*parsed : &context;
+  // A defaultdict: {"default_factory_name": ..., "dict_context": [keys]}.
+  if (names->is_object() && names->find("dict_context") != nullptr) names = names->find("dict_context");
+  // A dataclass: [[fields], [fields that are None]].
+  if (names->is_array() && names->size() == 2 && names->at(0).is_array() && names->at(1).is_array()) {
+    names = &names->at(0);
+  }
+  if (!names->is_array() || names->size() != children) return {};
+  std::vector<std::string> result;
+  for (const Json& name : *names) result.push_back(name.is_string() ? name.get<std::string>() : name.dump());
+  return result;
+}
+
 // Appends the path of every leaf below `spec`.
 void leaf_paths(const Json& spec, const std::string& path, size_t depth, std::vector<std::string>& leaves) {
   if (depth > kMaxTreeDepth) refuse("the structure of its inputs or outputs is nested too deep");
@@ -394,19 +423,9 @@ void leaf_paths(const Json& spec, const std::string& path, size_t depth, std::ve
     return;
   }
   const Json& children = array_member(spec, "children_spec");
-  std::vector<std::string> keys;
-  for (size_t i = 0; i < children.size(); ++i) keys.push_back(std::to_string(i));
-  const std::string kind = type.is_string() ? type.get<std::string>() : "";
-  if (kind == "builtins.dict" || kind == "collections.OrderedDict") {
-    const Json& context = member(spec, "context");
-    const auto parsed =
-        context.is_string() ? Json::try_parse(context.text(), {.max_depth = kMaxTreeDepth}) : std::nullopt;
-    if (parsed && parsed->is_array() && parsed->size() == keys.size()) {
-      for (size_t i = 0; i < keys.size(); ++i) {
-        const Json& key = parsed->at(i);
-        keys[i] = key.is_string() ? key.get<std::string>() : key.dump();
-      }
-    }
+  std::vector<std::string> keys = child_names(spec, children.size());
+  if (keys.empty()) {
+    for (size_t i = 0; i < children.size(); ++i) keys.push_back(std::to_string(i));
   }
   for (size_t i = 0; i < children.size(); ++i) {
     leaf_paths(children.at(i), path.empty() ? keys[i] : path + "." + keys[i], depth + 1, leaves);
@@ -485,7 +504,7 @@ void Parser::parse(const Json& root) {
   const Json& signature = member(module, "signature");
   // The names of inputs that are mutated are those of the graph: they get their paths after the outputs
   // were read.
-  inputs(array_member(signature, "input_specs"), member(graph_json, "tensor_values"), scope);
+  inputs(array_member(signature, "input_specs"), graph_json, scope);
   outputs(array_member(signature, "output_specs"), scope);
   name_user_values(array_member(module, "module_call_graph"));
   std::unordered_set<ValueId> provided;
@@ -506,6 +525,14 @@ void Parser::parse(const Json& root) {
 }
 
 }  // namespace
+
+std::string printable(std::string_view text) {
+  std::string result(text.substr(0, kMaxQuotedBytes));
+  for (char& c : result) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return result;
+}
 
 std::pair<const std::string&, const Json&> only_member(const Json& value) {
   if (!value.is_object() || value.size() != 1) {

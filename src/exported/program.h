@@ -25,6 +25,9 @@ class ProgramError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A text of the file for a message: short, without control characters.
+std::string printable(std::string_view text);
+
 // The number of a value of the program: a tensor or a number that an input or a node defines. Each is
 // defined once, before it is used.
 using ValueId = uint32_t;
@@ -77,6 +80,12 @@ struct TensorMeta {
   bool requires_grad = false;
 };
 
+struct NumberMeta {
+  enum class Kind { kInteger, kReal, kBoolean };
+  Kind kind = Kind::kInteger;
+  std::optional<Extent> extent;  // kInteger; nullopt: unknown
+};
+
 struct Input {
   enum class Kind { kParameter, kBuffer, kConstant, kUser };
   Kind kind = Kind::kUser;
@@ -85,6 +94,7 @@ struct Input {
   std::string name;
   bool persistent = true;                 // buffers: part of the state dict
   std::optional<TensorMeta> tensor;       // nullopt: a number
+  NumberMeta number;                      // without `tensor`
   std::optional<c10::IValue> only_value;  // the program was exported for this value; users do not pass it
 };
 

@@ -1,28 +1,191 @@
 #include "exported/size_expression.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 
 #include "base/number.h"
+#include "exported/program.h"
 
 namespace lockstep::exported {
+namespace {
+
+// A number of 64-bit parts in lowest terms. Both signs have the same range, so a number can be negated.
+struct Fraction {
+  int64_t top = 0;
+  int64_t bottom = 1;  // 1 or more
+  bool operator==(const Fraction&) const = default;
+
+  // nullopt: the parts have more than 64 bits, or the number does not exist.
+  using Result = std::optional<Fraction>;
+
+  static Result of(__int128 top, __int128 bottom) {
+    if (bottom == 0) return std::nullopt;
+    if (bottom < 0) {
+      top = -top;
+      bottom = -bottom;
+    }
+    __int128 divisor = top < 0 ? -top : top;
+    __int128 rest = bottom;
+    while (rest != 0) divisor = std::exchange(rest, divisor % rest);
+    top /= divisor;
+    bottom /= divisor;
+    if (top > INT64_MAX || top < -INT64_MAX || bottom > INT64_MAX) return std::nullopt;
+    return Fraction{static_cast<int64_t>(top), static_cast<int64_t>(bottom)};
+  }
+
+  static Result sum(Fraction a, Fraction b) {
+    const __int128 first = static_cast<__int128>(a.top) * b.bottom;
+    const __int128 second = static_cast<__int128>(b.top) * a.bottom;
+    return of(first + second, static_cast<__int128>(a.bottom) * b.bottom);
+  }
+  static Result product(Fraction a, Fraction b) {
+    return of(static_cast<__int128>(a.top) * b.top, static_cast<__int128>(a.bottom) * b.bottom);
+  }
+  static Result quotient(Fraction a, Fraction b) {
+    return of(static_cast<__int128>(a.top) * b.bottom, static_cast<__int128>(a.bottom) * b.top);
+  }
+  static Result floor_quotient(Fraction a, Fraction b) {
+    const Result exact = quotient(a, b);
+    return exact ? Result(exact->floor()) : std::nullopt;
+  }
+  // Of Python: with the sign of the divisor.
+  static Result remainder(Fraction a, Fraction b) {
+    const Result times = floor_quotient(a, b);
+    const Result whole = times ? product(*times, b) : std::nullopt;
+    return whole ? sum(a, whole->negative()) : std::nullopt;
+  }
+  static Result power(Fraction base, Fraction exponent) {
+    if (exponent.bottom != 1 || exponent.top > 64 || exponent.top < -64) return std::nullopt;
+    Result result = Fraction{1, 1};
+    for (int64_t i = 0; result && i < std::abs(exponent.top); ++i) result = product(*result, base);
+    return result && exponent.top < 0 ? quotient({1, 1}, *result) : result;
+  }
+  static bool is_less(Fraction a, Fraction b) {
+    return static_cast<__int128>(a.top) * b.bottom < static_cast<__int128>(b.top) * a.bottom;
+  }
+  Fraction negative() const { return {-top, bottom}; }
+  Fraction floor() const {
+    const int64_t quotient = top / bottom;
+    return {top % bottom != 0 && top < 0 ? quotient - 1 : quotient, 1};
+  }
+  Fraction ceiling() const { return negative().floor().negative(); }
+};
+
+enum class SizeFunctionKind {
+  kNumber,
+  kSymbol,
+  kAdd,
+  kMul,
+  kPow,
+  kDivide,
+  kFloorDiv,
+  kCeilDiv,
+  kMod,
+  kModularIndexing,
+  kMax,
+  kMin,
+  kFloor,
+  kCeil,
+  kTrunc,
+  kSame,
+  kShiftLeft,
+  kShiftRight
+};
+
+struct SizeFunction {
+  std::string_view name;
+  SizeFunctionKind kind;
+  size_t least_parts;
+  size_t most_parts;
+};
+
+constexpr size_t kAnyParts = SIZE_MAX;
+// The first name of a kind is the one of text().
+constexpr std::array kSizeFunctions = {
+    SizeFunction{"Add", SizeFunctionKind::kAdd, 1, kAnyParts},
+    SizeFunction{"Mul", SizeFunctionKind::kMul, 1, kAnyParts},
+    SizeFunction{"Pow", SizeFunctionKind::kPow, 2, 2},
+    SizeFunction{"PowByNatural", SizeFunctionKind::kPow, 2, 2},
+    SizeFunction{"IntTrueDiv", SizeFunctionKind::kDivide, 2, 2},
+    SizeFunction{"FloatTrueDiv", SizeFunctionKind::kDivide, 2, 2},
+    SizeFunction{"FloorDiv", SizeFunctionKind::kFloorDiv, 2, 2},
+    SizeFunction{"CleanDiv", SizeFunctionKind::kFloorDiv, 2, 2},
+    SizeFunction{"CeilDiv", SizeFunctionKind::kCeilDiv, 2, 2},
+    SizeFunction{"Mod", SizeFunctionKind::kMod, 2, 2},
+    SizeFunction{"PythonMod", SizeFunctionKind::kMod, 2, 2},
+    SizeFunction{"ModularIndexing", SizeFunctionKind::kModularIndexing, 3, 3},
+    SizeFunction{"Max", SizeFunctionKind::kMax, 1, kAnyParts},
+    SizeFunction{"Min", SizeFunctionKind::kMin, 1, kAnyParts},
+    SizeFunction{"FloorToInt", SizeFunctionKind::kFloor, 1, 1},
+    SizeFunction{"floor", SizeFunctionKind::kFloor, 1, 1},
+    SizeFunction{"CeilToInt", SizeFunctionKind::kCeil, 1, 1},
+    SizeFunction{"ceiling", SizeFunctionKind::kCeil, 1, 1},
+    SizeFunction{"TruncToInt", SizeFunctionKind::kTrunc, 1, 1},
+    SizeFunction{"TruncToFloat", SizeFunctionKind::kTrunc, 1, 1},
+    SizeFunction{"Identity", SizeFunctionKind::kSame, 1, 1},
+    SizeFunction{"ToFloat", SizeFunctionKind::kSame, 1, 1},
+    SizeFunction{"LShift", SizeFunctionKind::kShiftLeft, 2, 2},
+    SizeFunction{"RShift", SizeFunctionKind::kShiftRight, 2, 2},
+};
+
+}  // namespace
 
 // A number, a symbol, or a function of further trees.
 struct SizeExpression::Tree {
-  enum class Kind { kNumber, kSymbol, kAdd, kMul, kFloorDiv, kMod, kMax, kMin };
-  Kind kind = Kind::kNumber;
-  int64_t number = 0;
-  std::string symbol;
+  SizeFunctionKind kind = SizeFunctionKind::kNumber;
+  Fraction number;
+  size_t symbol = 0;
   std::vector<Tree> parts;
+
+  Fraction::Result evaluate(const SymbolSizes& sizes) const;
+  Fraction::Result of_parts(const std::vector<Fraction>& values) const;
+  std::optional<Linear> linear() const;
+  void add_symbols(std::vector<size_t>& into) const;
+  std::string text(const SizeSymbols& symbols) const;
+  bool same_as(const Tree& other) const;
 };
+
+// A sum of symbols times numbers, by symbol and without zeros, and a number.
+struct SizeExpression::Linear {
+  std::vector<std::pair<size_t, Fraction>> factors;
+  Fraction constant;
+
+  bool add_scaled(const Linear& other, Fraction scale);
+  Fraction factor_of(size_t symbol) const {
+    for (const auto& [each, factor] : factors) {
+      if (each == symbol) return factor;
+    }
+    return {};
+  }
+};
+
+size_t SizeSymbols::number_of(std::string_view name) {
+  const auto found = std::find(names_.begin(), names_.end(), name);
+  if (found != names_.end()) return static_cast<size_t>(found - names_.begin());
+  names_.emplace_back(name);
+  return names_.size() - 1;
+}
+
+// --- reading ---
 
 class SizeExpressionParser {
  public:
-  explicit SizeExpressionParser(std::string_view text) : text_(text) {}
+  SizeExpressionParser(std::string_view text, SizeSymbols& symbols) : text_(text), symbols_(symbols) {}
 
-  std::optional<SizeExpression> parse() {
-    auto tree = std::make_shared<Tree>();
-    if (!expression(*tree, 0) || at_ != text_.size()) return std::nullopt;
+  SizeExpression parse() {
+    auto tree = std::make_shared<Tree>(call(0));
+    if (at_ != text_.size()) fail();
+    return SizeExpression(std::move(tree));
+  }
+
+  SizeExpression parse_infix() {
+    auto tree = std::make_shared<Tree>(sum(0));
+    skip_spaces();
+    if (at_ != text_.size()) fail();
     return SizeExpression(std::move(tree));
   }
 
@@ -30,133 +193,376 @@ class SizeExpressionParser {
   using Tree = SizeExpression::Tree;
   static constexpr size_t kMaxDepth = 64;
 
-  bool take(char c) {
+  [[noreturn]] void fail() const {
+    throw ProgramError(fmt::format("a size of its program is no expression: '{}'", printable(text_)));
+  }
+
+  void skip_spaces() {
     while (at_ < text_.size() && text_[at_] == ' ') ++at_;
-    if (at_ >= text_.size() || text_[at_] != c) return false;
-    ++at_;
+  }
+
+  bool take(std::string_view token) {
+    skip_spaces();
+    if (!text_.substr(at_).starts_with(token)) return false;
+    at_ += token.size();
     return true;
   }
 
+  void expect(std::string_view token) {
+    if (!take(token)) fail();
+  }
+
   std::string_view word() {
-    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
+    skip_spaces();
     const size_t begin = at_;
     const auto belongs = [](char c) {
-      return c == '_' || c == '-' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
-             (c >= 'A' && c <= 'Z');
+      return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     };
     while (at_ < text_.size() && belongs(text_[at_])) ++at_;
     return text_.substr(begin, at_ - begin);
   }
 
-  // "'s77', positive=True, integer=True)"
-  bool symbol(Tree& into) {
-    if (!take('\'')) return false;
-    into.kind = Tree::Kind::kSymbol;
-    into.symbol = word();
-    const size_t end = text_.find(')', at_);
-    if (into.symbol.empty() || !take('\'') || end == std::string_view::npos) return false;
-    at_ = end + 1;
-    return true;
+  int64_t integer() {
+    skip_spaces();
+    const size_t begin = at_;
+    if (at_ < text_.size() && text_[at_] == '-') ++at_;
+    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') ++at_;
+    const auto number = base::parse_integer(text_.substr(begin, at_ - begin));
+    if (!number) fail();
+    return *number;
   }
 
-  bool expression(Tree& into, size_t depth) {
-    if (depth > kMaxDepth) return false;
-    const std::string_view name = word();
-    if (!take('(')) return false;
-    if (name == "Symbol") return symbol(into);
-    if (name == "Integer") {
-      const auto number = base::parse_integer(word());
-      if (!number) return false;
-      into.number = *number;
-      return take(')');
+  static Tree number(Fraction value) {
+    Tree tree;
+    tree.number = value;
+    return tree;
+  }
+
+  static Tree of(SizeFunctionKind kind, Tree a, Tree b) {
+    Tree tree;
+    tree.kind = kind;
+    tree.parts.push_back(std::move(a));
+    tree.parts.push_back(std::move(b));
+    return tree;
+  }
+
+  static Tree negative(Tree tree) {
+    if (tree.kind == SizeFunctionKind::kNumber) return number(tree.number.negative());
+    return of(SizeFunctionKind::kMul, number({-1, 1}), std::move(tree));
+  }
+
+  Tree symbol(std::string_view name) {
+    if (name.empty()) fail();
+    Tree tree;
+    tree.kind = SizeFunctionKind::kSymbol;
+    tree.symbol = symbols_.number_of(name);
+    return tree;
+  }
+
+  // "'s77', positive=True, integer=True)"
+  Tree quoted_symbol() {
+    expect("'");
+    Tree tree = symbol(word());
+    expect("'");
+    const size_t end = text_.find(')', at_);
+    if (end == std::string_view::npos) fail();
+    at_ = end + 1;
+    return tree;
+  }
+
+  template <typename Part>
+  Tree function(std::string_view name, const Part& part) {
+    const auto known = std::find_if(kSizeFunctions.begin(), kSizeFunctions.end(),
+                                    [&](const SizeFunction& each) { return each.name == name; });
+    if (known == kSizeFunctions.end()) {
+      if (name.empty()) fail();
+      throw ProgramError(fmt::format("a size of its program has the function '{}', which is not supported",
+                                     printable(name)));
     }
-    constexpr std::array<std::pair<std::string_view, Tree::Kind>, 6> kFunctions = {{
-        {"Add", Tree::Kind::kAdd},
-        {"Mul", Tree::Kind::kMul},
-        {"FloorDiv", Tree::Kind::kFloorDiv},
-        {"Mod", Tree::Kind::kMod},
-        {"Max", Tree::Kind::kMax},
-        {"Min", Tree::Kind::kMin},
-    }};
-    bool known = false;
-    for (const auto& [function, kind] : kFunctions) {
-      if (name != function) continue;
-      into.kind = kind;
-      known = true;
-    }
-    if (!known) return false;
+    Tree tree;
+    tree.kind = known->kind;
     do {
-      if (!expression(into.parts.emplace_back(), depth + 1)) return false;
-    } while (take(','));
-    const bool is_binary = into.kind == Tree::Kind::kFloorDiv || into.kind == Tree::Kind::kMod;
-    return take(')') && (!is_binary || into.parts.size() == 2);
+      tree.parts.push_back(part());
+    } while (take(","));
+    expect(")");
+    if (tree.parts.size() < known->least_parts || tree.parts.size() > known->most_parts) fail();
+    return tree;
+  }
+
+  // "Name(part, part)"
+  Tree call(size_t depth) {
+    if (depth > kMaxDepth) fail();
+    const std::string_view name = word();
+    expect("(");
+    if (name == "Symbol") return quoted_symbol();
+    if (name == "Integer" || name == "Rational") {
+      const int64_t top = integer();
+      int64_t bottom = 1;
+      if (name == "Rational") {
+        expect(",");
+        bottom = integer();
+      }
+      expect(")");
+      const Fraction::Result value = Fraction::of(top, bottom);
+      if (!value) fail();
+      return number(*value);
+    }
+    return function(name, [&] { return call(depth + 1); });
+  }
+
+  Tree sum(size_t depth) {
+    if (depth > kMaxDepth) fail();
+    const bool is_negative = take("-");
+    Tree tree = product(depth);
+    if (is_negative) tree = negative(std::move(tree));
+    while (true) {
+      if (take("+")) {
+        tree = of(SizeFunctionKind::kAdd, std::move(tree), product(depth));
+      } else if (take("-")) {
+        tree = of(SizeFunctionKind::kAdd, std::move(tree), negative(product(depth)));
+      } else {
+        return tree;
+      }
+    }
+  }
+
+  Tree product(size_t depth) {
+    Tree tree = raised(depth);
+    while (true) {
+      if (take("//")) {
+        tree = of(SizeFunctionKind::kFloorDiv, std::move(tree), raised(depth));
+      } else if (take("*")) {
+        tree = of(SizeFunctionKind::kMul, std::move(tree), raised(depth));
+      } else if (take("/")) {
+        tree = of(SizeFunctionKind::kDivide, std::move(tree), raised(depth));
+      } else if (take("%")) {
+        tree = of(SizeFunctionKind::kMod, std::move(tree), raised(depth));
+      } else {
+        return tree;
+      }
+    }
+  }
+
+  Tree raised(size_t depth) {
+    Tree tree = atom(depth);
+    if (!take("**")) return tree;
+    return of(SizeFunctionKind::kPow, std::move(tree), atom(depth));
+  }
+
+  Tree atom(size_t depth) {
+    if (take("(")) {
+      Tree tree = sum(depth + 1);
+      expect(")");
+      return tree;
+    }
+    skip_spaces();
+    if (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') return number({integer(), 1});
+    const std::string_view name = word();
+    if (!take("(")) return symbol(name);
+    return function(name, [&] { return sum(depth + 1); });
   }
 
   std::string_view text_;
+  SizeSymbols& symbols_;
   size_t at_ = 0;
 };
 
-namespace {
-
-std::optional<int64_t> floor_divide(int64_t a, int64_t b) {
-  if (b == 0 || b == -1) return b == 0 || a == INT64_MIN ? std::nullopt : std::optional(-a);
-  const int64_t quotient = a / b;
-  return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
+SizeExpression::SizeExpression(std::shared_ptr<const Tree> tree) : tree_(std::move(tree)) {
+  tree_->add_symbols(symbols_);
+  if (auto linear = tree_->linear()) linear_ = std::make_shared<const Linear>(std::move(*linear));
 }
 
-}  // namespace
-
-std::optional<SizeExpression> SizeExpression::parse(std::string_view text) {
-  return SizeExpressionParser(text).parse();
+SizeExpression SizeExpression::parse(std::string_view text, SizeSymbols& symbols) {
+  return SizeExpressionParser(text, symbols).parse();
 }
 
-std::optional<std::string> SizeExpression::symbol() const {
-  return tree_->kind == Tree::Kind::kSymbol ? std::optional(tree_->symbol) : std::nullopt;
+SizeExpression SizeExpression::parse_infix(std::string_view text, SizeSymbols& symbols) {
+  return SizeExpressionParser(text, symbols).parse_infix();
 }
 
-std::optional<int64_t> SizeExpression::evaluate(const Tree& tree, const Symbols& symbols) {
-  if (tree.kind == Tree::Kind::kNumber) return tree.number;
-  if (tree.kind == Tree::Kind::kSymbol) {
-    const auto found = symbols.find(tree.symbol);
-    return found == symbols.end() ? std::nullopt : std::optional(found->second);
-  }
-  std::optional<int64_t> result;
-  for (const Tree& part : tree.parts) {
-    const auto next = evaluate(part, symbols);
-    if (!next) return std::nullopt;
-    if (!result) {
-      result = next;
-      continue;
+// --- values ---
+
+Fraction::Result SizeExpression::Tree::of_parts(const std::vector<Fraction>& values) const {
+  const auto folded = [&](auto function) {
+    Fraction::Result result = values[0];
+    for (size_t i = 1; result && i < values.size(); ++i) result = function(*result, values[i]);
+    return result;
+  };
+  switch (kind) {
+    case SizeFunctionKind::kNumber:
+    case SizeFunctionKind::kSymbol: return std::nullopt;
+    case SizeFunctionKind::kAdd: return folded(Fraction::sum);
+    case SizeFunctionKind::kMul: return folded(Fraction::product);
+    case SizeFunctionKind::kPow: return Fraction::power(values[0], values[1]);
+    case SizeFunctionKind::kDivide: return Fraction::quotient(values[0], values[1]);
+    case SizeFunctionKind::kFloorDiv: return Fraction::floor_quotient(values[0], values[1]);
+    case SizeFunctionKind::kCeilDiv: {
+      const Fraction::Result quotient = Fraction::quotient(values[0], values[1]);
+      return quotient ? Fraction::Result(quotient->ceiling()) : std::nullopt;
     }
-    int64_t sum = 0;
-    switch (tree.kind) {
-      case Tree::Kind::kAdd:
-        if (__builtin_add_overflow(*result, *next, &sum)) return std::nullopt;
-        result = sum;
-        break;
-      case Tree::Kind::kMul:
-        if (__builtin_mul_overflow(*result, *next, &sum)) return std::nullopt;
-        result = sum;
-        break;
-      case Tree::Kind::kFloorDiv: result = floor_divide(*result, *next); break;
-      case Tree::Kind::kMod: {
-        const auto quotient = floor_divide(*result, *next);
-        if (!quotient) return std::nullopt;
-        result = *result - *quotient * *next;
-        break;
+    case SizeFunctionKind::kMod: return Fraction::remainder(values[0], values[1]);
+    case SizeFunctionKind::kModularIndexing: {
+      const Fraction::Result quotient = Fraction::floor_quotient(values[0], values[1]);
+      return quotient ? Fraction::remainder(*quotient, values[2]) : std::nullopt;
+    }
+    case SizeFunctionKind::kMax: return *std::max_element(values.begin(), values.end(), Fraction::is_less);
+    case SizeFunctionKind::kMin: return *std::min_element(values.begin(), values.end(), Fraction::is_less);
+    case SizeFunctionKind::kFloor: return values[0].floor();
+    case SizeFunctionKind::kCeil: return values[0].ceiling();
+    case SizeFunctionKind::kTrunc: return values[0].top < 0 ? values[0].ceiling() : values[0].floor();
+    case SizeFunctionKind::kSame: return values[0];
+    case SizeFunctionKind::kShiftLeft:
+    case SizeFunctionKind::kShiftRight: {
+      const Fraction::Result factor = Fraction::power({2, 1}, values[1]);
+      if (!factor) return std::nullopt;
+      return kind == SizeFunctionKind::kShiftLeft ? Fraction::product(values[0], *factor)
+                                                  : Fraction::floor_quotient(values[0], *factor);
+    }
+  }
+  return std::nullopt;
+}
+
+Fraction::Result SizeExpression::Tree::evaluate(const SymbolSizes& sizes) const {
+  if (kind == SizeFunctionKind::kNumber) return number;
+  if (kind == SizeFunctionKind::kSymbol) {
+    if (symbol >= sizes.size() || !sizes[symbol]) return std::nullopt;
+    return Fraction::of(*sizes[symbol], 1);
+  }
+  std::vector<Fraction> values;
+  values.reserve(parts.size());
+  for (const Tree& part : parts) {
+    const Fraction::Result value = part.evaluate(sizes);
+    if (!value) return std::nullopt;
+    values.push_back(*value);
+  }
+  return of_parts(values);
+}
+
+std::optional<int64_t> SizeExpression::value(const SymbolSizes& sizes) const {
+  // No memory is allocated for one symbol, the most frequent expression.
+  if (is_symbol()) return tree_->symbol < sizes.size() ? sizes[tree_->symbol] : std::nullopt;
+  const Fraction::Result result = tree_->evaluate(sizes);
+  return result && result->bottom == 1 ? std::optional(result->top) : std::nullopt;
+}
+
+bool SizeExpression::is_symbol() const { return tree_->kind == SizeFunctionKind::kSymbol; }
+
+void SizeExpression::Tree::add_symbols(std::vector<size_t>& into) const {
+  if (kind == SizeFunctionKind::kSymbol && std::find(into.begin(), into.end(), symbol) == into.end()) {
+    into.push_back(symbol);
+  }
+  for (const Tree& part : parts) part.add_symbols(into);
+}
+
+// --- sums ---
+
+bool SizeExpression::Linear::add_scaled(const Linear& other, Fraction scale) {
+  const auto accumulate = [&](Fraction& into, Fraction value) {
+    const Fraction::Result scaled = Fraction::product(value, scale);
+    const Fraction::Result total = scaled ? Fraction::sum(into, *scaled) : std::nullopt;
+    if (total) into = *total;
+    return total.has_value();
+  };
+  for (const auto& [symbol, factor] : other.factors) {
+    auto place = std::lower_bound(factors.begin(), factors.end(), symbol,
+                                  [](const auto& each, size_t wanted) { return each.first < wanted; });
+    if (place == factors.end() || place->first != symbol) place = factors.insert(place, {symbol, {}});
+    if (!accumulate(place->second, factor)) return false;
+    if (place->second.top == 0) factors.erase(place);
+  }
+  return accumulate(constant, other.constant);
+}
+
+std::optional<SizeExpression::Linear> SizeExpression::Tree::linear() const {
+  Linear result;
+  switch (kind) {
+    case SizeFunctionKind::kNumber: result.constant = number; return result;
+    case SizeFunctionKind::kSymbol: result.factors = {{symbol, {1, 1}}}; return result;
+    case SizeFunctionKind::kSame: return parts[0].linear();
+    case SizeFunctionKind::kAdd:
+      for (const Tree& part : parts) {
+        const auto next = part.linear();
+        if (!next || !result.add_scaled(*next, {1, 1})) return std::nullopt;
       }
-      case Tree::Kind::kMax: result = std::max(*result, *next); break;
-      case Tree::Kind::kMin: result = std::min(*result, *next); break;
-      case Tree::Kind::kNumber:
-      case Tree::Kind::kSymbol: break;
-    }
-    if (!result) return std::nullopt;
+      return result;
+    case SizeFunctionKind::kMul:
+      result.constant = {1, 1};
+      for (const Tree& part : parts) {
+        const auto next = part.linear();
+        if (!next || (!next->factors.empty() && !result.factors.empty())) return std::nullopt;
+        Linear product;
+        const bool scales = next->factors.empty();
+        if (!product.add_scaled(scales ? result : *next, scales ? next->constant : result.constant)) {
+          return std::nullopt;
+        }
+        result = std::move(product);
+      }
+      return result;
+    default: return std::nullopt;
   }
-  return result;
 }
 
-std::optional<int64_t> SizeExpression::value(const Symbols& symbols) const {
-  return evaluate(*tree_, symbols);
+bool SizeExpression::is_linear_in(size_t symbol) const {
+  return linear_ != nullptr && linear_->factor_of(symbol).top != 0;
 }
+
+std::optional<int64_t> SizeExpression::solve(size_t symbol, int64_t value, const SymbolSizes& sizes) const {
+  Fraction::Result rest = Fraction::of(value, 1);
+  const auto subtract = [&](Fraction factor, int64_t size) {
+    const Fraction::Result whole = Fraction::of(size, 1);
+    const Fraction::Result product = whole ? Fraction::product(factor, *whole) : std::nullopt;
+    rest = rest && product ? Fraction::sum(*rest, product->negative()) : std::nullopt;
+  };
+  subtract(linear_->constant, 1);
+  for (const auto& [each, factor] : linear_->factors) {
+    if (each == symbol) continue;
+    if (!sizes[each]) return std::nullopt;
+    subtract(factor, *sizes[each]);
+  }
+  const Fraction::Result result = rest ? Fraction::quotient(*rest, linear_->factor_of(symbol)) : std::nullopt;
+  return result && result->bottom == 1 ? std::optional(result->top) : std::nullopt;
+}
+
+bool SizeExpression::Tree::same_as(const Tree& other) const {
+  return kind == other.kind && number == other.number && symbol == other.symbol &&
+         std::equal(parts.begin(), parts.end(), other.parts.begin(), other.parts.end(),
+                    [](const Tree& a, const Tree& b) { return a.same_as(b); });
+}
+
+bool SizeExpression::same_as(const SizeExpression& other) const {
+  if (linear_ != nullptr && other.linear_ != nullptr) {
+    return linear_->factors == other.linear_->factors && linear_->constant == other.linear_->constant;
+  }
+  return tree_->same_as(*other.tree_);
+}
+
+// --- text ---
+
+std::string SizeExpression::Tree::text(const SizeSymbols& symbols) const {
+  if (kind == SizeFunctionKind::kNumber) {
+    return number.bottom == 1 ? std::to_string(number.top) : fmt::format("{}/{}", number.top, number.bottom);
+  }
+  if (kind == SizeFunctionKind::kSymbol) return symbols.name(symbol);
+  const bool is_sum = kind == SizeFunctionKind::kAdd;
+  std::string result;
+  for (const Tree& part : parts) {
+    std::string next = part.text(symbols);
+    if (kind == SizeFunctionKind::kMul && part.kind == SizeFunctionKind::kAdd)
+      next = fmt::format("({})", next);
+    if (result.empty() || result == "-") {
+      result += kind == SizeFunctionKind::kMul && next == "-1" && parts.size() > 1 ? "-" : next;
+    } else if (is_sum && next.starts_with('-')) {
+      result += " - " + next.substr(1);
+    } else {
+      result += (is_sum ? " + " : kind == SizeFunctionKind::kMul ? "*" : ", ") + next;
+    }
+  }
+  if (is_sum || kind == SizeFunctionKind::kMul) return result;
+  const auto named = std::find_if(kSizeFunctions.begin(), kSizeFunctions.end(),
+                                  [&](const SizeFunction& each) { return each.kind == kind; });
+  return fmt::format("{}({})", named->name, result);
+}
+
+std::string SizeExpression::text(const SizeSymbols& symbols) const { return tree_->text(symbols); }
 
 }  // namespace lockstep::exported

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,28 +10,54 @@
 
 namespace lockstep::exported {
 
-// Sizes by the names of their symbols.
-using Symbols = std::map<std::string, int64_t, std::less<>>;
+// Numbers for the names of symbols, in the order in which they are met: "s77" is 0.
+class SizeSymbols {
+ public:
+  size_t number_of(std::string_view name);
+  const std::string& name(size_t number) const { return names_[number]; }
+  size_t count() const { return names_.size(); }
 
-// An expression of sizes as torch.export writes it: SymPy's
-// "Mul(Integer(2), Symbol('s77', positive=True, integer=True))".
+ private:
+  std::vector<std::string> names_;
+};
+
+// The sizes of symbols by their numbers; nullopt: not known.
+using SymbolSizes = std::vector<std::optional<int64_t>>;
+
+// An expression of sizes that torch.export writes. The numbers between are fractions without rounding.
 class SizeExpression {
  public:
-  // nullopt: it has a function that is not known here, or it is no expression.
-  static std::optional<SizeExpression> parse(std::string_view text);
+  // Reads SymPy's "Mul(Integer(2), Symbol('s77', positive=True, integer=True))". ProgramError: it has a
+  // function that is not known here, or it is no expression.
+  static SizeExpression parse(std::string_view text, SizeSymbols& symbols);
+  // Reads "2*s77 - 1", as torch.export names its ranges.
+  static SizeExpression parse_infix(std::string_view text, SizeSymbols& symbols);
 
-  // The name of the symbol if the expression is one symbol alone.
-  std::optional<std::string> symbol() const;
-  // nullopt: a symbol has no value, or the result is no 64-bit integer.
-  std::optional<int64_t> value(const Symbols& symbols) const;
+  // The symbols of the expression, each once.
+  const std::vector<size_t>& symbols() const { return symbols_; }
+  // Whether the expression is one symbol alone.
+  bool is_symbol() const;
+  // nullopt: a symbol has no size, or the result is no 64-bit integer.
+  std::optional<int64_t> value(const SymbolSizes& sizes) const;
+  // Whether the expression is a sum of symbols times numbers, with this one among them: it can be solved.
+  bool is_linear_in(size_t symbol) const;
+  // The size of the symbol with which the expression has this value; the other symbols have sizes.
+  // nullopt: no integer.
+  std::optional<int64_t> solve(size_t symbol, int64_t value, const SymbolSizes& sizes) const;
+  // Whether both have the same sums, or the same text.
+  bool same_as(const SizeExpression& other) const;
+  // "2*s77 - 1"
+  std::string text(const SizeSymbols& symbols) const;
 
  private:
   struct Tree;
+  struct Linear;
   friend class SizeExpressionParser;
-  explicit SizeExpression(std::shared_ptr<const Tree> tree) : tree_(std::move(tree)) {}
-  static std::optional<int64_t> evaluate(const Tree& tree, const Symbols& symbols);
+  explicit SizeExpression(std::shared_ptr<const Tree> tree);
 
   std::shared_ptr<const Tree> tree_;
+  std::shared_ptr<const Linear> linear_;  // nullptr: not a sum
+  std::vector<size_t> symbols_;
 };
 
 }  // namespace lockstep::exported

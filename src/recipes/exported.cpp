@@ -36,6 +36,7 @@ struct ExportedOptions {
   std::string image_set = "mnist";
   std::optional<double> image_mean;
   std::optional<double> image_std;
+  std::string operators;
   std::string loss;
   std::string prediction;
   std::string metrics = "auto";
@@ -45,6 +46,7 @@ struct ExportedOptions {
   double momentum = 0;
   std::string schedule = "constant";
   std::string save_state_dict;
+  std::string save_program;
 
   ExportedOptions() {
     train.max_iter = 10;
@@ -64,6 +66,7 @@ struct ExportedOptions {
              {.choices = {"mnist", "fashion-mnist", "cifar10", "cifar100", "tiny-imagenet"}})
         .add("image_mean", image_mean, "with --data: subtracted from the bytes / 255")
         .add("image_std", image_std, "with --data: divides them after that", {.minimum = 1e-6})
+        .add("operators", operators, "a library that registers the model's custom operators (TORCH_LIBRARY)")
         .add("loss", loss,
              "cross_entropy, nll, mse, l1, smooth_l1, bce_with_logits, or output:NAME for an output of the "
              "model; "
@@ -76,8 +79,8 @@ struct ExportedOptions {
         .add("weight_decay", weight_decay, "weight decay", {.minimum = 0})
         .add("momentum", momentum, "momentum of sgd and rmsprop", {.minimum = 0})
         .add("schedule", schedule, "learning rate over the epochs", {.choices = {"constant", "cosine"}})
-        .add("save_state_dict", save_state_dict,
-             "file for the trained weights, for Python's load_state_dict");
+        .add("save_state_dict", save_state_dict, "file for the trained weights, for Python's load_state_dict")
+        .add("save_program", save_program, ".pt2 file with the trained weights, for torch.export.load");
     return table;
   }
 };
@@ -99,10 +102,32 @@ at::Tensor shaped_as(const at::Tensor& target, const at::Tensor& prediction) {
   return (reshapes ? target.reshape(prediction.sizes()) : target).to(prediction.scalar_type());
 }
 
+// Scores with the classes in dimension 1, as PyTorch's losses take them. A language model gives [batch,
+// length, classes] for targets [batch, length]: such scores become rows.
+std::pair<at::Tensor, at::Tensor> by_class(const at::Tensor& scores, const at::Tensor& target) {
+  if (target.is_floating_point() || scores.dim() != target.dim() + 1 || scores.dim() < 3) {
+    return {scores, target};
+  }
+  const auto sizes = scores.sizes();
+  const bool has_classes_second = sizes[0] == target.size(0) && sizes.slice(2) == target.sizes().slice(1);
+  const bool has_classes_last = sizes.slice(0, sizes.size() - 1) == target.sizes();
+  if (has_classes_second || !has_classes_last) return {scores, target};
+  return {scores.flatten(0, -2), target.flatten()};
+}
+
 constexpr NamedCompare kLosses[] = {
     {"cross_entropy",
-     [](const at::Tensor& p, const at::Tensor& t) { return torch::cross_entropy_loss(p, t); }, "accuracy"},
-    {"nll", [](const at::Tensor& p, const at::Tensor& t) { return torch::nll_loss(p, t); }, "accuracy"},
+     [](const at::Tensor& p, const at::Tensor& t) {
+       const auto [scores, classes] = by_class(p, t);
+       return torch::cross_entropy_loss(scores, classes);
+     },
+     "accuracy"},
+    {"nll",
+     [](const at::Tensor& p, const at::Tensor& t) {
+       const auto [scores, classes] = by_class(p, t);
+       return torch::nll_loss(scores, classes);
+     },
+     "accuracy"},
     {"mse", [](const at::Tensor& p, const at::Tensor& t) { return torch::mse_loss(p, shaped_as(t, p)); }, ""},
     {"l1", [](const at::Tensor& p, const at::Tensor& t) { return torch::l1_loss(p, shaped_as(t, p)); }, ""},
     {"smooth_l1",
@@ -117,7 +142,8 @@ constexpr NamedCompare kLosses[] = {
 constexpr NamedCompare kMetrics[] = {
     {"accuracy",
      [](const at::Tensor& p, const at::Tensor& t) {
-       return p.detach().argmax(1).eq(t).to(torch::kFloat32).mean();
+       const auto [scores, classes] = by_class(p.detach(), t);
+       return scores.argmax(1).eq(classes).to(torch::kFloat32).mean();
      },
      ""},
     {"mae",
@@ -138,11 +164,11 @@ const NamedCompare& named_in(const NamedCompare (&table)[n], const char* flag, c
   throw ConfigError("train", fmt::format("--{} has no value '{}': {}", flag, name, fmt::join(names, ", ")));
 }
 
-size_t output_named(const ExportedModelImpl& model, const std::string& name, const char* flag) {
+// The name of an output; "" for the only one. ConfigError: the model has no such output.
+std::string output_named(const ExportedModelImpl& model, const std::string& name, const char* flag) {
   const std::vector<std::string>& names = model.output_names();
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found != names.end()) return static_cast<size_t>(found - names.begin());
-  if (name.empty() && names.size() == 1) return 0;
+  if (std::find(names.begin(), names.end(), name) != names.end()) return name;
+  if (name.empty() && names.size() == 1) return names[0];
   if (name.empty()) {
     throw ConfigError("train", fmt::format("the model has several outputs: name one with --{}: {}", flag,
                                            fmt::join(names, ", ")));
@@ -166,7 +192,7 @@ Loss make_loss(const ExportedOptions& options, const ExportedModelImpl& model, s
   }
   Compare compare = nullptr;
   std::string metrics = options.metrics == "auto" ? "" : options.metrics;
-  size_t loss_output = 0;
+  std::string loss_output;
   if (by_model) {
     loss_output = output_named(model, options.loss.substr(kOutputLoss.size()), "loss output:NAME");
   } else {
@@ -180,14 +206,13 @@ Loss make_loss(const ExportedOptions& options, const ExportedModelImpl& model, s
   for (std::string name; std::getline(list, name, ',');)
     measured.push_back(named_in(kMetrics, "metrics", name));
   const bool compares = compare != nullptr || !measured.empty();
-  const size_t prediction = compares ? output_named(model, options.prediction, "prediction") : 0;
+  const std::string prediction = compares ? output_named(model, options.prediction, "prediction") : "";
   return [=](const Batch& batch, const Model& net) -> LossResult {
-    auto& exported = dynamic_cast<ExportedModelImpl&>(*net.module());
     const std::vector<at::Tensor>& given = batch.tensors;
-    const std::vector<c10::IValue> arguments(given.begin(),
-                                             given.begin() + static_cast<std::ptrdiff_t>(inputs));
-    const std::vector<c10::IValue> outputs = exported.run(arguments);
-    const auto tensor = [&](size_t index) { return outputs.at(index).toTensor(); };
+    const ModelOutputs outputs = net.call({given.begin(), given.begin() + net.num_inputs()});
+    const auto tensor = [&](const std::string& name) -> const at::Tensor& {
+      return name.empty() ? outputs.first() : outputs[name];
+    };
     LossResult result(compare != nullptr ? compare(tensor(prediction), given.back()) : tensor(loss_output));
     if (result.loss.numel() != 1) {
       throw ConfigError("train", fmt::format("the output '{}' is no loss: it has the shape [{}]",
@@ -279,12 +304,13 @@ void train_exported(World& world, const std::string& file, const ExportedOptions
   Data data;
   Loss loss;
   on_every_rank(world.communicator(), [&] {
+    if (!options.operators.empty()) ExportedModel::load_operators(options.operators);
     model.emplace(file);
     data = open_data(options, world);
     loss = make_loss(options, **model, data.tensors);
   });
   const std::shared_ptr<ExportedModelImpl> module = model->ptr();
-  const Model net(module, [module](const at::Tensor& input) { return module->forward(input); });
+  const Model net = module->as_model();
   const auto optimizer = make_optimizer(options, net, &world);
   TrainConfig config = options.train;
   if (!data.validation) config.val_every = 0;
@@ -295,13 +321,16 @@ void train_exported(World& world, const std::string& file, const ExportedOptions
   Trainer trainer(world, net, *optimizer, config, loss);
   const FitResult result =
       data.validation ? trainer.fit(*data.train, *data.validation) : trainer.fit(*data.train);
-  if (!options.save_state_dict.empty() && result.stopped != "interrupted") {
+  const bool saves = !options.save_state_dict.empty() || !options.save_program.empty();
+  if (saves && result.stopped != "interrupted") {
     const auto complete = trainer.gather_parameters();
     on_main_rank(world.communicator(), [&] {
-      module->save_state_dict(options.save_state_dict);
+      if (!options.save_state_dict.empty()) module->save_state_dict(options.save_state_dict);
+      if (!options.save_program.empty()) module->save_program(options.save_program);
       return std::string();
     });
-    trainer.print(fmt::format("Weights: {}", options.save_state_dict));
+    if (!options.save_state_dict.empty()) trainer.print(fmt::format("Weights: {}", options.save_state_dict));
+    if (!options.save_program.empty()) trainer.print(fmt::format("Program: {}", options.save_program));
   }
   trainer.write_report();
 }

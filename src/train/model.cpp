@@ -1,7 +1,9 @@
+#include <ATen/ScalarOps.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/data.h>
 #include <lockstep/error.h>
+#include <lockstep/exported_model.h>
 #include <lockstep/model.h>
 #include <lockstep/trainer.h>
 #include <torch/torch.h>
@@ -107,6 +109,24 @@ Loss loss_named(const std::string& name) {
       "train", fmt::format("unknown loss '{}': mse, cross_entropy and nll have names; any other one is a "
                            "function of a batch and a model",
                            name));
+}
+
+Model ExportedModelImpl::as_model() {
+  const auto self = std::static_pointer_cast<ExportedModelImpl>(shared_from_this());
+  const auto call = [self](const std::vector<at::Tensor>& inputs) {
+    const std::vector<c10::IValue> outputs =
+        self->run(std::vector<c10::IValue>(inputs.begin(), inputs.end()));
+    ModelOutputs named;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const std::string& name = self->output_names()[i];
+      if (outputs[i].isTensor()) named.tensors.emplace_back(name, outputs[i].toTensor());
+      if (outputs[i].isScalar()) {
+        named.tensors.emplace_back(name, c10::scalar_to_tensor(outputs[i].toScalar()));
+      }
+    }
+    return named;
+  };
+  return {self, call, static_cast<int64_t>(input_names().size())};
 }
 
 }  // namespace lockstep

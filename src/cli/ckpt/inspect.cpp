@@ -11,13 +11,15 @@
 #include "cli/text.h"
 #include "exported/archive.h"
 #include "exported/executable.h"
-#include "exported/size_expression.h"
+#include "exported/input_rules.h"
+#include "exported/operators.h"
 
 namespace lockstep::cli::ckpt {
 namespace {
 
 struct InspectOptions {
   std::string path;
+  std::string operators;
   bool json = false;
 };
 
@@ -64,24 +66,12 @@ Content content_of_file(const checkpoint::WeightsSource& source) {
   return content;
 }
 
-// "Float [1 to 64, 3]"
-std::string described(const exported::Program& program, const exported::Input& input) {
-  if (!input.tensor) return "number";
-  std::vector<std::string> sizes;
-  for (const exported::Extent& extent : input.tensor->sizes) {
-    const auto expression = exported::SizeExpression::parse(extent.expression);
-    const auto symbol = expression ? expression->symbol() : std::nullopt;
-    const auto range = symbol ? program.ranges.find(*symbol) : program.ranges.end();
-    if (extent.fixed) {
-      sizes.push_back(std::to_string(*extent.fixed));
-    } else if (range == program.ranges.end()) {
-      sizes.emplace_back("of other sizes");
-    } else {
-      sizes.push_back(fmt::format("{} to {}", range->second.least.value_or(0),
-                                  range->second.most ? std::to_string(*range->second.most) : "any"));
-    }
+exported::InputRules rules_of(const std::filesystem::path& file, const exported::Program& program) {
+  try {
+    return exported::InputRules(program);
+  } catch (const exported::ProgramError& error) {
+    throw ConfigError("exported", fmt::format("cannot load '{}': {}", file.string(), error.what()));
   }
-  return fmt::format("{} [{}]", dtype_text(input.tensor->dtype), fmt::join(sizes, ", "));
 }
 
 Content content_of_exported(const std::filesystem::path& file) {
@@ -91,10 +81,13 @@ Content content_of_exported(const std::filesystem::path& file) {
   content.operators = exported::operators_of(program);
   Json inputs = Json::object();
   Json outputs = Json::array();
+  const exported::InputRules rules = rules_of(file, program);
   for (const exported::Input& input : program.inputs) {
-    if (input.kind == exported::Input::Kind::kUser && !input.only_value) {
-      inputs[input.name] = described(program, input);
-    }
+    if (input.kind != exported::Input::Kind::kUser || input.only_value) continue;
+    const std::string sizes = rules.sizes_text(inputs.size());
+    // "float32 [1 to 64, 3]"
+    inputs[input.name] = input.tensor ? fmt::format("{} {}", dtype_text(input.tensor->dtype), sizes)
+                                      : fmt::format("number {}", sizes);
   }
   for (const exported::Output& output : program.outputs) {
     if (output.kind == exported::Output::Kind::kUser) outputs.push_back(output.name);
@@ -135,6 +128,7 @@ void print_json(Content content) {
   for (const exported::OperatorUse& use : content.operators) {
     Json row = {{"name", use.target}, {"count", use.count}, {"supported", use.refusal.empty()}};
     if (!use.refusal.empty()) row["reason"] = use.refusal;
+    if (use.stops_gradients) row["stops_gradients"] = true;
     content.facts["operators"].push_back(std::move(row));
   }
   fmt::print("{}\n", content.facts.dump(
@@ -157,13 +151,17 @@ void print_facts(const Json& facts) {
   }
 }
 
+std::string support_text(const exported::OperatorUse& use) {
+  if (!use.refusal.empty()) return "no: " + use.refusal;
+  return use.stops_gradients ? "yes, without gradients" : "yes";
+}
+
 void print_text(const Content& content) {
   print_facts(content.facts);
   if (!content.operators.empty()) {
     std::vector<std::vector<std::string>> operators = {{"operator", "count", "supported"}};
     for (const exported::OperatorUse& use : content.operators) {
-      operators.push_back(
-          {use.target, std::to_string(use.count), use.refusal.empty() ? "yes" : "no: " + use.refusal});
+      operators.push_back({use.target, std::to_string(use.count), support_text(use)});
     }
     fmt::print("\n{}", table_text(operators, {false, true, false}));
   }
@@ -178,6 +176,7 @@ void print_text(const Content& content) {
 
 int inspect(const InspectOptions& options) {
   if (options.path.ends_with(".pt2")) {
+    if (!options.operators.empty()) exported::load_operator_library(options.operators);
     const Content content = content_of_exported(options.path);
     options.json ? print_json(content) : print_text(content);
     return kExitSuccess;
@@ -201,6 +200,7 @@ int run_ckpt_inspect(int argc, const char* const* argv) {
                       config::kNoVariables)
       .add_argument("PATH", options.path, "checkpoint, run, .safetensors, .pt or .pt2 file",
                     {.required = true})
+      .add("operators", options.operators, "of a .pt2 file: a library that registers its custom operators")
       .add("json", options.json, "print JSON", {.negatable = false})
       .parse(argc, argv);
   return ckpt::inspect(options);

@@ -7,7 +7,6 @@
 #include <sstream>
 
 #include "exported/executable.h"
-#include "exported/size_expression.h"
 #include "support/golden.h"
 
 namespace lockstep::exported {
@@ -53,24 +52,9 @@ TEST(ProgramTest, RefusesWhatContradictsItself) {
                  "two inputs for 'layers.1.running_var'");
 }
 
-TEST(SizeExpressionTest, ComputesAsPython) {
-  const auto value = [](const char* text, const Symbols& symbols) -> std::optional<int64_t> {
-    const auto expression = SizeExpression::parse(text);
-    return expression ? expression->value(symbols) : std::nullopt;
-  };
-  const std::string s = "Symbol('s0', positive=True, integer=True)";
-  const Symbols symbols = {{"s0", 7}};
-  EXPECT_EQ(value(("Mul(Integer(2), " + s + ")").c_str(), symbols), 14);
-  EXPECT_EQ(value(("Add(" + s + ", Integer(-9))").c_str(), symbols), -2);
-  EXPECT_EQ(value(("FloorDiv(Add(" + s + ", Integer(-9)), Integer(4))").c_str(), symbols), -1);
-  EXPECT_EQ(value(("Mod(Add(" + s + ", Integer(-9)), Integer(4))").c_str(), symbols), 2);
-  EXPECT_EQ(value(("Max(" + s + ", Integer(3))").c_str(), symbols), 7);
-  EXPECT_EQ(value(("FloorDiv(" + s + ", Integer(0))").c_str(), symbols), std::nullopt);
-  EXPECT_EQ(value("Mul(Integer(9223372036854775807), Integer(2))", {}), std::nullopt);
-  EXPECT_EQ(value(s.c_str(), {}), std::nullopt);
-  EXPECT_FALSE(SizeExpression::parse("Unknown(Integer(1))").has_value());
-  EXPECT_FALSE(SizeExpression::parse("Integer(1))").has_value());
-  EXPECT_EQ(SizeExpression::parse(s)->symbol(), "s0");
+TEST(ProgramTest, RefusesInputsOfOtherKinds) {
+  expect_refused("{\"as_tensor\": {\"name\": \"x\"}}}}", "{\"as_ints\": [1, 2]}}}",
+                 "inputs of the kind 'as_ints', which are not supported");
 }
 
 }  // namespace
