@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace lockstep::exported {
 namespace {
@@ -115,7 +116,11 @@ Executable::Executable(size_t values) : roots_(values), fixed_(values), counters
   for (size_t i = 0; i < values; ++i) roots_[i] = static_cast<ValueId>(i);
 }
 
-Executable::Executable(const Program& program) : Executable(program.values) {
+Executable::Executable(const Program& program, Cuts cuts) : Executable(program.values) {
+  program_ = &program;
+  cuts_ = std::move(cuts);
+  cuts_.shard.resize(program.calls.size());
+  cuts_.recompute.resize(program.calls.size());
   for (const Input& input : program.inputs) {
     if (input.kind == Input::Kind::kUser && !input.only_value) user_inputs_.push_back(input.value);
     if (input.kind == Input::Kind::kBuffer && input.name.ends_with("num_batches_tracked")) {
@@ -131,6 +136,8 @@ Executable::Executable(const Program& program) : Executable(program.values) {
     }
   }
   find_last_uses();
+  if (!segments_.empty()) describe_segments();
+  program_ = nullptr;
 }
 
 ValueId Executable::root(ValueId value) const {
@@ -139,8 +146,10 @@ ValueId Executable::root(ValueId value) const {
 }
 
 void Executable::add_graph(const Graph& graph) {
-  for (const Node& node : graph.nodes) add_node(node);
+  add_nodes(graph, cuts_of(graph.nodes, cuts_), 0, graph.nodes.size(), 0);
 }
+
+void Executable::add_node_of(const Graph& graph, size_t index) { add_node(graph.nodes[index]); }
 
 void Executable::add_node(const Node& node) {
   if (is_assumption(node.target)) return;
@@ -521,6 +530,7 @@ void Executable::run_step(const Step& step, Frame& frame) const {
 
 void Executable::run_region(size_t index, Frame& frame) {
   const Step& step = steps_[index];
+  if (step.kind == Step::Kind::kSegment) return run_segment(step.segment, frame);
   if (step.kind == Step::Kind::kGradientRegion) {
     const at::AutoGradMode mode(step.arguments[0].toBool());
     run_steps(index + 1, step.region_end, frame);
@@ -568,16 +578,21 @@ c10::IValue Executable::result(const Argument& output, const Frame& frame) const
   return list;
 }
 
-std::vector<c10::IValue> Executable::run(const std::vector<c10::IValue>& inputs, bool training,
-                                         c10::Device device) {
-  prepare(training, device);
+Executable::Frame Executable::take_frame() {
   Frame frame;
   if (spare_frames_.empty()) {
     frame.values = fixed_;
-  } else {
-    frame = std::move(spare_frames_.back());
-    spare_frames_.pop_back();
+    return frame;
   }
+  frame = std::move(spare_frames_.back());
+  spare_frames_.pop_back();
+  return frame;
+}
+
+std::vector<c10::IValue> Executable::run(const std::vector<c10::IValue>& inputs, bool training,
+                                         c10::Device device) {
+  prepare(training, device);
+  Frame frame = take_frame();
   for (size_t i = 0; i < user_inputs_.size(); ++i) frame.values[user_inputs_[i]] = inputs.at(i);
   run_steps(0, steps_.size(), frame);
   for (const auto& [value, changed] : mutations_) {

@@ -45,6 +45,8 @@ struct ExportedOptions {
   double weight_decay = 0;
   double momentum = 0;
   std::string schedule = "constant";
+  std::string shard_by = "auto";
+  std::string recompute_by;
   std::string save_state_dict;
   std::string save_program;
 
@@ -79,6 +81,12 @@ struct ExportedOptions {
         .add("weight_decay", weight_decay, "weight decay", {.minimum = 0})
         .add("momentum", momentum, "momentum of sgd and rmsprop", {.minimum = 0})
         .add("schedule", schedule, "learning rate over the epochs", {.choices = {"constant", "cosine"}})
+        .add("shard_by", shard_by,
+             "with --zero-stage 3: the modules that are gathered one after the other, a path like layers.*; "
+             "auto: the outermost repeated ones; none")
+        .add("recompute_by", recompute_by,
+             "the modules that compute their activations again in backward, a path like layers.*; auto: the "
+             "outermost repeated ones")
         .add("save_state_dict", save_state_dict, "file for the trained weights, for Python's load_state_dict")
         .add("save_program", save_program, ".pt2 file with the trained weights, for torch.export.load");
     return table;
@@ -306,6 +314,8 @@ void train_exported(World& world, const std::string& file, const ExportedOptions
   on_every_rank(world.communicator(), [&] {
     if (!options.operators.empty()) ExportedModel::load_operators(options.operators);
     model.emplace(file);
+    if (options.shard_by != "auto") (*model)->shard_by(options.shard_by == "none" ? "" : options.shard_by);
+    if (!options.recompute_by.empty()) (*model)->recompute_by(options.recompute_by);
     data = open_data(options, world);
     loss = make_loss(options, **model, data.tensors);
   });
