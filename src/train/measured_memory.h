@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -31,6 +32,14 @@ class CountedMemory {
 
 }  // namespace lockstep::train
 
+namespace at {
+class Tensor;
+}
+
+namespace torch::nn {
+class Module;
+}
+
 namespace lockstep {
 class Model;
 }
@@ -56,5 +65,9 @@ struct ActivationMemory {
 // see CountedMemory.
 ActivationMemory measure_activations(const Model& model, const std::vector<int64_t>& sample_shape,
                                      c10::ScalarType dtype);
+
+// The peak of one forward and its backward: `forward` returns a tensor of which the sum is the loss. As
+// above otherwise.
+int64_t measure_peak(const torch::nn::Module& module, const std::function<at::Tensor()>& forward);
 
 }  // namespace lockstep::train
