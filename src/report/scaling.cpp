@@ -210,7 +210,7 @@ class RankLines {
     const auto count = [](int number, const char* what) {
       return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
     };
-    const std::string cpus = count(name.first, "CPU") + " per rank";
+    std::string cpus = count(name.first, "CPU") + " per rank";
     if (!over_nodes_) return cpus;
     return fmt::format(
         "{}, {}", by_nodes_ ? count(name.second, "node") : count(name.second, "rank") + " per node", cpus);
