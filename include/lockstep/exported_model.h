@@ -16,6 +16,7 @@
 //
 // More: docs/exported.md
 
+#include <c10/core/ScalarType.h>
 #include <lockstep/sharded.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -57,6 +58,8 @@ class ExportedModelImpl : public torch::nn::Module, public parallel::UnitSource 
   const std::vector<std::string>& input_names() const;
   // The outputs: "" for a single tensor, "0" and "1" of a tuple, "loss" of a dict, "pair.0".
   const std::vector<std::string>& output_names() const;
+  // The dtypes that the inputs were exported with, in their order; nullopt: a number.
+  std::vector<std::optional<c10::ScalarType>> input_dtypes() const;
 
   // Runs the model with all inputs in this order; returns all outputs. Tensors and numbers.
   // ConfigError: as forward().

@@ -82,16 +82,15 @@ int choose_device(const RankMap& map, int visible_count, const base::Environment
       fmt::format("{}, LOCAL_RANK={}, LOCAL_WORLD_SIZE={}, {} visible", shown(environment), map.local_rank,
                   map.local_world_size, visible_count);
   if (visible_count < 1) throw ConfigError("cluster", fmt::format("no GPU is visible: {}", values));
+  // Of the GPUs of the node the launcher shows this rank its own.
+  if (visible_count == 1) return 0;
   const Variables variables(environment);
   if (const auto said = variables.count("GPUS_PER_NODE"); said && *said != visible_count) {
     throw ConfigError(
-        "cluster",
-        fmt::format("GPUS_PER_NODE is {}, and {} visible to this rank: count them with "
-                    "SLURM_GPUS_ON_NODE, or unset GPUS_PER_NODE: {}",
-                    *said, visible_count == 1 ? "1 GPU is" : fmt::format("{} GPUs are", visible_count),
-                    values));
+        "cluster", fmt::format("GPUS_PER_NODE is {}, and {} GPUs are visible to this rank: count them with "
+                               "SLURM_GPUS_ON_NODE, or unset GPUS_PER_NODE: {}",
+                               *said, visible_count, values));
   }
-  if (visible_count == 1) return 0;
   if (map.local_world_size > visible_count) {
     throw ConfigError("cluster", fmt::format("two ranks would share one device: {}", values));
   }

@@ -22,24 +22,19 @@ void check_nprocs(const Evidence& evidence, const RankMap& map, const Names& nam
                           names);
 }
 
-// Sets local rank and size when no variable gives them: by GPUS_PER_NODE, of which Princeton's page computes
-// the local rank, one rank for each GPU; else all ranks are on this machine if the rendezvous is a loopback
-// address, else one rank per node is assumed. Returns a warning about the assumption, or "".
+// Sets local rank and size when no variable gives them: all ranks are on this machine if the rendezvous is a
+// loopback address; else by GPUS_PER_NODE, of which Princeton's page computes the local rank, one rank for
+// each GPU, if the ranks fill nodes of that many; else one rank per node is assumed. Returns a warning about
+// the assumption, or "".
 std::string assume_local_ranks(const Variables& variables, RankMap& map) {
-  if (const std::optional<int> gpus = variables.count("GPUS_PER_NODE")) {
-    if (map.world_size % *gpus != 0) {
-      variables.fail(
-          fmt::format("the {} ranks do not fill nodes of GPUS_PER_NODE ranks: start one rank for each "
-                      "GPU, or set LOCAL_RANK and LOCAL_WORLD_SIZE",
-                      map.world_size),
-          {"GPUS_PER_NODE"});
-    }
+  const bool here = map.world_size == 1 ||
+                    (map.rendezvous.kind == Rendezvous::Kind::kTcp && is_loopback(map.rendezvous.address));
+  const std::optional<int> gpus = variables.count("GPUS_PER_NODE");
+  if (!here && gpus && map.world_size % *gpus == 0) {
     map.local_rank = map.rank % *gpus;
     map.local_world_size = *gpus;
     return "";
   }
-  const bool here = map.world_size == 1 ||
-                    (map.rendezvous.kind == Rendezvous::Kind::kTcp && is_loopback(map.rendezvous.address));
   map.local_rank = here ? map.rank : 0;
   map.local_world_size = here ? map.world_size : 1;
   if (here) return "";

@@ -342,6 +342,15 @@ std::vector<parallel::UnitSource::Owned> ExportedModelImpl::units() {
 const std::vector<std::string>& ExportedModelImpl::input_names() const { return impl_->input_names; }
 const std::vector<std::string>& ExportedModelImpl::output_names() const { return impl_->output_names; }
 
+std::vector<std::optional<c10::ScalarType>> ExportedModelImpl::input_dtypes() const {
+  std::vector<std::optional<c10::ScalarType>> dtypes;
+  for (const exported::Input& input : impl_->program->inputs) {
+    if (input.kind != exported::Input::Kind::kUser || input.only_value) continue;
+    dtypes.push_back(input.tensor ? std::optional(input.tensor->dtype) : std::nullopt);
+  }
+  return dtypes;
+}
+
 std::vector<c10::IValue> ExportedModelImpl::run(const std::vector<c10::IValue>& inputs) {
   impl_->rules.check(inputs);
   impl_->follow_parameters();

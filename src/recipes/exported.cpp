@@ -15,10 +15,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "recipes/image_data.h"
@@ -47,6 +49,7 @@ struct ExportedOptions {
   std::string schedule = "constant";
   std::string shard_by = "auto";
   std::string recompute_by;
+  std::optional<std::string> dtype;  // unset: the model's
   std::string save_state_dict;
   std::string save_program;
 
@@ -87,6 +90,8 @@ struct ExportedOptions {
         .add("recompute_by", recompute_by,
              "the modules that compute their activations again in backward, a path like layers.*; auto: the "
              "outermost repeated ones")
+        .add("dtype", dtype, "converts the model to this dtype; left out: it keeps its own",
+             {.choices = {"float32", "float64", "bfloat16", "float16", "complex64", "complex128"}})
         .add("save_state_dict", save_state_dict, "file for the trained weights, for Python's load_state_dict")
         .add("save_program", save_program, ".pt2 file with the trained weights, for torch.export.load");
     return table;
@@ -103,11 +108,25 @@ struct NamedCompare {
   const char* metric;  // what --metrics auto means
 };
 
-// A column of targets is compared with a column of predictions, and not with each row of them.
-at::Tensor shaped_as(const at::Tensor& target, const at::Tensor& prediction) {
-  const bool fits = target.sizes() == prediction.sizes();
-  const bool reshapes = !fits && target.numel() == prediction.numel();
-  return (reshapes ? target.reshape(prediction.sizes()) : target).to(prediction.scalar_type());
+std::vector<int64_t> without_ones(at::IntArrayRef sizes) {
+  std::vector<int64_t> rest;
+  std::copy_if(sizes.begin(), sizes.end(), std::back_inserter(rest), [](int64_t size) { return size != 1; });
+  return rest;
+}
+
+// The prediction and the targets with one shape and one dtype, so that no loss broadcasts or rounds.
+std::pair<at::Tensor, at::Tensor> paired(const at::Tensor& prediction, const at::Tensor& target) {
+  if (without_ones(prediction.sizes()) != without_ones(target.sizes())) {
+    throw ConfigError("train",
+                      fmt::format("the prediction has the shape [{}] and the targets have [{}]: only "
+                                  "dimensions of size 1 may differ",
+                                  fmt::join(prediction.sizes(), ", "), fmt::join(target.sizes(), ", ")));
+  }
+  // The 16 bits of a prediction under autocast would round integers too.
+  const bool is_integer = at::isIntegralType(target.scalar_type(), /*includeBool=*/true);
+  const at::ScalarType target_dtype = is_integer ? at::kFloat : target.scalar_type();
+  const at::ScalarType dtype = c10::promoteTypes(prediction.scalar_type(), target_dtype);
+  return {prediction.to(dtype), target.reshape(prediction.sizes()).to(dtype)};
 }
 
 // Scores with the classes in dimension 1, as PyTorch's losses take them. A language model gives [batch,
@@ -136,29 +155,61 @@ constexpr NamedCompare kLosses[] = {
        return torch::nll_loss(scores, classes);
      },
      "accuracy"},
-    {"mse", [](const at::Tensor& p, const at::Tensor& t) { return torch::mse_loss(p, shaped_as(t, p)); }, ""},
-    {"l1", [](const at::Tensor& p, const at::Tensor& t) { return torch::l1_loss(p, shaped_as(t, p)); }, ""},
+    {"mse",
+     [](const at::Tensor& p, const at::Tensor& t) {
+       const auto [prediction, target] = paired(p, t);
+       return torch::mse_loss(prediction, target);
+     },
+     ""},
+    {"l1",
+     [](const at::Tensor& p, const at::Tensor& t) {
+       const auto [prediction, target] = paired(p, t);
+       return torch::l1_loss(prediction, target);
+     },
+     ""},
     {"smooth_l1",
-     [](const at::Tensor& p, const at::Tensor& t) { return torch::smooth_l1_loss(p, shaped_as(t, p)); }, ""},
+     [](const at::Tensor& p, const at::Tensor& t) {
+       const auto [prediction, target] = paired(p, t);
+       return torch::smooth_l1_loss(prediction, target);
+     },
+     ""},
     {"bce_with_logits",
      [](const at::Tensor& p, const at::Tensor& t) {
-       return torch::binary_cross_entropy_with_logits(p, shaped_as(t, p));
+       const auto [prediction, target] = paired(p, t);
+       return torch::binary_cross_entropy_with_logits(prediction, target);
      },
      ""},
 };
 
+at::Tensor accuracy(const at::Tensor& prediction, const at::Tensor& target) {
+  const auto [scores, classes] = by_class(prediction.detach(), target);
+  // cross_entropy takes probabilities of the classes too.
+  const bool probabilities = classes.is_floating_point() && classes.sizes() == scores.sizes();
+  const bool has_classes = scores.dim() >= 2 && scores.size(1) >= 2;
+  const at::Tensor found = has_classes ? scores.argmax(1) : scores;
+  const at::Tensor expected = has_classes && probabilities ? classes.argmax(1) : classes;
+  if (!has_classes || found.sizes() != expected.sizes()) {
+    throw ConfigError(
+        "train", fmt::format("the metric accuracy compares scores [N, classes, ...] with classes [N, ...]: "
+                             "the prediction has the shape [{}], and the targets have [{}]",
+                             fmt::join(prediction.sizes(), ", "), fmt::join(target.sizes(), ", ")));
+  }
+  return found.eq(expected).to(torch::kFloat32).mean();
+}
+
 constexpr NamedCompare kMetrics[] = {
-    {"accuracy",
+    {"accuracy", accuracy, ""},
+    {"mae",
      [](const at::Tensor& p, const at::Tensor& t) {
-       const auto [scores, classes] = by_class(p.detach(), t);
-       return scores.argmax(1).eq(classes).to(torch::kFloat32).mean();
+       const auto [prediction, target] = paired(p.detach(), t);
+       return torch::l1_loss(prediction, target);
      },
      ""},
-    {"mae",
-     [](const at::Tensor& p, const at::Tensor& t) { return torch::l1_loss(p.detach(), shaped_as(t, p)); },
-     ""},
     {"mse",
-     [](const at::Tensor& p, const at::Tensor& t) { return torch::mse_loss(p.detach(), shaped_as(t, p)); },
+     [](const at::Tensor& p, const at::Tensor& t) {
+       const auto [prediction, target] = paired(p.detach(), t);
+       return torch::mse_loss(prediction, target);
+     },
      ""},
 };
 
@@ -236,7 +287,7 @@ Loss make_loss(const ExportedOptions& options, const ExportedModelImpl& model, s
 // --- optimizers, by name ---
 
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const ExportedOptions& options, const Model& model,
-                                                        const World* world) {
+                                                        const std::string& dtype, const World* world) {
   namespace optim = torch::optim;
   const std::vector<at::Tensor> parameters = model.module()->parameters();
   const std::string& name = options.optimizer;
@@ -252,7 +303,7 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const ExportedOptions& o
       return parameter.scalar_type() == torch::kFloat32;
     });
     const bool on_cpu = world != nullptr && world->device().is_cpu();
-    if (on_cpu && all_float && options.train.dtype == "float32") {
+    if (on_cpu && all_float && dtype == "float32") {
       return make_cpu_adam(parameters, {.lr = lr, .weight_decay = decay, .adam_w_mode = name == "adamw"});
     }
     if (name == "adam")
@@ -276,26 +327,42 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const ExportedOptions& o
 struct Data {
   std::optional<Loader> train;
   std::optional<Loader> validation;
-  size_t tensors = 2;  // of a sample, with the target
 };
 
-Data open_data(const ExportedOptions& options, const World& world) {
+// The number of tensors of a sample, with the target. ConfigError: the options name no data.
+size_t tensors_of_sample(const ExportedOptions& options) {
+  if (options.data.tensors.given()) return options.data.tensors.count();
+  if (options.data.data.empty()) {
+    throw ConfigError("train",
+                      "data are missing: --inputs FILE --targets FILE, or --data PATH with --image-set NAME");
+  }
+  return 2;  // an image and its class
+}
+
+std::vector<WantedTensor> inputs_of_model(const ExportedModelImpl& model) {
+  const std::vector<std::optional<c10::ScalarType>> dtypes = model.input_dtypes();
+  std::vector<WantedTensor> wanted;
+  for (size_t i = 0; i < dtypes.size(); ++i) wanted.push_back({model.input_names()[i], dtypes[i]});
+  return wanted;
+}
+
+Data open_data(const ExportedOptions& options, const ExportedModelImpl& model, const World& world) {
   const TensorDataOptions& files = options.data.tensors;
   const LoaderOptions training = {.batch_size = *options.train.batch_size, .shuffle = true};
   const LoaderOptions testing = {.batch_size = *options.train.batch_size};
   Data data;
   if (files.given()) {
-    const TensorDataset train = tensor_dataset(files, Split::kTrain);
-    data.tensors = train.get(0, 0).size();
-    data.train.emplace(train, training);
-    if (files.has_validation()) data.validation.emplace(tensor_dataset(files, Split::kTest), testing);
+    const std::vector<WantedTensor> wanted = inputs_of_model(model);
+    data.train.emplace(tensor_dataset(files, Split::kTrain, wanted), training);
+    if (files.has_validation()) {
+      data.validation.emplace(tensor_dataset(files, Split::kTest, wanted), testing);
+    }
     return data;
   }
-  if (options.data.data.empty()) {
-    throw ConfigError("train",
-                      "data are missing: --inputs FILE --targets FILE, or --data PATH with --image-set NAME");
-  }
   ImageTransform transform;
+  // A model that normalises its images itself.
+  const std::vector<std::optional<c10::ScalarType>> dtypes = model.input_dtypes();
+  if (!dtypes.empty() && dtypes[0] == c10::ScalarType::Byte) transform.type = ImageTransform::Type::kUInt8;
   if (options.image_mean || options.image_std) {
     transform.mean = {static_cast<float>(options.image_mean.value_or(0))};
     transform.stddev = {static_cast<float>(options.image_std.value_or(1))};
@@ -307,28 +374,97 @@ Data open_data(const ExportedOptions& options, const World& world) {
   return data;
 }
 
+// --- the dtype of the model ---
+
+constexpr std::pair<const char*, c10::ScalarType> kDtypes[] = {
+    {"float32", c10::ScalarType::Float},          {"float64", c10::ScalarType::Double},
+    {"bfloat16", c10::ScalarType::BFloat16},      {"float16", c10::ScalarType::Half},
+    {"complex64", c10::ScalarType::ComplexFloat}, {"complex128", c10::ScalarType::ComplexDouble}};
+
+std::string dtype_name(c10::ScalarType dtype) {
+  for (const auto& [name, value] : kDtypes) {
+    if (value == dtype) return name;
+  }
+  return c10::toString(dtype);
+}
+
+using Dtypes = std::vector<std::pair<std::string, c10::ScalarType>>;
+
+// The dtypes of parameters and buffers, by name.
+Dtypes dtypes_of(const torch::nn::Module& module) {
+  Dtypes dtypes;
+  for (const auto& each : module.named_parameters())
+    dtypes.emplace_back(each.key(), each.value().scalar_type());
+  for (const auto& each : module.named_buffers()) dtypes.emplace_back(each.key(), each.value().scalar_type());
+  return dtypes;
+}
+
+// A trainer has one dtype for the model and its inputs: --dtype, or the only one of the model. Complex
+// tensors have that of their parts, and a trainer leaves them complex.
+std::string training_dtype(const ExportedOptions& options, const Dtypes& dtypes) {
+  if (options.dtype) return *options.dtype;
+  std::optional<c10::ScalarType> found;
+  for (const auto& [name, dtype] : dtypes) {
+    if (!c10::isFloatingType(dtype) && !c10::isComplexType(dtype)) continue;
+    const c10::ScalarType real = c10::toRealValueType(dtype);
+    if (found && real != *found) {
+      throw ConfigError("train",
+                        fmt::format("the model has tensors of {} and, for example '{}', of {}: choose "
+                                    "one with --dtype, to which all are converted",
+                                    dtype_name(*found), name, dtype_name(dtype)));
+    }
+    found = real;
+  }
+  return dtype_name(found.value_or(c10::ScalarType::Float));
+}
+
+// The files that are written after the training, checked before it.
+void check_saves(const ExportedOptions& options, const Dtypes& exported, const Dtypes& trained) {
+  for (const auto& [flag, file] : {std::pair("save-state-dict", options.save_state_dict),
+                                   std::pair("save-program", options.save_program)}) {
+    const std::filesystem::path folder = std::filesystem::path(file).parent_path();
+    if (folder.empty() || std::filesystem::is_directory(folder)) continue;
+    throw ConfigError(
+        "train", fmt::format("--{} cannot write '{}': there is no folder '{}'", flag, file, folder.string()));
+  }
+  for (size_t i = 0; !options.save_program.empty() && i < exported.size(); ++i) {
+    if (exported[i].second == trained[i].second) continue;
+    throw ConfigError("train",
+                      fmt::format("--save-program cannot write a model of {}, because its program is "
+                                  "for {}: train in that dtype, or use --save-state-dict",
+                                  dtype_name(trained[i].second), dtype_name(exported[i].second)));
+  }
+}
+
 void train_exported(World& world, const std::string& file, const ExportedOptions& options) {
   std::optional<ExportedModel> model;
   Data data;
   Loss loss;
+  Dtypes dtypes;
+  TrainConfig config = options.train;
   on_every_rank(world.communicator(), [&] {
     if (!options.operators.empty()) ExportedModel::load_operators(options.operators);
     model.emplace(file);
     if (options.shard_by != "auto") (*model)->shard_by(options.shard_by == "none" ? "" : options.shard_by);
     if (!options.recompute_by.empty()) (*model)->recompute_by(options.recompute_by);
-    data = open_data(options, world);
-    loss = make_loss(options, **model, data.tensors);
+    dtypes = dtypes_of(**model);
+    config.dtype = training_dtype(options, dtypes);
+    loss = make_loss(options, **model, tensors_of_sample(options));
+    data = open_data(options, **model, world);
   });
   const std::shared_ptr<ExportedModelImpl> module = model->ptr();
   const Model net = module->as_model();
-  const auto optimizer = make_optimizer(options, net, &world);
-  TrainConfig config = options.train;
+  const auto optimizer = make_optimizer(options, net, config.dtype, &world);
   if (!data.validation) config.val_every = 0;
   if (options.schedule == "cosine") {
     config.callbacks.push_back(std::make_shared<ScheduleLearningRate>(
         cosine_annealing({.t_max = std::max<int64_t>(1, config.max_iter)})));
   }
   Trainer trainer(world, net, *optimizer, config, loss);
+  on_main_rank(world.communicator(), [&] {
+    check_saves(options, dtypes, dtypes_of(*module));
+    return std::string();
+  });
   const FitResult result =
       data.validation ? trainer.fit(*data.train, *data.validation) : trainer.fit(*data.train);
   const bool saves = !options.save_state_dict.empty() || !options.save_program.empty();
@@ -359,6 +495,8 @@ int run_exported(const std::string& file, int argc, const char* const* argv) {
   ExportedOptions options;
   options.train.run_name = std::filesystem::path(file).stem();
   options.train = TrainConfig::from_args(argc, argv, options.train, options.own());
+  options.train.dtype = options.dtype.value_or(options.train.dtype);
+  options.train.validate();  // precision and --dtype
   return launch(options.train, [&](World& world) { train_exported(world, file, options); });
 }
 

@@ -23,6 +23,28 @@ at::Tensor wide_integers(const at::Tensor& tensor) {
   return is_integer ? tensor.to(at::kLong) : tensor;
 }
 
+at::Tensor as_wanted(const std::string& source, const at::Tensor& tensor, const WantedTensor& wanted) {
+  if (!wanted.dtype || tensor.scalar_type() == *wanted.dtype) return tensor;
+  // The trainer converts these to the dtype of the training.
+  if (tensor.is_floating_point() && c10::isFloatingType(*wanted.dtype)) return tensor;
+  const at::Tensor wide = wide_integers(tensor);
+  at::Tensor result = wide.to(*wanted.dtype);
+  if (at::equal(result.to(wide.scalar_type()), wide)) return result;
+  throw ConfigError(
+      "train",
+      fmt::format("'{}' has dtype {} and values that do not fit into {}, the dtype of the "
+                  "model's input '{}'",
+                  source, c10::toString(tensor.scalar_type()), c10::toString(*wanted.dtype), wanted.name));
+}
+
+std::vector<std::string> sources_of(const std::string& inputs, const std::string& target) {
+  std::vector<std::string> sources;
+  std::istringstream list(inputs);
+  for (std::string source; std::getline(list, source, ',');) sources.push_back(source);
+  sources.push_back(target);
+  return sources;
+}
+
 void check_samples(const std::string& source, const at::Tensor& tensor, const std::string& first,
                    const at::Tensor& first_tensor) {
   if (tensor.dim() == 0) {
@@ -53,17 +75,20 @@ bool TensorDataOptions::given() const {
   return !inputs.empty();
 }
 
-TensorDataset tensor_dataset(const TensorDataOptions& options, Split split) {
+size_t TensorDataOptions::count() const { return sources_of(inputs, targets).size(); }
+
+TensorDataset tensor_dataset(const TensorDataOptions& options, Split split,
+                             const std::vector<WantedTensor>& wanted) {
   const bool is_train = split == Split::kTrain;
-  std::vector<std::string> sources;
-  std::istringstream list(is_train ? options.inputs : options.val_inputs);
-  for (std::string source; std::getline(list, source, ',');) sources.push_back(source);
+  const std::vector<std::string> sources = is_train ? sources_of(options.inputs, options.targets)
+                                                    : sources_of(options.val_inputs, options.val_targets);
   std::vector<at::Tensor> tensors;
-  for (const std::string& source : sources) {
-    tensors.push_back(wide_integers(read_tensor(source, {"inputs", "images", "x", "data"})));
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const bool is_target = i + 1 == sources.size();
+    const at::Tensor tensor = is_target ? read_tensor(sources[i], {"targets", "labels", "y"})
+                                        : read_tensor(sources[i], {"inputs", "images", "x", "data"});
+    tensors.push_back(i < wanted.size() ? as_wanted(sources[i], tensor, wanted[i]) : wide_integers(tensor));
   }
-  sources.push_back(is_train ? options.targets : options.val_targets);
-  tensors.push_back(wide_integers(read_tensor(sources.back(), {"targets", "labels", "y"})));
   for (size_t i = 0; i < tensors.size(); ++i) check_samples(sources[i], tensors[i], sources[0], tensors[0]);
   return TensorDataset(std::move(tensors));
 }

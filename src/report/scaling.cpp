@@ -168,31 +168,68 @@ std::string table_html(const Scaling& scaling) {
           rows));
 }
 
-std::string cpus_per_rank_text(int cpus) {
-  return fmt::format("{} CPU{} per rank", cpus, cpus == 1 ? "" : "s");
-}
-
-// One line for each number of CPUs per rank, one point for each number of ranks.
-Chart speed_chart(const Scaling& scaling) {
-  Chart chart{.id = "speed-ranks",
-              .title = "Speed against ranks",
-              .y_label = "samples/s",
-              .x_label = "ranks",
-              .axis = Chart::Axis::kNumber,
-              .from_zero = true,
-              .has_points = true};
-  std::set<int> sizes;
-  for (const ScalingRow& row : scaling.rows) sizes.insert(row.cpus_per_rank);
-  for (const int size : sizes) {
-    Series series{.label = cpus_per_rank_text(size), .colour = chart.series.size(), .points = {}};
-    std::map<double, double> points;
+// The lines of a chart over ranks: one for each number of CPUs per rank and, in a study over nodes, for each
+// number of nodes or of ranks per node, whichever are fewer, so that the lines are long. The number of ranks
+// then names one run of a line.
+class RankLines {
+ public:
+  explicit RankLines(const Scaling& scaling) : scaling_(scaling) {
+    std::set<int> nodes;
+    std::set<int> ranks_per_node;
     for (const ScalingRow& row : scaling.rows) {
-      if (row.succeeded() && row.cpus_per_rank == size) points[row.ranks] = row.samples_per_s;
+      nodes.insert(row.nodes);
+      ranks_per_node.insert(row.ranks / row.nodes);
     }
-    for (const auto& [ranks, speed] : points) series.points.push_back({ranks, speed});
-    if (!series.points.empty()) chart.series.push_back(std::move(series));
+    over_nodes_ = !nodes.empty() && *nodes.rbegin() > 1;
+    by_nodes_ = nodes.size() <= ranks_per_node.size();
   }
-  return chart;
+
+  // The lines of a value that is above 0 for each run that has it.
+  std::vector<Series> of(double ScalingRow::*value) const {
+    std::map<Name, std::map<double, double>> lines;
+    for (const ScalingRow& row : scaling_.rows) {
+      if (row.succeeded() && row.*value > 0) lines[name_of(row)][row.ranks] = row.*value;
+    }
+    std::vector<Series> result;
+    for (const auto& [name, points] : lines) {
+      Series series{.label = text_of(name), .colour = result.size(), .points = {}};
+      for (const auto& [ranks, at] : points) series.points.push_back({ranks, at});
+      result.push_back(std::move(series));
+    }
+    return result;
+  }
+
+ private:
+  using Name = std::pair<int, int>;  // CPUs per rank; nodes, or ranks of each node
+
+  Name name_of(const ScalingRow& row) const {
+    return {row.cpus_per_rank, by_nodes_ ? row.nodes : row.ranks / row.nodes};
+  }
+
+  std::string text_of(const Name& name) const {
+    const auto count = [](int number, const char* what) {
+      return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
+    };
+    std::string cpus = count(name.first, "CPU") + " per rank";
+    if (!over_nodes_) return cpus;
+    return fmt::format(
+        "{}, {}", by_nodes_ ? count(name.second, "node") : count(name.second, "rank") + " per node", cpus);
+  }
+
+  const Scaling& scaling_;
+  bool over_nodes_ = false;
+  bool by_nodes_ = false;
+};
+
+Chart speed_chart(const Scaling& scaling) {
+  return {.id = "speed-ranks",
+          .title = "Speed against ranks",
+          .y_label = "samples/s",
+          .x_label = "ranks",
+          .axis = Chart::Axis::kNumber,
+          .from_zero = true,
+          .has_points = true,
+          .series = RankLines(scaling).of(&ScalingRow::samples_per_s)};
 }
 
 // The speed-up of each number of ranks, beside the ideal one.
@@ -203,18 +240,11 @@ Chart speed_up_chart(const Scaling& scaling) {
               .x_label = "ranks",
               .axis = Chart::Axis::kNumber,
               .from_zero = true,
-              .has_points = true};
-  std::map<int, std::map<double, double>> lines;
+              .has_points = true,
+              .series = RankLines(scaling).of(&ScalingRow::speed_up)};
   std::set<double> ranks;
-  for (const ScalingRow& row : scaling.rows) {
-    if (!row.succeeded() || row.speed_up <= 0) continue;
-    lines[row.cpus_per_rank][row.ranks] = row.speed_up;
-    ranks.insert(row.ranks);
-  }
-  for (const auto& [size, points] : lines) {
-    Series series{.label = cpus_per_rank_text(size), .colour = chart.series.size(), .points = {}};
-    for (const auto& [count, speed_up] : points) series.points.push_back({count, speed_up});
-    chart.series.push_back(std::move(series));
+  for (const Series& series : chart.series) {
+    for (const Point& point : series.points) ranks.insert(point.x);
   }
   Series ideal{.label = "ideal", .colour = 7, .dash = Dash::kDashed, .points = {}};
   for (const double count : ranks) ideal.points.push_back({count, count / *ranks.begin()});

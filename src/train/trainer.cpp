@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <lockstep/exported_model.h>
 #include <lockstep/nn.h>
 #include <lockstep/schedule.h>
 #include <lockstep/search.h>
@@ -13,6 +14,7 @@
 #include <filesystem>
 #include <limits>
 #include <set>
+#include <string>
 
 #include "base/log.h"
 #include "optim/precision.h"
@@ -141,6 +143,21 @@ parallel::ParallelOptions parallel_options(const TrainConfig& config, c10::Devic
   return options;
 }
 
+// convert_sync_batch_norm() replaces modules, and would find none.
+void refuse_exported_batch_norm(const torch::nn::Module& module) {
+  for (const auto& part : module.modules()) {
+    const auto* exported = dynamic_cast<const ExportedModelImpl*>(part.get());
+    if (exported == nullptr) continue;
+    for (const auto& [name, count] : exported->operators()) {
+      if (name.find("batch_norm") == std::string::npos) continue;
+      throw ConfigError(
+          "train", fmt::format("sync_batch_norm does not work with an exported model, whose batch norm is "
+                               "the operator {}: leave it out, or export a model without batch norm",
+                               name));
+    }
+  }
+}
+
 // The kinds of step. A new kind is added here.
 std::unique_ptr<train::Step> make_step(train::StepParts& parts, torch::optim::Optimizer* optimizer,
                                        GradientFreeOptimizer* search,
@@ -177,6 +194,7 @@ Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::O
                       : place_model(std::move(model_), home_of(config, world), dtype)),
       loss(std::move(loss_)),
       parts{.world = world, .model = model, .loss = loss, .config = config, .clock = clock} {
+  if (config.sync_batch_norm) refuse_exported_batch_norm(*model.module());
   // The new layers share the parameters that the optimizer has.
   if (config.sync_batch_norm && world.size() > 1) {
     convert_sync_batch_norm(*model.module(), world.communicator());

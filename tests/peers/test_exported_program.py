@@ -2,9 +2,6 @@
 custom operators, models of Hugging Face."""
 
 import json
-import os
-import pathlib
-import subprocess
 
 import numpy
 import pytest
@@ -12,47 +9,9 @@ import torch
 import transformers
 from torch import nn
 
+from exported_command import BATCH, BIN, different, run_command, train, train_eagerly
+
 SEED = 3
-BATCH = torch.export.Dim("batch", min=1, max=64)
-
-
-def run_command(*words, status=0):
-    command = [pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]) / "lockstep", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False,
-                          env=dict(os.environ, OMP_NUM_THREADS="1", LOCKSTEP_COMPUTE_SETUP="cpu"))
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def train(file, folder, *flags, status=0):
-    return run_command("train", file, "--epochs", "2", "--batch-size", "16", "--lr", "0.01", "--seed", "9", "--optimizer", "sgd",
-                       "--tracking_tool", "none", "--run-dir", folder / "run", *flags, status=status)
-
-
-def batches(*tensors):
-    """The batches of a training with seed 9 in two epochs."""
-    data = torch.utils.data.TensorDataset(*tensors)
-    sampler = torch.utils.data.DistributedSampler(data, num_replicas=1, rank=0, seed=9)
-    torch.manual_seed(9)
-    for epoch in range(2):
-        sampler.set_epoch(epoch)
-        indices = list(sampler)
-        for first in range(0, len(indices), 16):
-            yield tuple(tensor[indices[first:first + 16]] for tensor in tensors)
-
-
-def train_eagerly(model, *tensors, loss):
-    torch.set_num_threads(1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for batch in batches(*tensors):
-        optimizer.zero_grad()
-        loss(model, *batch).backward()
-        optimizer.step()
-
-
-def different(one, other):
-    """The names of what is not equal in two state dicts."""
-    return sorted(set(one) ^ set(other)) + [name for name in one if name in other and not torch.equal(one[name], other[name])]
 
 
 class Layouts(nn.Module):
@@ -114,7 +73,7 @@ def test_a_program_with_the_trained_weights_opens_in_python(table, tmp_path):
     train(tmp_path / "trained.pt2", tmp_path / "again", "--inputs", folder / "x.npy", "--targets", folder / "y.npy", "--loss", "mse")
 
 
-OPERATORS = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]) / "test" / "libcustom_operators.so"
+OPERATORS = BIN / "test" / "libcustom_operators.so"
 
 
 class Custom(nn.Module):

@@ -1,14 +1,20 @@
 """Reports in a real browser: Debian's chromium, without a window.
 
 The script of the page marks every canvas that Chart.js has drawn (data-drawn) and counts them
-(data-charts). A screenshot shows that they are not empty.
+(data-charts). A screenshot shows that they are not empty. Pages that `lockstep report --follow` serves stay open
+while the test changes the run, and the browser reports what happens in them.
 """
 
+import base64
+import contextlib
+import fcntl
 import html.parser
+import io
 import json
 import os
-import re
+import select
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -198,3 +204,165 @@ def test_a_study_is_drawn(browser, bin_dir, tmp_path):
                     "--", bin_dir / "sine", "--max_iter", "10", "--compute_setup", "cpu"], check=True, timeout=120)
     # Speed, speed-up, and the loss of each setting, before the six charts of the runs.
     check_page(browser, (study / "report.html").as_uri(), charts=9)
+
+
+# --- a page that is open while the run goes on ---
+
+
+class Tab:
+    """A page in a browser that stays open, through Chromium's debugging protocol over two pipes."""
+
+    FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+             "--disable-background-networking", "--disable-component-update", "--no-first-run",
+             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--remote-debugging-pipe"]
+
+    def __init__(self, folder):
+        program = shutil.which("chromium")
+        assert program, "chromium is missing: script/setup --peers installs it"
+        commands, self.commands = self.pipe()
+        self.answers, answers = self.pipe()
+        # Chromium reads commands from descriptor 3 and writes answers to 4.
+        self.process = subprocess.Popen(
+            ["bash", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "-", program, *self.FLAGS,
+             f"--user-data-dir={folder / 'profile'}", "about:blank"],
+            pass_fds=[commands, answers], env=os.environ | {"HOME": str(folder)}, stderr=subprocess.DEVNULL)
+        os.close(commands)
+        os.close(answers)
+        self.session, self.number, self.received, self.errors = None, 0, b"", []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Runtime", "Log", "Page"):
+            self.call(f"{domain}.enable")
+
+    @staticmethod
+    def pipe():
+        """Both ends, above the descriptors 3 and 4."""
+        low = os.pipe()
+        ends = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in low]
+        for fd in low:
+            os.close(fd)
+        return ends
+
+    def close(self):
+        os.close(self.commands)  # ends the browser
+        try:
+            self.process.wait(timeout=60)
+        finally:
+            self.process.kill()
+            os.close(self.answers)
+
+    def receive(self):
+        while b"\0" not in self.received:
+            ready, _, _ = select.select([self.answers], [], [], 120)
+            assert ready, "the browser does not answer"
+            part = os.read(self.answers, 1 << 16)
+            assert part, "the browser has ended"
+            self.received += part
+        text, _, self.received = self.received.partition(b"\0")
+        return json.loads(text)
+
+    def call(self, method, **params):
+        """Returns the result of a command. Errors of the page that are reported meanwhile are kept."""
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": params}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.commands, json.dumps(message).encode() + b"\0")
+        while (answer := self.receive()).get("id") != self.number:
+            if answer.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
+                self.errors.append(answer["params"])
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def evaluate(self, script):
+        """The value of an expression in the page; of a promise, once it is there."""
+        answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def wait_for(self, condition):
+        """Returns when the condition holds. It is tried again whenever the document has changed."""
+        self.evaluate("""new Promise((resolve) => {
+            const there = () => %s;
+            if (there()) return resolve();
+            const observer = new MutationObserver(() => { if (there()) { observer.disconnect(); resolve(); } });
+            observer.observe(document, {subtree: true, childList: true, attributes: true, characterData: true});
+        })""" % condition)
+
+    def open(self, url):
+        self.call("Page.navigate", url=url)
+        self.wait_for("document.documentElement.dataset.charts > 0 && document.readyState === 'complete'")
+
+    def picture(self):
+        return Image.open(io.BytesIO(base64.b64decode(self.call("Page.captureScreenshot")["data"]))).convert("RGB")
+
+
+@pytest.fixture
+def tab(tmp_path):
+    folder = tmp_path / "tab"
+    folder.mkdir()
+    tab = Tab(folder)
+    try:
+        yield tab
+    finally:
+        tab.close()
+
+
+@contextlib.contextmanager
+def followed(bin_dir, *runs):
+    """The server and the address of its page."""
+    with subprocess.Popen([bin_dir / "lockstep", "report", "--follow", *runs], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            line = server.stdout.readline()
+            assert line.startswith("Report: http://127.0.0.1:"), line
+            yield server, line.split()[1]
+        finally:
+            server.kill()
+
+
+def points(tab, chart):
+    """The number of points of each line that a chart shows now."""
+    return tab.evaluate(f"""Chart.getChart(document.querySelector('canvas[data-chart="{chart}"]'))
+        .data.datasets.map((one) => one.data.length)""")
+
+
+def append_epoch(run, epoch, **others):
+    """One more row. Metrics that the file has not yet are new columns: trackers then replace the file."""
+    path = run / "metrics.csv"
+    names, *rows = path.read_text().splitlines()
+    values = [5 * epoch, epoch, 1 / epoch, 1.2 / epoch, 0.5, 0.5, 0.1, 1000, 0.01, 0.02, 0.04, 0.01, 0.005, 3]
+    new = path.with_suffix(".new")
+    lines = [",".join([names, *others])] + [row + "," * len(others) for row in rows]
+    lines.append(",".join(str(value) for value in [*values, *others.values()]))
+    new.write_text("\n".join(lines) + "\n")
+    new.replace(path)
+
+
+def test_a_page_that_follows_a_run_shows_its_new_rows(tab, bin_dir, tmp_path):
+    run = write_run(tmp_path / "run", epochs=3)
+    with followed(bin_dir, run) as (server, url):
+        tab.open(url)
+        assert points(tab, "loss") == [3, 3]
+        assert tab.evaluate("document.getElementById('live').textContent") == "live"
+        # What the reader has chosen stays.
+        tab.evaluate("document.querySelector('#chart-loss .tools button').click()")
+        tab.evaluate("Chart.getChart(document.querySelector('canvas[data-chart=loss]')).hide(1)")
+        append_epoch(run, 4, weight_norm=2.5)
+        tab.wait_for("document.documentElement.dataset.updates === '1'")
+        assert points(tab, "loss") == [4, 4]
+        assert points(tab, "weight-norm") == [1], "a chart that was not there"
+        assert tab.evaluate("document.documentElement.dataset.charts") == "9"
+        shown = tab.evaluate("""(() => {
+            const chart = Chart.getChart(document.querySelector('canvas[data-chart=loss]'));
+            return [chart.options.scales.y.type, chart.isDatasetVisible(0), chart.isDatasetVisible(1)];
+        })()""")
+        assert shown == ["logarithmic", True, False]
+        append_epoch(run, 5, weight_norm=2.25)
+        tab.wait_for("document.documentElement.dataset.updates === '2'")
+        assert points(tab, "loss") == [5, 5]
+        assert spread(tab.picture()) > 5
+        assert tab.errors == []
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=60) == 0
+        tab.wait_for("document.getElementById('live').textContent === 'not connected'")
+        assert points(tab, "loss") == [5, 5], "what was there stays"

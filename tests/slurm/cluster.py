@@ -83,13 +83,12 @@ def _die_with_parent():
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _free_ports(addresses):
-    """Returns one free port for each address; all are reserved until the last one is found."""
-    sockets = [socket.create_server((address, 0)) for address in addresses]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
+def _reserve_port(address):
+    """A socket with a free port: bound, but not listening, so that only a daemon can listen on the port."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((address, 0))
+    return reserved
 
 
 def descendants(pid):
@@ -122,6 +121,7 @@ class Cluster:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-slurm-"))
         self.folder.chmod(0o755)
         self.daemons = []
+        self.reserved = []
         try:
             self._start()
         except BaseException:
@@ -157,7 +157,8 @@ class Cluster:
             (self.folder / f"gpu{i}").symlink_to("/dev/null")
         host = socket.gethostname().split(".")[0]
         names = NODES + PAGES_NODES
-        ctld_port, *ports = _free_ports(["127.0.0.1", *names])
+        self.reserved = [_reserve_port(address) for address in ("127.0.0.1", *names)]
+        ctld_port, *ports = [s.getsockname()[1] for s in self.reserved]
         nodes = "\n".join(NODE.format(name=n, host=host, port=p, **(MAIN_SIZE if n in NODES else PAGES_SIZE))
                           for n, p in zip(names, ports))
         user = subprocess.check_output(["id", "-un"], text=True).strip()
@@ -211,6 +212,8 @@ class Cluster:
                     pass
             _reap_orphans()
             time.sleep(0.01)
+        for reserved in self.reserved:
+            reserved.close()
         shutil.rmtree(self.folder, ignore_errors=True)
         if pids:
             raise RuntimeError(f"processes that do not end: {pids}")

@@ -13,7 +13,7 @@ import subprocess
 
 import pytest
 
-from conftest import PAGES_NODES
+from conftest import PAGES_NODES, wait_until
 from test_placement import rank_lines
 
 PAGES = pathlib.Path(__file__).parent / "pages"
@@ -23,16 +23,21 @@ TORCHRUN = pathlib.Path(__file__).parents[2] / ".deps" / "peers" / "bin" / "torc
 TRIAL = "--data synthetic --compute-setup cpu --epochs 1 --num-workers 0 --checkpoint-every 0"
 
 
+@pytest.fixture
 def free_port():
-    with socket.create_server((PAGES_NODES[0], 0)) as listener:
-        return str(listener.getsockname()[1])
+    """A port of the first node: bound during the test, but not listening, so that only a rank can listen on it."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((PAGES_NODES[0], 0))
+        yield str(reserved.getsockname()[1])
 
 
 class PageJob:
     """Submits scripts of pages/ from a folder below the test's own, as Sigma2's script expects."""
 
-    def __init__(self, slurm):
+    def __init__(self, slurm, port):
         self.slurm = slurm
+        self.port = port
         self.folder = slurm.folder
         self.submit_folder = slurm.folder / "jobs"
         self.submit_folder.mkdir()
@@ -47,7 +52,7 @@ class PageJob:
         """Waits until the job has succeeded and returns what it printed."""
         path = [self.tools, PAGES / "shims", self.slurm.bin, os.environ["PATH"]]
         environment = {**os.environ, "PATH": ":".join(map(str, path)), "SHIM_LOG": str(self.folder / "shims.log"),
-                       "FREE_PORT": free_port(), "SBATCH_PARTITION": "accel", "LOCKSTEP_LOG_LEVEL": "info",
+                       "FREE_PORT": self.port, "SBATCH_PARTITION": "accel", "LOCKSTEP_LOG_LEVEL": "info",
                        "LOCKSTEP_ROOT_FOLDER": str(self.folder / "runs"), **variables}
         done = subprocess.run(["sbatch", "--parsable", str(PAGES / f"{name}.sbatch")], cwd=self.submit_folder,
                               env=environment, text=True, capture_output=True, timeout=60)
@@ -65,8 +70,8 @@ class PageJob:
 
 
 @pytest.fixture
-def page(slurm):
-    return PageJob(slurm)
+def page(slurm, free_port):
+    return PageJob(slurm, free_port)
 
 
 @pytest.fixture(params=["lockstep run", "torchrun"])
@@ -77,9 +82,10 @@ def any_torchrun(page, request):
     return page
 
 
-def mails():
+def mails_about(job):
     file = pathlib.Path(os.environ["SLURM_CONF"]).parent / "mails"
-    return file.read_text().splitlines() if file.exists() else []
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    return [line.rstrip("\n") for line in lines if f"Job_id={job} " in line and line.endswith("\n")]
 
 
 def test_princetons_debugging_job(page):
@@ -90,15 +96,19 @@ def test_princetons_debugging_job(page):
     assert "Number of allocated GPUs per node is 0." in text, "those that the program can use"
     assert "group initialized? True" in text
     assert page.shims() == ["module purge", "module load anaconda3/2021.5", "conda activate torch-env"]
-    ours = [line for line in mails() if f"Job_id={page.job} " in line]
+    # slurmctld does not wait for its mail program.
+    ours = wait_until(lambda: (found := mails_about(page.job)) and len(found) >= 2 and found,
+                      lambda: f"both mails are sent: {mails_about(page.job)}")
     assert {re.search(r"(Began|Ended)", line)[0] for line in ours} == {"Began", "Ended"}
     assert all(line.endswith(" me@example.org") for line in ours)
 
 
 def test_princetons_mnist_job(page):
     text = page.run("princeton_debug", PROGRAM=f"lockstep train mnist {TRIAL} --max-samples 96 --batch-size 8 --dry-run "
-                    "--test-batch-size 16")
+                    "--test-batch-size 4")
+    assert "Number of allocated GPUs per node is 0." in text
     assert re.findall(r"Running basic DDP example on rank (\d)\.", text) == list("012345")
+    assert "group initialized? True" in text
     assert re.search(r"Train Epoch: 1 \[0/96 \(0%\)\]\tLoss: \d\.\d{6}\n", text)
     assert re.search(r"\nTest set: Average loss: \d+\.\d{4}, Accuracy: \d+/96 \(\d+%\)\n", text)
 
@@ -183,10 +193,10 @@ LAUNCHERS = {"lockstep run": ["lockstep", "run", "-n", "2"], "torchrun": [TORCHR
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_lockstep_train_under_each_launcher(slurm, launcher):
+def test_lockstep_train_under_each_launcher(slurm, launcher, free_port):
     command = [slurm.bin / word if word == "lockstep" else word for word in LAUNCHERS[launcher]]
     if launcher == "torchrun":
-        command[1:1] = ["--master-port", free_port()]
+        command[1:1] = ["--master-addr", PAGES_NODES[0], "--master-port", free_port]
     done = slurm.run(*command, slurm.bin / "lockstep", "train", "sine", "--compute-setup", "cpu", "--epochs", "2",
                      "--root_folder", slurm.folder / "runs")
     assert re.search(r"Trained 2 epochs .* on 2 ranks in", done.stdout)
@@ -196,17 +206,24 @@ def test_lockstep_train_under_each_launcher(slurm, launcher):
 def test_a_study_over_nodes(slurm):
     """Princeton's open point: the same training on several numbers of nodes and ranks, as Slurm jobs."""
     study = slurm.folder / "study"
-    done = slurm.lockstep("bench", "scaling", "--nodes", "1,2", "--ranks", "2", "--partition", "accel", "--time", "5",
-                          "--sbatch-option", "comment=scaling", "--output", study, "--", slurm.bin / "sine", "--max_iter",
-                          "6", "--compute_setup", "cpu")
+    program = ["sh", "-c", 'echo "GPUs of the node: $SLURM_GPUS_ON_NODE" >&2; exec "$0" "$@"', slurm.bin / "sine"]
+    done = slurm.lockstep("bench", "scaling", "--nodes", "1,2", "--ranks", "2", "--gpus", "--partition", "accel", "--time",
+                          "5", "--sbatch-option", "comment=scaling", "--output", study, "--", *program, "--max_iter", "6",
+                          "--compute_setup", "cpu")
     rows = json.loads((study / "scaling.json").read_text())["rows"]
     assert [(row["nodes"], row["ranks"]) for row in rows] == [(1, 2), (2, 4)]
     assert rows[0]["efficiency"] == 1 and rows[1]["speed_up"] > 0
     places = json.loads((study / "nodes-2-ranks-4-cpus-1" / "ranks.json").read_text())["ranks"]
     assert [place["local_rank"] for place in places] == [0, 1, 0, 1]
-    assert "2 nodes, 4 ranks, 1 CPU each: " in done.stdout
-    assert (study / "train-loss-epochs.svg").exists()
-    assert "lockstep: job " in (study / "nodes-1-ranks-2-cpus-1.log").read_text()
+    assert "2 nodes, 4 ranks, 1 GPU and 1 CPU each: " in done.stdout
+    assert [row["gpus"] for row in rows] == [2, 4]
+    # The curve over epochs of both settings, and one line over the ranks.
+    curves = (study / "train-loss-epochs.svg").read_text()
+    assert "1 GPU and 1 CPU each" in curves and "2 nodes, 4 ranks" in curves
+    assert "2 ranks per node, 1 CPU per rank" in (study / "speed-ranks.svg").read_text()
+    log = (study / "nodes-1-ranks-2-cpus-1.log").read_text()
+    assert "lockstep: job " in log
+    assert "GPUs of the node: 2" in log
 
 
 def test_a_job_of_a_study_that_fails_is_a_row(slurm):

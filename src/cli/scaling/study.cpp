@@ -113,7 +113,10 @@ base::ProcessOptions process_of(const Study& study, const ScalingRow& row, const
   options.arguments = {options.program, "run", "-n", std::to_string(row.ranks), "--standalone", "--"};
   for (std::string& word : command_of(study, row)) options.arguments.push_back(std::move(word));
   options.environment = environment_of(row);
-  if (row.one_gpu_each) options.environment.set("CUDA_VISIBLE_DEVICES", gpus_of(row, options.environment));
+  if (row.one_gpu_each) {
+    options.environment.set("CUDA_VISIBLE_DEVICES", gpus_of(row, options.environment));
+    options.environment.erase("GPUS_PER_NODE");  // of a batch script: it counts the hidden ones too
+  }
   const size_t wanted = std::min(static_cast<size_t>(row.cpus()), cpus.size());
   options.cpus.assign(cpus.begin(), cpus.begin() + static_cast<std::ptrdiff_t>(wanted));
   std::sort(options.cpus.begin(), options.cpus.end());

@@ -101,6 +101,7 @@ void show_one_gpu(base::Environment& environment, const char* variable, int loca
 // Every worker sees one GPU, as number 0.
 void set_virtual_local_rank(base::Environment& environment, int local_rank) {
   environment.set("LOCAL_RANK", "0");
+  environment.erase("GPUS_PER_NODE");  // counts GPUs that the worker does not see
   show_one_gpu(environment, "CUDA_VISIBLE_DEVICES", local_rank);
   // ROCm's HIP reads CUDA's variable only if its own is unset. Both count in the list of
   // ROCR_VISIBLE_DEVICES.

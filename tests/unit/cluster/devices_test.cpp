@@ -118,9 +118,14 @@ TEST(ChooseDeviceTest, GpusPerNodeMustBeTheVisibleOnes) {
           "SLURM_GPUS_ON_NODE, or unset GPUS_PER_NODE: ")));
   EXPECT_THAT(
       [] {
-        choose_device(local(0, 1), 1, {{"GPUS_PER_NODE", "two"}});
+        choose_device(local(0, 1), 2, {{"GPUS_PER_NODE", "two"}});
       },
       ThrowsMessage<ConfigError>(testing::HasSubstr("GPUS_PER_NODE")));
+}
+
+// srun --gpus-per-task=1 and lockstep run --virtual-local-rank show each rank its own of the node's.
+TEST(ChooseDeviceTest, GpusPerNodeDoesNotCountWhereOneIsVisible) {
+  EXPECT_EQ(choose_device(local(3, 4), 1, {{"GPUS_PER_NODE", "4"}}), 0);
 }
 
 }  // namespace

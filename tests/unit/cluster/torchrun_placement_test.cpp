@@ -90,6 +90,14 @@ const PlacementCase kTorchrunJoins[] = {
      {},
      with(kHandSet, {{"RANK", "3"}, {"GPUS_PER_NODE", "2"}}),
      "torchrun 3/4 local 1/2 node -1/0 [] tcp://10.0.0.1:29500"},
+    {"HandSetWithMoreGpusOfANodeThanRanks",
+     {},
+     with(kHandSet, {{"GPUS_PER_NODE", "8"}}),
+     std::string("torchrun 1/4 local 0/1 node -1/0 [] tcp://10.0.0.1:29500") + kOneRankAssumed},
+    {"HandSetOnLoopbackWithTheGpusOfANode",
+     {},
+     with(kHandSet, {{"MASTER_ADDR", "localhost"}, {"GPUS_PER_NODE", "8"}}),
+     "torchrun 1/4 local 1/4 node 0/1 [vm:4] tcp://localhost:29500"},
     {"HandSetLocalRankOnLoopback",
      {},
      with(kHandSet, {{"MASTER_ADDR", "127.0.0.1"}, {"LOCAL_RANK", "1"}}),
@@ -161,11 +169,6 @@ const PlacementCase kTorchrunRefusals[] = {
      "[cluster] the rendezvous is incomplete, MASTER_PORT is missing; set both to the address and a "
      "free port "
      "of rank 0's machine: RANK='1', WORLD_SIZE='4', MASTER_ADDR='10.0.0.1', MASTER_PORT unset"},
-    {"GpusOfANodeThatRanksDoNotFill",
-     {},
-     with(kHandSet, {{"GPUS_PER_NODE", "3"}}),
-     "[cluster] the 4 ranks do not fill nodes of GPUS_PER_NODE ranks: start one rank for each GPU, or set "
-     "LOCAL_RANK and LOCAL_WORLD_SIZE: GPUS_PER_NODE='3'"},
     {"NoAddress",
      {},
      without(kHandSet, {"MASTER_ADDR"}),

@@ -59,6 +59,45 @@ TEST(ScalingTest, NodesAndGpusAreInTheLabel) {
   EXPECT_EQ(row.label(), "2 nodes, 4 ranks, 1 GPU and 2 CPUs each");
 }
 
+ScalingRow row_of_nodes(int nodes, int ranks_each, double speed) {
+  ScalingRow row = row_of(nodes * ranks_each, 1, speed);
+  row.nodes = nodes;
+  return row;
+}
+
+// Two ranks of one node and one rank on each of two nodes are two runs.
+TEST(ScalingTest, RunsWithAsManyRanksOnOtherNodesAreOtherLines) {
+  Scaling scaling{.command = {"x"},
+                  .host = "h",
+                  .cpus = 2,
+                  .rows = {row_of_nodes(1, 1, 100), row_of_nodes(1, 2, 190), row_of_nodes(2, 1, 170),
+                           row_of_nodes(2, 2, 300)}};
+  compare_rows(scaling.rows);
+  const std::vector<Chart> charts = scaling_charts(scaling);
+  ASSERT_EQ(charts.size(), 2u);
+  ASSERT_EQ(charts[0].series.size(), 2u);
+  EXPECT_EQ(charts[0].series[0].label, "1 node, 1 CPU per rank");
+  EXPECT_THAT(charts[0].series[0].points, ElementsAre(Point{1, 100}, Point{2, 190}));
+  EXPECT_EQ(charts[0].series[1].label, "2 nodes, 1 CPU per rank");
+  EXPECT_THAT(charts[0].series[1].points, ElementsAre(Point{2, 170}, Point{4, 300}));
+  ASSERT_EQ(charts[1].series.size(), 3u) << "and the ideal";
+  EXPECT_THAT(charts[1].series[0].points, ElementsAre(Point{1, 1}, Point{2, 1.9}));
+  EXPECT_THAT(charts[1].series[1].points, ElementsAre(Point{2, 1.7}, Point{4, 3}));
+}
+
+// A study over nodes alone is one line, not a point for each number of nodes.
+TEST(ScalingTest, RunsWithAsManyRanksOnEachNodeAreALine) {
+  const Scaling scaling{.command = {"x"},
+                        .host = "h",
+                        .cpus = 2,
+                        .rows = {row_of_nodes(1, 4, 400), row_of_nodes(2, 4, 780), row_of_nodes(4, 4, 1500)}};
+  const std::vector<Chart> charts = scaling_charts(scaling);
+  ASSERT_EQ(charts.size(), 1u);
+  ASSERT_EQ(charts[0].series.size(), 1u);
+  EXPECT_EQ(charts[0].series[0].label, "4 ranks per node, 1 CPU per rank");
+  EXPECT_THAT(charts[0].series[0].points, ElementsAre(Point{4, 400}, Point{8, 780}, Point{16, 1500}));
+}
+
 TEST(ScalingTest, LossAndAccuracyAreDrawnOverEpochs) {
   test::RunFiles files;
   files.write("metrics.csv", "step,epoch,train_loss,val_accuracy\n10,1,0.5,0.8\n20,2,0.25,0.9\n");

@@ -93,6 +93,8 @@ TEST(VirtualLocalRankTest, EveryWorkerSeesOneGpuInTheVariableThatIsRead) {
   EXPECT_EQ(cuda.get("LOCAL_RANK"), "0");
   EXPECT_EQ(cuda.get("CUDA_VISIBLE_DEVICES"), "7");
   EXPECT_EQ(cuda.get("HIP_VISIBLE_DEVICES"), std::nullopt);
+  const base::Environment counted = second({{"GPUS_PER_NODE", "2"}, {"OMP_NUM_THREADS", "1"}});
+  EXPECT_EQ(counted.get("GPUS_PER_NODE"), std::nullopt) << "the worker sees one";
   const base::Environment hip = second({{"HIP_VISIBLE_DEVICES", "4,7"}, {"OMP_NUM_THREADS", "1"}});
   EXPECT_EQ(hip.get("HIP_VISIBLE_DEVICES"), "7");
   EXPECT_THAT(
