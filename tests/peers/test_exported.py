@@ -82,23 +82,6 @@ def test_losses_and_weights_have_the_bits_of_eager_pytorch(curves, name):
                        load_file(peer / name / "prediction.safetensors")["output"])
 
 
-def test_recomputing_blocks_gives_the_same_bits(tmp_path, exported, bin_folder):
-    blocks = {"mlp": "layers.*", "lstm": "head", "pair": "encode"}  # the others have repeated blocks
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
-    for how, files in {"again": write_cases(tmp_path / "again", ranks=1), "plain": write_cases(tmp_path / "plain", ranks=1)}.items():
-        for file in files:
-            name = file.parent.name
-            if how == "again":
-                file.write_text(json.dumps({**json.loads(file.read_text()), "recompute_by": blocks.get(name, "auto")}))
-            (file.parent / "model.pt2").symlink_to(exported / f"{name}.pt2")
-        subprocess.run([bin_folder / "test" / "exported_training", *files], check=True, timeout=600, env=environment)
-    for name in exported_models.MODELS:
-        again, plain = tmp_path / "again" / name, tmp_path / "plain" / name
-        assert (again / "losses.0.json").read_text() == (plain / "losses.0.json").read_text(), name
-        weights, expected = (torch.load(folder / "weights.pt", weights_only=True) for folder in (again, plain))
-        assert all(torch.equal(weights[key], tensor) for key, tensor in expected.items()), name
-
-
 def run_command(*words, status=0):
     command = [pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]) / "lockstep", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False,
@@ -157,20 +140,6 @@ def test_every_stage_of_zero_ends_with_the_same_bits(exported, table, tmp_path):
         expected = expected or weights
         for name, tensor in expected.items():
             assert torch.equal(weights[name], tensor), (stage, name)
-
-
-def test_modules_one_after_the_other_end_with_the_same_bits(exported, table, tmp_path):
-    flags = ("--nprocs", "2", "--optimizer", "sgd", "--momentum", "0.9", "--zero_stage", "3", "--zero_persistence_threshold", "0")
-    expected = None
-    for way in ((), ("--shard-by", "none"), ("--shard-by", "layers", "--recompute-by", "layers.*"), ("--recompute-by", "auto")):
-        folder = tmp_path / ("run" + "_".join(way).replace("*", "all"))
-        folder.mkdir()
-        weights = train_by_command(exported, table, folder, *flags, *way)
-        expected = expected or weights
-        assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items()), way
-    assert "'block.*' matches no module; its modules are: layers, layers.0, " in run_command(
-        "train", exported / "mlp.pt2", "--inputs", table / "x.npy", "--targets", table / "y.npy", "--loss", "cross_entropy",
-        "--shard-by", "block.*", status=2)
 
 
 def test_a_model_computes_its_own_loss(table, tmp_path):
