@@ -232,11 +232,10 @@ TEST(PlanTest, PlansAnExportedModelByItsModules) {
   EXPECT_EQ(units(answer), (std::map<int, int64_t>{{0, 16}, {1, 92}, {2, 92}, {3, 92}}));
   const json whole = plan_json(with({"--shard-by", "none"}));
   EXPECT_EQ(units(whole), (std::map<int, int64_t>{{0, 292}}));
-  EXPECT_GT(whole["stages"][1]["bytes"]["buffers"], answer["stages"][1]["bytes"]["buffers"]);
   const json large = plan_json(with({"--batch", "64"}));
   const json recomputed = plan_json(with({"--batch", "64", "--recompute-by", "blocks.*"}));
   EXPECT_GT(large["activations"]["bytes"], answer["activations"]["bytes"]);
-  EXPECT_NE(recomputed["activations"]["bytes"], large["activations"]["bytes"]);
+  EXPECT_LT(recomputed["activations"]["bytes"], large["activations"]["bytes"]);
   EXPECT_EQ(recomputed["activations"]["checkpointing"], true);
 
   const Finished unknown = plan(with({"--shard-by", "layers.*"}));
