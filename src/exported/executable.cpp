@@ -634,7 +634,7 @@ void Executable::run_steps(size_t begin, size_t end, Frame& frame) {
       }
     }
   } catch (c10::Error& error) {
-    // Of a step in a region the region's own call has said where.
+    // For a step in a region, the call that ran the region has added it.
     if (steps_[i].region_end == 0) error.add_context("in " + steps_[i].where);
     throw;
   } catch (const ProgramError& error) {
