@@ -18,6 +18,7 @@
 
 #include <c10/core/ScalarType.h>
 #include <lockstep/sharded.h>
+#include <lockstep/weights.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
@@ -42,7 +43,9 @@ class Model;
 //
 // Loading executes nothing of the file. The model calls operators of LibTorch alone; operators that read
 // files or change the process are refused.
-class ExportedModelImpl : public torch::nn::Module, public parallel::UnitSource {
+class ExportedModelImpl : public torch::nn::Module,
+                          public HasNonPersistentBuffers,
+                          public parallel::UnitSource {
  public:
   // Loads the model into host memory. ConfigError: the file is not a valid exported program, or an
   // operator is not supported; the error names it and its line of Python.
@@ -101,6 +104,9 @@ class ExportedModelImpl : public torch::nn::Module, public parallel::UnitSource 
   // ConfigError: the file that was loaded has changed or is gone; a tensor has another dtype than the
   // program is for; the new file cannot be written.
   void save_program(const std::filesystem::path& file) const;
+
+  // Buffers that Python's state dict does not have. They are buffers of this module.
+  std::vector<std::string> non_persistent_buffers() const override;
 
   // Every operator of the program and how often it occurs, by name.
   std::map<std::string, int64_t> operators() const;

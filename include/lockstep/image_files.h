@@ -60,6 +60,20 @@ class ImageSource {
   virtual ImageView image(int64_t index, std::vector<uint8_t>& scratch) const = 0;
 };
 
+// How far the colours of a picture change at random, as torchvision's ColorJitter(brightness, contrast,
+// saturation, hue). 0: not at all.
+struct ColorJitter {
+  // A factor from max(0, 1 - x) to 1 + x: 0 gives a black picture, a grey one of its mean brightness, a
+  // picture without colours.
+  double brightness = 0;
+  double contrast = 0;
+  double saturation = 0;
+  // A shift from -x to x, where 1 is the whole circle of colours; at most 0.5.
+  double hue = 0;
+
+  bool is_set() const { return brightness > 0 || contrast > 0 || saturation > 0 || hue > 0; }
+};
+
 // The way from a picture to a sample. The steps run in the order of the fields; a step whose field has
 // the default is left out.
 //
@@ -69,8 +83,8 @@ class ImageSource {
 //
 // Bit for bit equal to torchvision 0.26 on PIL's pictures, for the same random numbers: Resize(resize),
 // CenterCrop, RandomCrop(random_crop, padding), RandomResizedCrop(random_resized_crop, crop_area,
-// crop_ratio), RandomHorizontalFlip, ToTensor, Normalize(mean, stddev). The random numbers depend only on the
-// sample's seed, see draw_augmentation().
+// crop_ratio), RandomHorizontalFlip, ColorJitter, ToTensor, Normalize(mean, stddev). The random numbers
+// depend only on the sample's seed, see draw_augmentation().
 struct ImageTransform {
   enum class Layout { kChannelsFirst, kChannelsLast };  // in memory; the shape is [C, H, W]
   enum class Type { kFloat32, kFloat16, kBFloat16, kUInt8 };
@@ -93,6 +107,8 @@ struct ImageTransform {
   std::array<double, 2> crop_ratio = {3.0 / 4.0, 4.0 / 3.0};
   // Probability that left and right are exchanged.
   double flip_probability = 0;
+  // ImageDataset only.
+  ColorJitter color_jitter = {};
   // A byte b becomes (b / 255 - mean) / stddev, computed in float32 in this order; b / 255 if both are
   // empty. One number for all channels, or one for each channel.
   std::vector<float> mean = {};
@@ -105,7 +121,9 @@ struct ImageTransform {
   // ConfigError names the field that is out of range, or that contradicts another one.
   void validate() const;
   // Whether a picture looks different in every epoch.
-  bool is_random() const { return random_crop > 0 || random_resized_crop > 0 || flip_probability > 0; }
+  bool is_random() const {
+    return random_crop > 0 || random_resized_crop > 0 || flip_probability > 0 || color_jitter.is_set();
+  }
 };
 
 // Bytes of one element.
@@ -123,21 +141,35 @@ struct ImageSize {
 // picture.
 ImageSize transformed_size(const ImageTransform& transform, ImageSize size);
 
+// The choices for color_jitter. The factors of steps that it leaves out are not used.
+struct ColorFactors {
+  std::array<int, 4> order = {0, 1, 2, 3};  // 0: brightness, 1: contrast, 2: saturation, 3: hue
+  double brightness = 1;
+  double contrast = 1;
+  double saturation = 1;
+  double hue = 0;
+
+  bool operator==(const ColorFactors&) const = default;
+};
+
 // The random choices for one sample: the upper left corner of the crop in the padded picture, and
-// whether the crop is flipped; the size of the part for random_resized_crop.
+// whether the crop is flipped; the size of the part for random_resized_crop; the change of colours.
 struct Augmentation {
   int top = 0;
   int left = 0;
   bool flip = false;
   ImageSize part = {};
+  ColorFactors colors = {};
 };
 
 // Draws the choices for a picture of this size. Number k of a seed is output k of SplitMix64. Number 0
 // gives `top`, number 1 gives `left` (each scaled to its range by the upper half of the 128-bit
 // product), number 2 gives `flip` (its upper 53 bits as a fraction, compared with the probability). For
 // random_resized_crop, numbers 3 and 4 are the area and the ratio of the first try, 5 and 6 those of the
-// second (their upper 24 bits as a fraction), computed as torchvision does from uniform numbers. A
-// step that is left out does not change the numbers of the others. ConfigError: as transformed_size().
+// second (their upper 24 bits as a fraction), computed as torchvision does from uniform numbers. For
+// color_jitter, number 32 gives the order (scaled to the 24 permutations, in lexicographic order), 33 to 36
+// the brightness, contrast, saturation and hue (as 3). A step that is left out does not change the numbers of
+// the others. ConfigError: as transformed_size().
 Augmentation draw_augmentation(const ImageTransform& transform, ImageSize size, uint64_t seed);
 
 // The functions below open labelled image sets. Any number of threads may read the returned source.

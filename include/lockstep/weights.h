@@ -37,6 +37,15 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 NamedTensors named_parameters(const torch::nn::Module& module);
 NamedTensors named_buffers(const torch::nn::Module& module);
 
+// A module with buffers that are not part of its state dict: Python's register_buffer(..., persistent=False).
+// save_weights() leaves them out, and load_weights() does not expect them. A trainer's checkpoint has them.
+class HasNonPersistentBuffers {
+ public:
+  virtual ~HasNonPersistentBuffers() = default;
+  // Their names in this module: "layer.scale".
+  virtual std::vector<std::string> non_persistent_buffers() const = 0;
+};
+
 struct LoadWeightsOptions {
   // true: names and dtypes of file and model must be equal. false: names that only the file or only the
   // model has are ignored, and dtypes are converted. Shapes must be equal in both cases.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/folder.h"
 #include "base/log.h"
@@ -31,6 +32,7 @@ Entry entry_of(const std::filesystem::path& path, int64_t step) {
     entry.sequence = manifest.sequence;
     entry.bytes = manifest.total_bytes();
     entry.metric = manifest.metric;
+    entry.metric_kind = manifest.metric_kind;
     entry.best = manifest.best;
     entry.time = manifest.time;
     if (manifest.step != step) {
@@ -87,12 +89,18 @@ std::optional<Entry> newest_valid(const std::filesystem::path& folder, Check che
   return std::nullopt;
 }
 
-std::vector<size_t> best_first(const std::vector<Entry>& newest_first, RotationRule::Best best) {
+std::vector<size_t> best_first(const std::vector<Entry>& newest_first, RotationRule::Best best,
+                               const MetricKind& metric) {
   const bool by_mark = best == RotationRule::Best::kSaved;
+  // A NaN has no place in the order.
+  const auto counts = [&](const Entry& entry) {
+    const bool same_kind = !metric.known() || !entry.metric_kind.known() || entry.metric_kind == metric;
+    return entry.metric && std::isfinite(*entry.metric) && same_kind;
+  };
   std::vector<size_t> order;
   for (size_t i = 0; i < newest_first.size(); ++i) {
     const Entry& entry = newest_first[i];
-    if (entry.valid() && (entry.metric || (by_mark && entry.best))) order.push_back(i);
+    if (entry.valid() && (counts(entry) || (by_mark && entry.best))) order.push_back(i);
   }
   // Stable: the newer of two equals stays in front.
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -111,7 +119,7 @@ std::vector<size_t> to_remove(const std::vector<Entry>& newest_first, const Rota
   for (size_t i = 0; i < newest_first.size(); ++i) {
     if (newest_first[i].valid() && valid++ >= rule.keep_last) old.push_back(i);
   }
-  std::vector<size_t> best = best_first(newest_first, rule.best);
+  std::vector<size_t> best = best_first(newest_first, rule.best, rule.metric);
   best.resize(std::min(best.size(), static_cast<size_t>(std::max(rule.keep_best, 0))));
   std::erase_if(old, [&](size_t i) { return std::find(best.begin(), best.end(), i) != best.end(); });
   return old;

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/metric_kind.h"
+
 namespace lockstep::checkpoint {
 
 // The checkpoints in a folder. These functions take no lock and change nothing: any rank and any tool
@@ -23,6 +25,7 @@ struct Entry {
   int64_t sequence = -1;
   int64_t bytes = 0;
   std::optional<double> metric = {};
+  MetricKind metric_kind = {};
   bool best = false;  // the best when it was saved, by the trainer's criterion
   std::string time = {};
   // Why it cannot be used; empty: the manifest and the sizes of the files are right.
@@ -50,11 +53,14 @@ struct RotationRule {
   // kSaved: first those marked as the best when they were saved, newest first, then all others,
   // lowest metric first. kMin, kMax: only by the metric.
   enum class Best { kSaved, kMin, kMax } best = Best::kSaved;
+  // The metric of another kind does not count. Unknown, here or in an entry: it counts.
+  MetricKind metric = {};
 };
 
-// Indices of the valid entries with a mark or a metric, the best first. Of two equal ones the newer
-// is better.
-std::vector<size_t> best_first(const std::vector<Entry>& newest_first, RotationRule::Best best);
+// Indices of the valid entries with a mark or a metric of this kind, the best first. Of two equal ones the
+// newer is better.
+std::vector<size_t> best_first(const std::vector<Entry>& newest_first, RotationRule::Best best,
+                               const MetricKind& metric = {});
 
 // Indices of the entries to remove, from the order of list(). Broken checkpoints are neither counted
 // as kept nor removed: the user may want to examine them.

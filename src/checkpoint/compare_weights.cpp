@@ -66,13 +66,40 @@ void compare_part(const at::Tensor& x, const at::Tensor& y, const Tolerance& tol
   result.max_relative = std::max(result.max_relative, relative.max().item<double>());
 }
 
+std::set<std::string> non_persistent_names(const torch::nn::Module& module) {
+  std::set<std::string> names;
+  const auto add = [&](const torch::nn::Module& part, const std::string& prefix) {
+    const auto* const known = dynamic_cast<const HasNonPersistentBuffers*>(&part);
+    if (known == nullptr) return;
+    for (const std::string& name : known->non_persistent_buffers()) names.insert(prefix + name);
+  };
+  add(module, "");
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
+    add(*item.value(), item.key() + ".");
+  }
+  return names;
+}
+
 }  // namespace
 
 NamedTensors weights_of(const torch::nn::Module& module) {
+  const std::set<std::string> left_out = non_persistent_names(module);
   NamedTensors result;
   for (const auto& item : module.named_parameters()) result.emplace_back(item.key(), item.value());
   for (const auto& item : module.named_buffers()) {
-    if (item.value().defined()) result.emplace_back(item.key(), item.value());
+    if (item.value().defined() && left_out.count(item.key()) == 0) {
+      result.emplace_back(item.key(), item.value());
+    }
+  }
+  return result;
+}
+
+NamedTensors non_persistent_buffers(const torch::nn::Module& module) {
+  const std::set<std::string> names = non_persistent_names(module);
+  NamedTensors result;
+  if (names.empty()) return result;
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined() && names.count(item.key()) > 0) result.emplace_back(item.key(), item.value());
   }
   return result;
 }

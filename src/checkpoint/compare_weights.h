@@ -13,8 +13,10 @@ class Module;
 
 namespace lockstep::checkpoint {
 
-// The parameters, then the buffers, under the same names as in Python.
+// The parameters, then the buffers, under the same names as in Python: what Python's state dict has.
 NamedTensors weights_of(const torch::nn::Module& module);
+// The buffers that are not part of it, each once.
+NamedTensors non_persistent_buffers(const torch::nn::Module& module);
 
 // The prefix that DistributedDataParallel and torch.compile put before every name: "module." or
 // "_orig_mod.", once or more. Empty: there is none.

@@ -317,7 +317,13 @@ std::string Manifest::to_text() const {
                {"metadata", metadata},
                {"files", std::move(files_json)},
                {"tensors", tensors_to_json(tensors)}};
-  if (metric && std::isfinite(*metric)) root["metric"] = *metric;
+  if (metric && std::isfinite(*metric)) {
+    root["metric"] = *metric;
+    if (metric_kind.known()) {
+      root["metric_name"] = metric_kind.name;
+      root["metric_mode"] = metric_kind.mode;
+    }
+  }
   if (best) root["best"] = true;
   for (const IndexEntry& index : indices) {
     root["indices"].push_back({{"name", index.name}, {"bytes", index.bytes}, {"checksum", index.checksum}});
@@ -347,6 +353,9 @@ Manifest Manifest::parse(std::string_view text, const std::filesystem::path& pat
   if (world_size > std::numeric_limits<int>::max()) root.fail("world_size", "too large");
   manifest.world_size = static_cast<int>(world_size);
   if (root.has("metric")) manifest.metric = root.number("metric");
+  if (root.has("metric_name")) {
+    manifest.metric_kind = {root.text("metric_name"), root.text("metric_mode")};
+  }
   if (const Json* const best = root_json.find("best")) {
     if (!best->is_boolean()) root.fail("best", "neither true nor false");
     manifest.best = best->get<bool>();

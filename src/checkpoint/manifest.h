@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/metric_kind.h"
+
 namespace lockstep::checkpoint {
 
 inline constexpr char kManifestName[] = "manifest.json";
@@ -70,6 +72,7 @@ struct Manifest {
   int64_t epoch = 0;
   int world_size = 1;
   std::optional<double> metric;
+  MetricKind metric_kind;
   bool best = false;     // the best when it was saved, by the trainer's criterion
   std::string time;      // UTC, "2026-01-31T12:00:00Z"
   std::string lockstep;  // the version that wrote it

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/metric_kind.h"
+
 namespace lockstep::checkpoint {
 
 // A named tensor, or consecutive elements of one: what one rank has of it. The state of a generator
@@ -45,6 +47,7 @@ struct Snapshot {
   int world_size = 1;
   // Ranks the checkpoints to keep, if there is one.
   std::optional<double> metric;
+  MetricKind metric_kind = {};
   // The best of the trainer's saves so far, by the trainer's criterion, not by the metric.
   bool best = false;
   // State of the trainer: configuration, scheduler, scaler, sampler position, callbacks.

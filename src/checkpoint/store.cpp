@@ -68,6 +68,7 @@ Manifest make_manifest(std::vector<ShardIndex> shards, const Snapshot& snapshot)
   manifest.epoch = snapshot.epoch;
   manifest.world_size = snapshot.world_size;
   manifest.metric = snapshot.metric;
+  manifest.metric_kind = snapshot.metric_kind;
   manifest.best = snapshot.best;
   manifest.time = utc_now();
   manifest.lockstep = kVersion;
@@ -174,6 +175,7 @@ Entry Store::publish(Draft draft, std::vector<ShardIndex> shards, const Snapshot
           .sequence = manifest.sequence,
           .bytes = manifest.total_bytes(),
           .metric = manifest.metric,
+          .metric_kind = manifest.metric_kind,
           .best = manifest.best,
           .time = manifest.time};
 }

@@ -7,10 +7,12 @@
 #include <cstdio>
 #include <ctime>
 
+#include "base/environment.h"
 #include "base/file.h"
 #include "base/process.h"
 #include "cli/commands.h"
 #include "cli/scaling/study.h"
+#include "cluster/devices.h"
 #include "cluster/node_resources.h"
 #include "report/scaling.h"
 #include "report/svg_plot.h"
@@ -99,14 +101,16 @@ void say(const report::ScalingRow& row) {
 // A training that fails is a row with the reason, and makes the status kExitFailure.
 int run_bench_scaling(int argc, const char* const* argv) {
   const scaling::Study study = parse_study(argc, argv);
-  const std::vector<int> cpus = scaling::spread_over_cores(cluster::affinity_cpus());
+  const scaling::Machine machine{
+      .cpus = scaling::spread_over_cores(cluster::affinity_cpus()),
+      .num_gpus = study.gpus ? cluster::count_visible_gpus(base::Environment::of_process()) : 0};
   std::optional<int> stopped_by;
   report::Scaling result;
   result.command = study.command;
   result.host = cluster::host_name();
-  result.cpus = static_cast<int>(cpus.size());
+  result.cpus = static_cast<int>(machine.cpus.size());
   result.by_slurm = !study.nodes.empty();
-  result.rows = run_study(study, cpus, say, &stopped_by);
+  result.rows = run_study(study, machine, say, &stopped_by);
   fmt::print("\n{}\n", report::scaling_table(result));
   // An argument of the program may be any bytes.
   const std::string json = report::scaling_json(result).dump(

@@ -10,35 +10,7 @@
 namespace lockstep::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kMaxColumns = 16;  // vectors of a row that a block handles
-constexpr int kUnroll = 4;       // rows in flight of a thread
-
-struct Tiles {
-  dim3 grid;   // x: groups of columns, y: chunks of rows
-  dim3 block;  // x: columns, y: rows
-};
-
-int columns_of(int vectors) {
-  // A divisor leaves no thread idle.
-  for (int columns = std::min(vectors, kMaxColumns); columns >= 8; --columns) {
-    if (vectors % columns == 0) return columns;
-  }
-  return std::min(vectors, kMaxColumns);
-}
-
-Tiles tiles_of(const Pixels& pixels, int width, int blocks_per_multiprocessor) {
-  const int vectors = pixels.channels / width;
-  const int columns = columns_of(vectors);
-  const int rows = kThreads / columns;
-  const int groups = (vectors + columns - 1) / columns;
-  const int64_t row_tiles = (pixels.rows + rows * kUnroll - 1) / (rows * kUnroll);
-  const int64_t wanted = std::max(1, blocks_per_multiprocessor * pixels.multiprocessors / groups);
-  return {dim3(groups, static_cast<unsigned>(std::clamp<int64_t>(row_tiles, 1, wanted))),
-          dim3(columns, rows)};
-}
-
-constexpr int kMaxResidentBlocks = 8;  // 2048 threads
+constexpr int kThreads = kThreadsOfNorm;
 
 // The blocks of a kernel that one multiprocessor runs at once.
 template <typename Kernel>
@@ -394,31 +366,23 @@ __global__ void __launch_bounds__(kThreads)
 
 // Starts a kernel whose first argument is the walk, on tiles that fill the device.
 template <auto kKernel, typename... Arguments>
-void start(const Pixels& pixels, int width, cudaStream_t stream, const Arguments&... arguments) {
+void start(const Pixels& pixels, cudaStream_t stream, const Arguments&... arguments) {
   static const int blocks = resident_blocks(kKernel);
-  const Tiles tiles = tiles_of(pixels, width, blocks);
-  kKernel<<<tiles.grid, tiles.block, 0, stream>>>(Walk{pixels.rows, pixels.channels}, arguments...);
+  const Tiles tiles = tiles_of(pixels, blocks);
+  const dim3 grid(static_cast<unsigned>(tiles.groups), static_cast<unsigned>(tiles.chunks));
+  const dim3 block(static_cast<unsigned>(tiles.columns), static_cast<unsigned>(tiles.rows));
+  kKernel<<<grid, block, 0, stream>>>(Walk{pixels.rows, pixels.channels}, arguments...);
 }
 
 }  // namespace
-
-int64_t partial_sums(const Pixels& pixels, int sums) {
-  const Tiles tiles = tiles_of(pixels, 1, kMaxResidentBlocks);
-  const Tiles wide = tiles_of(pixels,
-                              pixels.channels % 8 == 0   ? 8
-                              : pixels.channels % 4 == 0 ? 4
-                                                         : 1,
-                              kMaxResidentBlocks);
-  return static_cast<int64_t>(std::max(tiles.grid.y, wide.grid.y)) * sums * pixels.channels;
-}
 
 void statistics(const Pixels& pixels, const void* input, const float* weight, const float* bias, float eps,
                 const NormStatistics& result, const RunningStatistics& running, const DropoutMask& dropout,
                 const RandomState& random, const SumMemory& memory, cudaStream_t stream) {
   dispatch(pixels.element, pixels.channels, pixels.is_aligned, [&](auto kind) {
     using T = typename decltype(kind)::Type;
-    start<statistics_kernel<T, kind.kWidth>>(pixels, kind.kWidth, stream, static_cast<const T*>(input),
-                                             weight, bias, eps, result, running, dropout, random, memory);
+    start<statistics_kernel<T, kind.kWidth>>(pixels, stream, static_cast<const T*>(input), weight, bias, eps,
+                                             result, running, dropout, random, memory);
   });
 }
 
@@ -430,7 +394,7 @@ void normalize_relu(const Pixels& pixels, const void* input, const float* scale,
     dispatch(dropout.threshold != 0, [&](auto drops) {
       dispatch(shortcut != nullptr, [&](auto has_shortcut) {
         start<normalize_relu_kernel<T, kind.kWidth, drops.value, has_shortcut.value>>(
-            pixels, kind.kWidth, stream, static_cast<const T*>(input), scale, shift, dropout,
+            pixels, stream, static_cast<const T*>(input), scale, shift, dropout,
             static_cast<const T*>(shortcut), shortcut_bias, static_cast<T*>(output));
       });
     });
@@ -445,8 +409,8 @@ void gradient_sums(const Pixels& pixels, const void* gradient, const void* input
     dispatch(dropout.threshold != 0, [&](auto drops) {
       dispatch(result.shortcut_bias != nullptr, [&](auto has_bias) {
         start<gradient_sums_kernel<T, kind.kWidth, drops.value, has_bias.value>>(
-            pixels, kind.kWidth, stream, static_cast<const T*>(gradient), static_cast<const T*>(input), batch,
-            dropout, result, memory);
+            pixels, stream, static_cast<const T*>(gradient), static_cast<const T*>(input), batch, dropout,
+            result, memory);
       });
     });
   });
@@ -459,8 +423,8 @@ void input_gradient(const Pixels& pixels, const void* gradient, const void* inpu
     using T = typename decltype(kind)::Type;
     dispatch(dropout.threshold != 0, [&](auto drops) {
       start<input_gradient_kernel<T, kind.kWidth, drops.value>>(
-          pixels, kind.kWidth, stream, static_cast<const T*>(gradient), static_cast<const T*>(input), batch,
-          dropout, slope, offset, static_cast<T*>(result));
+          pixels, stream, static_cast<const T*>(gradient), static_cast<const T*>(input), batch, dropout,
+          slope, offset, static_cast<T*>(result));
     });
   });
 }

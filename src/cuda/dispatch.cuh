@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda/kernels.h"
+#include "cuda/tiles.h"
 #include "cuda/vector.cuh"
 
 namespace lockstep::cuda {
@@ -14,12 +14,12 @@ struct Kind {
   static constexpr int kWidth = kVectorWidth;
 };
 
-// Calls run(Kind<T, width>()): vectors of 16 bytes if channels and addresses allow them, else single values.
+// Calls run(Kind<T, vector_width()>()).
 template <typename Run>
 void dispatch(Element element, int channels, bool is_aligned, const Run& run) {
   const auto with_width = [&](auto value) {
     using T = decltype(value);
-    if (is_aligned && channels % kFullWidth<T> == 0) {
+    if (vector_width(element, channels, is_aligned) == kFullWidth<T>) {
       run(Kind<T, kFullWidth<T>>());
     } else {
       run(Kind<T, 1>());

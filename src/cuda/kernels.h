@@ -7,18 +7,9 @@
 
 #include <cstdint>
 
+#include "cuda/tiles.h"
+
 namespace lockstep::cuda {
-
-enum class Element { kFloat, kHalf, kBFloat16 };
-
-// A matrix of pixels by channels.
-struct Pixels {
-  int64_t rows;
-  int channels;
-  Element element;
-  bool is_aligned;  // rows begin at multiples of 16 bytes
-  int multiprocessors;
-};
 
 // Random numbers of LibTorch's generator: values, or where a replayed graph finds them.
 struct RandomState {
@@ -28,14 +19,12 @@ struct RandomState {
   uint64_t offset;  // in a graph: added to the value at offset_address
 };
 
-// Blocks that take part in the sums of a channel write here; floats that partial_sums() counts.
+// Blocks that take part in the sums of a channel write here; partial_sums() counts the floats, for 2 sums in
+// statistics(), for 2 or 3 in gradient_sums().
 struct SumMemory {
   float* partial;
   int* counters;  // kCounters zeros; zeros again after the kernel
 };
-constexpr int kCounters = 4096;
-// The floats that statistics() (sums = 2) and gradient_sums() (sums = 2 or 3) need.
-int64_t partial_sums(const Pixels& pixels, int sums);
 
 // Of the batch, each [channels].
 struct NormStatistics {

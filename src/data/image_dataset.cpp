@@ -190,6 +190,10 @@ struct DeviceImageDataset::Impl {
       throw ConfigError("data",
                         "random_resized_crop needs an ImageDataset: a DeviceImageDataset does not resize");
     }
+    if (transform.color_jitter.is_set()) {
+      throw ConfigError("data",
+                        "color_jitter needs an ImageDataset: a DeviceImageDataset does not change colours");
+    }
     const ImageDataset fixed(borrowed(source), fixed_part(transform));
     const auto shape = fixed.image_shape();
     channels = static_cast<int>(shape[0]);

@@ -19,7 +19,8 @@ struct Payload {
   std::string name;
   at::Tensor tensor;
   bool is_parameter = false;
-  std::string record;  // of the file, which has the memory of the tensor: "data/weights/weight_0"
+  std::string record;      // of the file, which has the memory of the tensor: "data/weights/weight_0"
+  bool persistent = true;  // part of Python's state dict
 };
 
 // A .pt2 file in host memory.

@@ -77,6 +77,23 @@ std::optional<c10::DeviceType> autocast_device(const std::string& text) {
   }
 }
 
+// Whether the module that draws with node `index` also divides by p. Stochastic depth does so if it keeps the
+// mean: timm's has an option not to.
+bool divides_by(const Graph& graph, size_t index, double p) {
+  const std::string& module = graph.nodes[index].module;
+  size_t begin = index;
+  while (begin > 0 && graph.nodes[begin - 1].module == module) --begin;
+  for (size_t i = begin; i < graph.nodes.size() && graph.nodes[i].module == module; ++i) {
+    const Node& node = graph.nodes[i];
+    if (node.inputs.size() < 2 || node.inputs[1].kind != Argument::Kind::kConstant) continue;
+    const c10::IValue& value = node.inputs[1].constant;
+    if (!value.isDouble()) continue;
+    if (node.target.starts_with("torch.ops.aten.div") && value.toDouble() == p) return true;
+    if (node.target.starts_with("torch.ops.aten.mul") && value.toDouble() == 1 / p) return true;
+  }
+  return false;
+}
+
 // Restores autocast as it was before a region, as Python's torch.autocast does.
 class AutocastRegion {
  public:
@@ -112,8 +129,20 @@ class AutocastRegion {
 
 // --- construction ---
 
-Executable::Executable(size_t values) : roots_(values), fixed_(values), counters_(values) {
+Executable::Executable(size_t values)
+    : roots_(values), trained_(values), differentiable_(values, true), fixed_(values), counters_(values) {
   for (size_t i = 0; i < values; ++i) roots_[i] = static_cast<ValueId>(i);
+}
+
+void Executable::describe_inputs(const Program& program) {
+  for (const Input& input : program.inputs) {
+    if (input.kind == Input::Kind::kUser && !input.only_value) user_inputs_.push_back(input.value);
+    if (input.kind == Input::Kind::kBuffer && input.name.ends_with("num_batches_tracked")) {
+      counters_[input.value] = true;
+    }
+    if (input.kind == Input::Kind::kParameter) trained_[input.value] = input.tensor->requires_grad;
+  }
+  if (program.differentiable.size() == differentiable_.size()) differentiable_ = program.differentiable;
 }
 
 Executable::Executable(const Program& program, Cuts cuts) : Executable(program.values) {
@@ -121,12 +150,7 @@ Executable::Executable(const Program& program, Cuts cuts) : Executable(program.v
   cuts_ = std::move(cuts);
   cuts_.shard.resize(program.calls.size());
   cuts_.recompute.resize(program.calls.size());
-  for (const Input& input : program.inputs) {
-    if (input.kind == Input::Kind::kUser && !input.only_value) user_inputs_.push_back(input.value);
-    if (input.kind == Input::Kind::kBuffer && input.name.ends_with("num_batches_tracked")) {
-      counters_[input.value] = true;
-    }
-  }
+  describe_inputs(program);
   add_graph(program.graph);
   for (const Output& output : program.outputs) {
     if (output.kind == Output::Kind::kUser) {
@@ -149,7 +173,13 @@ void Executable::add_graph(const Graph& graph) {
   add_nodes(graph, cuts_of(graph.nodes, cuts_), 0, graph.nodes.size(), 0);
 }
 
-void Executable::add_node_of(const Graph& graph, size_t index) { add_node(graph.nodes[index]); }
+void Executable::add_node_of(const Graph& graph, size_t index) {
+  const size_t step = steps_.size();
+  add_node(graph.nodes[index]);
+  if (step == steps_.size() || !steps_[step].evaluation_fill) return;
+  const double p = steps_[step].arguments[1].toDouble();
+  steps_[step].evaluation_fill = p > 0 && divides_by(graph, index, p) ? p : 1;
+}
 
 void Executable::add_node(const Node& node) {
   if (is_assumption(node.target)) return;
@@ -209,7 +239,10 @@ void Executable::add_region(const Node& node) {
   }
   const size_t index = steps_.size();
   steps_.push_back(std::move(step));
+  const bool computed = computes_gradients_;
+  if (is_gradient) computes_gradients_ = node.inputs[0].constant.toBool();
   add_graph(inner);
+  computes_gradients_ = computed;
   steps_[index].region_end = steps_.size();
   std::vector<ValueId> results;
   for (const auto& output : node.outputs) results.insert(results.end(), output.begin(), output.end());
@@ -325,25 +358,32 @@ void Executable::add_argument(Step& step, const Argument& given, const c10::Argu
 }
 
 void Executable::add_switch(const Node& node, const OperatorName& name, const c10::FunctionSchema& schema) {
+  if (only_evaluates(name)) ++frozen_switches_;
   const auto found = evaluation_switch(name);
   if (!found) return;
   const auto index = schema.argumentIndexWithName(std::string(found->argument));
   if (!index) return;
   const Step& step = steps_.back();
   // Without running statistics a batch norm uses those of the batch in evaluation too.
+  const auto is_value = [&](int argument) {
+    return std::any_of(step.uses.begin(), step.uses.end(),
+                       [&](const Use& use) { return use.argument == static_cast<uint32_t>(argument); });
+  };
   const auto mean = schema.argumentIndexWithName("running_mean");
-  const bool has_statistics = !mean || std::any_of(step.uses.begin(), step.uses.end(), [&](const Use& use) {
-    return use.argument == static_cast<uint32_t>(*mean);
-  });
+  const bool is_norm = name.name.find("_norm") != std::string::npos;
+  if (is_norm && (!mean || !is_value(*mean))) return;
+  if (is_value(*index)) refuse_node(node, "argument '{}' is no constant", found->argument);
   const auto argument = static_cast<size_t>(*index);
   const c10::IValue& value = step.arguments[argument];
-  if (!has_statistics || value.isNone()) return;
+  // native_dropout is on without its argument.
+  if (value.isNone()) {
+    switches_.push_back({steps_.size() - 1, argument, value, found->value});
+    return;
+  }
   if (value == found->value) {
     if (value.isBool()) ++frozen_switches_;
     return;
   }
-  if (value.isBool() != found->value.isBool())
-    refuse_node(node, "argument '{}' is no constant", found->argument);
   switches_.push_back({steps_.size() - 1, argument, value, found->value});
 }
 
@@ -366,6 +406,11 @@ void Executable::add_operator(const Node& node, const OperatorName& name,
       continue;
     }
     ++used;
+    const bool is_false =
+        given->kind == Argument::Kind::kConstant && given->constant.isBool() && !given->constant.toBool();
+    if (name.space == "aten" && wanted.name() == "unsafe" && !is_false) {
+      refuse_node(node, "it is not executed, because with 'unsafe' it does not check its indices");
+    }
     try {
       add_argument(step, *given, wanted);
     } catch (const ProgramError& error) {
@@ -387,19 +432,49 @@ void Executable::add_operator(const Node& node, const OperatorName& name,
     const bool is_list = schema.returns()[i].type()->kind() == c10::TypeKind::ListType;
     if (!is_list && step.outputs[i].size() > 1) refuse_node(node, "its result {} is no list", i);
   }
-  if (name.space != "aten" && !has_gradient(operation)) without_gradient_.push_back(step.where);
+  step.check = argument_check(name);
+  note_gradient(node, name, operation);
   const bool adds_one = name.name == "aten::add_" || name.name == "aten::add";
   step.only_in_training =
       adds_one && !step.uses.empty() && step.uses[0].argument == 0 && counters_[step.uses[0].value];
   if (draws_always(name)) {
     const bool is_stochastic_depth =
         node.module_class.ends_with("StochasticDepth") || node.module_class.ends_with("DropPath");
-    step.fills_in_evaluation = is_stochastic_depth && name.name == "aten::bernoulli_" &&
-                               step.arguments.size() > 1 && step.arguments[1].isDouble();
-    if (!step.fills_in_evaluation && always_random_.empty()) always_random_ = step.where;
+    const bool is_bernoulli = name.name == "aten::bernoulli_" || name.name == "aten::bernoulli";
+    if (is_stochastic_depth && is_bernoulli && step.arguments.size() > 1 && step.arguments[1].isDouble()) {
+      step.evaluation_fill = 1;
+    }
+    if (!step.evaluation_fill && always_random_.empty()) always_random_ = step.where;
   }
   steps_.push_back(std::move(step));
   add_switch(node, name, schema);
+}
+
+// Notes an operator through which no gradients pass, and which of its results have gradients of parameters.
+void Executable::note_gradient(const Node& node, const OperatorName& name,
+                               const c10::OperatorHandle& operation) {
+  bool is_trained = false;
+  const auto visit = [&](const auto& self, const Argument& argument) -> void {
+    if (argument.kind == Argument::Kind::kValue && trained_[root(argument.value)]) is_trained = true;
+    for (const Argument& element : argument.elements) self(self, element);
+  };
+  for (const Argument& argument : node.inputs) visit(visit, argument);
+  is_trained = is_trained && computes_gradients_ && name.name != "aten::detach";
+  bool any_trained = false;
+  for (const auto& output : node.outputs) {
+    for (const ValueId value : output) {
+      trained_[value] = is_trained && differentiable_[value];
+      any_trained = any_trained || trained_[value];
+    }
+  }
+  // An operator in place changes its first argument.
+  if (any_trained && name.name.ends_with('_') && !node.inputs.empty() &&
+      node.inputs[0].kind == Argument::Kind::kValue) {
+    trained_[root(node.inputs[0].value)] = true;
+  }
+  if ((name.space != "aten" || any_trained) && !has_gradient(operation)) {
+    without_gradient_.push_back(place_of(node));
+  }
 }
 
 void Executable::find_last_uses() {
@@ -435,7 +510,6 @@ void Executable::find_last_uses() {
   }
   for (size_t i = 0; i < steps_.size(); ++i) {
     // Within a step the last use is the one that is read last: the arguments, then the lists.
-    std::vector<bool> seen(0);
     const auto mark = [&](Use& use) {
       if (last[use.value] != i || kept[use.value] || !defined[use.value]) return;
       use.is_last = true;
@@ -496,11 +570,17 @@ void Executable::run_step(const Step& step, Frame& frame) const {
     if (!step.outputs.empty()) stack.push_back(std::move(result));
   } else if (step.only_in_training && !*training_) {
     stack.resize(1);
-  } else if (step.fills_in_evaluation && !*training_) {
-    const double p = stack[1].toDouble();
-    stack[0].toTensor().fill_(p > 0 ? p : 1);
+  } else if (step.evaluation_fill && !*training_) {
+    const bool in_place = step.operation->operator_name().name.ends_with('_');
+    const at::Tensor& drawn = stack[0].toTensor();
+    if (in_place) {
+      drawn.fill_(*step.evaluation_fill);
+    } else {
+      stack[0] = at::full_like(drawn, *step.evaluation_fill);
+    }
     stack.resize(1);
   } else {
+    if (step.check != nullptr) step.check(stack);
     step.operation->callBoxed(stack);
     // The list outlives the step: it must not keep the tensors alive.
     for (const ListUse& list : step.lists) {
@@ -536,7 +616,8 @@ void Executable::run_region(size_t index, Frame& frame) {
     run_steps(index + 1, step.region_end, frame);
     return;
   }
-  const bool cache = step.arguments[3].isNone() || step.arguments[3].toBool();
+  const c10::IValue& caches = step.arguments[3];
+  const bool cache = caches.isNone() ? at::autocast::is_autocast_cache_enabled() : caches.toBool();
   const bool enables = step.arguments[2].toBool();
   const AutocastRegion region(step.autocast_device, step.arguments[1], enables, cache);
   // autocast(x.device.type, enabled=False) protects a computation on any device, and the file has only the
@@ -563,7 +644,8 @@ void Executable::run_steps(size_t begin, size_t end, Frame& frame) {
       }
     }
   } catch (c10::Error& error) {
-    error.add_context("in " + steps_[i].where);
+    // For a step in a region, the call that ran the region has added it.
+    if (steps_[i].region_end == 0) error.add_context("in " + steps_[i].where);
     throw;
   } catch (const ProgramError& error) {
     throw ConfigError("exported", fmt::format("{}: {}", steps_[i].where, error.what()));
@@ -594,13 +676,23 @@ std::vector<c10::IValue> Executable::run(const std::vector<c10::IValue>& inputs,
   prepare(training, device);
   Frame frame = take_frame();
   for (size_t i = 0; i < user_inputs_.size(); ++i) frame.values[user_inputs_[i]] = inputs.at(i);
+  // The program computes with the old content, which backward may need after the new one is written.
+  frame.changed.resize(mutations_.size());
+  for (size_t i = 0; i < mutations_.size(); ++i) {
+    c10::IValue& value = frame.values[mutations_[i].second];
+    frame.changed[i] = value.toTensor();
+    if (at::GradMode::is_enabled()) value = frame.changed[i].clone();
+  }
   run_steps(0, steps_.size(), frame);
-  for (const auto& [value, changed] : mutations_) {
-    const at::Tensor& target = frame.values[changed].toTensor();
+  for (size_t i = 0; i < mutations_.size(); ++i) {
+    const auto& [value, changed] = mutations_[i];
+    const at::Tensor target = std::move(frame.changed[i]);
     const at::Tensor& source = frame.values[value].toTensor();
-    if (target.is_same(source)) continue;
-    const at::NoGradGuard no_grad;
-    target.copy_(source);
+    if (!target.is_same(source)) {
+      const at::NoGradGuard no_grad;
+      target.copy_(source);
+    }
+    frame.values[changed] = target;
   }
   std::vector<c10::IValue> outputs;
   outputs.reserve(user_outputs_.size());
@@ -616,22 +708,43 @@ std::vector<c10::IValue> Executable::run(const std::vector<c10::IValue>& inputs,
 
 std::vector<OperatorUse> operators_of(const Program& program) {
   Executable checker(program.values);
+  checker.describe_inputs(program);
   std::map<std::string, OperatorUse> uses;
+  const auto check = [&](const Node& node, OperatorUse& use) {
+    try {
+      const size_t known = checker.without_gradient_.size();
+      checker.add_node(node);
+      use.stops_gradients = use.stops_gradients || checker.without_gradient_.size() > known;
+    } catch (const ProgramError& error) {
+      if (use.refusal.empty()) use.refusal = error.what();
+    }
+  };
   const auto visit = [&](const auto& self, const Graph& graph) -> void {
     for (const Node& node : graph.nodes) {
       OperatorUse& use = uses[node.target];
       ++use.count;
+      if (!is_region(node)) {
+        check(node, use);
+        for (const Argument& input : node.inputs) {
+          if (input.graph) self(self, *input.graph);
+        }
+        continue;
+      }
+      // The region without its operators, each of which has a refusal of its own.
+      Node region = node;
+      for (Argument& input : region.inputs) {
+        if (!input.graph) continue;
+        input.graph = std::make_shared<Graph>(Graph{input.graph->inputs, {}, input.graph->outputs});
+      }
+      check(region, use);
+      const bool computed = checker.computes_gradients_;
+      if (node.target == kGradientRegion && !node.inputs.empty() && node.inputs[0].constant.isBool()) {
+        checker.computes_gradients_ = node.inputs[0].constant.toBool();
+      }
       for (const Argument& input : node.inputs) {
         if (input.graph) self(self, *input.graph);
       }
-      if (is_region(node) || !use.refusal.empty()) continue;
-      try {
-        const size_t known = checker.without_gradient_.size();
-        checker.add_node(node);
-        use.stops_gradients = use.stops_gradients || checker.without_gradient_.size() > known;
-      } catch (const ProgramError& error) {
-        use.refusal = error.what();
-      }
+      checker.computes_gradients_ = computed;
     }
   };
   visit(visit, program.graph);

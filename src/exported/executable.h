@@ -22,7 +22,7 @@ struct OperatorUse {
   std::string target;
   int64_t count = 0;
   std::string refusal;  // why an Executable refuses it, for its first use that is refused; empty: it does not
-  bool stops_gradients = false;  // an operator of a user's library without a formula
+  bool stops_gradients = false;  // no gradients pass through it to a parameter
 };
 // Every operator, by name, including those in regions.
 std::vector<OperatorUse> operators_of(const Program& program);
@@ -82,7 +82,8 @@ class Executable : public std::enable_shared_from_this<Executable> {
   bool exported_for_evaluation() const { return switches_.empty() && frozen_switches_ > 0; }
   // Random numbers that evaluation mode cannot turn off: the operator and its line; empty: none.
   const std::string& always_random() const { return always_random_; }
-  // Operators of libraries of users through which no gradients pass, with their lines.
+  // Operators without an autograd formula, with their lines: those of libraries of users, through which no
+  // gradients pass, and those of LibTorch between parameters and results, which throw in backward.
   const std::vector<std::string>& without_gradient() const { return without_gradient_; }
 
  private:
@@ -107,6 +108,7 @@ class Executable : public std::enable_shared_from_this<Executable> {
     Kind kind = Kind::kOperator;
     std::optional<c10::OperatorHandle> operation;
     NumberFunction function = nullptr;
+    ArgumentCheck check = nullptr;
     std::vector<c10::IValue> arguments;
     std::vector<Use> uses;
     std::vector<ListUse> lists;
@@ -117,8 +119,9 @@ class Executable : public std::enable_shared_from_this<Executable> {
     c10::DeviceType autocast_device = c10::DeviceType::CPU;  // of an autocast region
     // In evaluation the result is the first argument: batch norm does not count batches.
     bool only_in_training = false;
-    // In evaluation bernoulli_(p) fills with p: stochastic depth then keeps every sample.
-    bool fills_in_evaluation = false;
+    // In evaluation bernoulli(p) gives this instead of random numbers: stochastic depth then keeps every
+    // sample.
+    std::optional<double> evaluation_fill;
     std::string where;  // "torch.ops.aten.linear.default at model.py:12"
   };
 
@@ -138,6 +141,7 @@ class Executable : public std::enable_shared_from_this<Executable> {
   struct Frame {
     std::vector<c10::IValue> values;  // by number
     std::vector<c10::IValue> stack;
+    std::vector<at::Tensor> changed;  // what mutations_ are copied to
   };
 
   // What recomputing a segment needs besides tensors.
@@ -148,6 +152,7 @@ class Executable : public std::enable_shared_from_this<Executable> {
   explicit Executable(size_t values);
 
   ValueId root(ValueId value) const;
+  void describe_inputs(const Program& program);
   void add_graph(const Graph& graph);
   void add_node_of(const Graph& graph, size_t index);
   void add_nodes(const Graph& graph, const std::vector<std::vector<Cut>>& cuts, size_t begin, size_t end,
@@ -161,6 +166,7 @@ class Executable : public std::enable_shared_from_this<Executable> {
   void add_switch(const Node& node, const OperatorName& name, const c10::FunctionSchema& schema);
   void add_argument(Step& step, const Argument& given, const c10::Argument& wanted);
   void add_list(Step& step, const Argument& given, const c10::TypePtr& element);
+  void note_gradient(const Node& node, const OperatorName& name, const c10::OperatorHandle& operation);
   Use use_of(size_t argument, ValueId value, const c10::Type& wanted) const;
   std::vector<bool> kept_values() const;
   void find_last_uses();
@@ -200,6 +206,11 @@ class Executable : public std::enable_shared_from_this<Executable> {
   size_t frozen_switches_ = 0;
   std::string always_random_;
   std::vector<std::string> without_gradient_;
+  // While the program is added: values with gradients of parameters, values that may have gradients, and
+  // whether the region computes them.
+  std::vector<bool> trained_;
+  std::vector<bool> differentiable_;
+  bool computes_gradients_ = true;
 
   std::vector<c10::IValue> fixed_;  // values that outlive a run
   std::vector<bool> counters_;      // values that count the batches of a batch norm

@@ -1,3 +1,4 @@
+#include <ATen/MemoryOverlap.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
@@ -68,11 +69,18 @@ void sort_as_python(const exported::Program& program, std::vector<exported::Payl
                    [&](const exported::Payload& a, const exported::Payload& b) { return key(a) < key(b); });
 }
 
-const at::Tensor& tensor_named(const std::string& file, const std::vector<exported::Payload>& payloads,
+using TensorsByName = std::unordered_map<std::string, at::Tensor>;
+
+TensorsByName by_name(const std::vector<exported::Payload>& payloads) {
+  TensorsByName tensors;
+  for (const exported::Payload& payload : payloads) tensors.emplace(payload.name, payload.tensor);
+  return tensors;
+}
+
+const at::Tensor& tensor_named(const std::string& file, const TensorsByName& tensors,
                                const std::string& name) {
-  for (const exported::Payload& payload : payloads) {
-    if (payload.name == name) return payload.tensor;
-  }
+  const auto found = tensors.find(name);
+  if (found != tensors.end()) return found->second;
   throw ConfigError("exported", fmt::format("cannot load '{}': it has no tensor '{}'", file, name));
 }
 
@@ -110,7 +118,8 @@ void copy_values(at::Tensor from, at::Tensor to) {
 }  // namespace
 
 struct ExportedModelImpl::Impl {
-  // A tensor that is not part of the state dict and moves with the model.
+  // A tensor that is no parameter or buffer of the module and moves with it: a constant, or a non-persistent
+  // buffer whose elements share memory, which nothing can write.
   struct Unregistered {
     std::string name;
     exported::ValueId value;
@@ -143,9 +152,10 @@ struct ExportedModelImpl::Impl {
   exported::InputRules rules;
   std::vector<std::string> input_names;
   std::vector<std::string> output_names;
-  std::vector<exported::Payload> registered;  // in the order of Python's state dict
+  std::vector<exported::Payload> registered;  // in the order of Python's named_buffers() and state dict
   std::vector<Unregistered> unregistered;
-  at::Tensor leader;  // a floating-point parameter: the others have its device and dtype
+  at::Tensor leader;                         // a tensor of the module, of floating point if there is one
+  at::ScalarType loaded_dtype = at::kFloat;  // of `leader` in the file
 };
 
 void ExportedModelImpl::Impl::make_executable(const std::string& shard, const std::string& recompute) {
@@ -169,21 +179,22 @@ void ExportedModelImpl::Impl::make_executable(const std::string& shard, const st
 }
 
 void ExportedModelImpl::Impl::bind_tensors() {
-  std::unordered_map<std::string, at::Tensor> by_name;
-  for (const exported::Payload& payload : registered) by_name.emplace(payload.name, payload.tensor);
+  const TensorsByName tensors = by_name(registered);
   for (const exported::Input& input : program->inputs) {
-    const bool in_state = input.kind == exported::Input::Kind::kParameter ||
-                          (input.kind == exported::Input::Kind::kBuffer && input.persistent);
-    if (in_state) executable->bind(input.value, by_name.at(input.name));
+    const auto found = tensors.find(input.name);
+    const bool is_registered =
+        input.kind == exported::Input::Kind::kParameter || input.kind == exported::Input::Kind::kBuffer;
+    if (is_registered && found != tensors.end()) executable->bind(input.value, found->second);
   }
   for (const Unregistered& each : unregistered) executable->bind(each.value, each.tensor);
 }
 
-// Moves the tensors that are not registered to where the parameters are.
+// Does to the tensors that are not registered what to(device, dtype) did to the module.
 void ExportedModelImpl::Impl::follow_parameters() {
   if (!leader.defined()) return;
+  const bool converted = leader.is_floating_point() && leader.scalar_type() != loaded_dtype;
   for (Unregistered& each : unregistered) {
-    const bool converts = each.is_buffer && each.tensor.is_floating_point();
+    const bool converts = converted && each.is_buffer && each.tensor.is_floating_point();
     const at::ScalarType dtype = converts ? leader.scalar_type() : each.tensor.scalar_type();
     if (each.tensor.device() == leader.device() && each.tensor.scalar_type() == dtype) continue;
     each.tensor = each.tensor.to(leader.device(), dtype);
@@ -200,20 +211,24 @@ ExportedModelImpl::ExportedModelImpl(const std::filesystem::path& file) : torch:
     throw ConfigError("exported", fmt::format("cannot load '{}': {}", file.string(), error.what()));
   }
   impl_->registered = std::move(archive.weights);
-  sort_as_python(*impl_->program, impl_->registered);
+  const auto weights = by_name(impl_->registered);
+  const auto constants = by_name(archive.constants);
   for (const exported::Input& input : impl_->program->inputs) {
     if (input.kind == exported::Input::Kind::kUser) continue;
-    const bool in_state = input.kind == exported::Input::Kind::kParameter ||
-                          (input.kind == exported::Input::Kind::kBuffer && input.persistent);
-    const at::Tensor& tensor =
-        tensor_named(impl_->file, in_state ? impl_->registered : archive.constants, input.name);
+    const bool is_buffer = input.kind == exported::Input::Kind::kBuffer;
+    const bool in_state = input.kind == exported::Input::Kind::kParameter || (is_buffer && input.persistent);
+    const at::Tensor& tensor = tensor_named(impl_->file, in_state ? weights : constants, input.name);
     require_as_described(impl_->file, input, tensor);
-    if (!in_state) {
-      impl_->unregistered.push_back(
-          {input.name, input.value, tensor, input.kind == exported::Input::Kind::kBuffer});
+    if (in_state) continue;
+    if (is_buffer && at::has_internal_overlap(tensor) != at::MemOverlap::Yes) {
+      impl_->registered.push_back({input.name, tensor, /*is_parameter=*/false, "", /*persistent=*/false});
+    } else {
+      impl_->unregistered.push_back({input.name, input.value, tensor.detach(), is_buffer});
     }
   }
+  sort_as_python(*impl_->program, impl_->registered);
   register_tensors();
+  if (impl_->leader.defined()) impl_->loaded_dtype = impl_->leader.scalar_type();
   if (impl_->executable->exported_for_evaluation()) {
     base::log_warning("exported",
                       "'{}' was exported in evaluation mode: batch norm and dropout are off in training too; "
@@ -225,6 +240,14 @@ ExportedModelImpl::ExportedModelImpl(const std::filesystem::path& file) : torch:
                       impl_->executable->always_random());
   }
   for (const std::string& place : impl_->executable->without_gradient()) {
+    if (place.starts_with("torch.ops.aten.")) {
+      base::log_warning(
+          "exported",
+          "'{}' cannot be trained through the operator {}: this LibTorch has no autograd formula "
+          "for it; call another in Python, or export without run_decompositions()",
+          impl_->file, place);
+      continue;
+    }
     base::log_warning(
         "exported",
         "'{}' trains nothing through the operator {}: it has no autograd formula; register one with "
@@ -248,8 +271,9 @@ ExportedModelImpl::~ExportedModelImpl() = default;
 void ExportedModelImpl::register_tensors() {
   register_modules();
   std::unordered_map<c10::TensorImpl*, bool> seen;
+  bool leader_is_parameter = false;
   for (const exported::Payload& payload : impl_->registered) {
-    const at::Tensor& tensor = payload.tensor;
+    at::Tensor tensor = payload.tensor;
     if (!seen.emplace(tensor.unsafeGetTensorImpl(), true).second) continue;
     std::string name;
     try {
@@ -263,8 +287,12 @@ void ExportedModelImpl::register_tensors() {
       throw ConfigError("exported", fmt::format("cannot load '{}': its tensor '{}' cannot have this name: {}",
                                                 impl_->file, payload.name, error.what_without_backtrace()));
     }
-    if (payload.is_parameter && tensor.is_floating_point() && !impl_->leader.defined()) {
-      impl_->leader = tensor;
+    // Of a model with complex parameters alone, or without parameters, another tensor tells the device.
+    at::Tensor& leader = impl_->leader;
+    const bool leads = payload.is_parameter && tensor.is_floating_point();
+    if (!leader.defined() || (leads && !(leader_is_parameter && leader.is_floating_point()))) {
+      leader = tensor;
+      leader_is_parameter = payload.is_parameter;
     }
   }
   impl_->bind_tensors();
@@ -364,8 +392,10 @@ std::vector<c10::IValue> ExportedModelImpl::run(const std::vector<c10::IValue>& 
 }
 
 std::vector<c10::IValue> ExportedModelImpl::example_inputs(std::optional<int64_t> batch) const {
-  const at::ScalarType real = impl_->leader.defined() ? impl_->leader.scalar_type() : at::kFloat;
-  return impl_->rules.example(batch, real);
+  const at::Tensor& leader = impl_->leader;
+  const bool converted =
+      leader.defined() && leader.is_floating_point() && leader.scalar_type() != impl_->loaded_dtype;
+  return impl_->rules.example(batch, converted ? std::optional(leader.scalar_type()) : std::nullopt);
 }
 
 std::map<std::string, c10::IValue> ExportedModelImpl::run(const std::map<std::string, c10::IValue>& inputs) {
@@ -410,7 +440,7 @@ at::Tensor ExportedModelImpl::forward(const at::Tensor& input) {
 void ExportedModelImpl::save_state_dict(const std::filesystem::path& file) const {
   NamedTensors tensors;
   for (const exported::Payload& payload : impl_->registered) {
-    tensors.emplace_back(payload.name, payload.tensor.detach());
+    if (payload.persistent) tensors.emplace_back(payload.name, payload.tensor.detach());
   }
   checkpoint::write_weights(file, tensors);
 }
@@ -420,8 +450,7 @@ void ExportedModelImpl::save_program(const std::filesystem::path& file) const {
     throw ConfigError("exported", fmt::format("cannot save '{}': {}", file.string(), reason));
   };
   exported::Archive source = exported::read_archive(impl_->file);
-  std::unordered_map<std::string, at::Tensor> present;
-  for (const exported::Payload& payload : impl_->registered) present.emplace(payload.name, payload.tensor);
+  TensorsByName present = by_name(impl_->registered);
   for (const Impl::Unregistered& each : impl_->unregistered) present.emplace(each.name, each.tensor);
   std::unordered_map<std::string, at::Tensor> records;
   for (const auto* payloads : {&source.weights, &source.constants}) {
@@ -443,7 +472,9 @@ void ExportedModelImpl::save_program(const std::filesystem::path& file) const {
       records.emplace(payload.record, payload.tensor);
     }
   }
-  if (source.weights.size() != impl_->registered.size()) {
+  const auto persistent = std::count_if(impl_->registered.begin(), impl_->registered.end(),
+                                        [](const exported::Payload& payload) { return payload.persistent; });
+  if (source.weights.size() != static_cast<size_t>(persistent)) {
     fail(fmt::format("'{}' is not the file any more that the model was loaded from", impl_->file));
   }
   exported::copy_archive(impl_->file, file,
@@ -453,6 +484,14 @@ void ExportedModelImpl::save_program(const std::filesystem::path& file) const {
                            const c10::Storage& memory = found->second.storage();
                            return std::string_view(static_cast<const char*>(memory.data()), memory.nbytes());
                          });
+}
+
+std::vector<std::string> ExportedModelImpl::non_persistent_buffers() const {
+  std::vector<std::string> names;
+  for (const exported::Payload& payload : impl_->registered) {
+    if (!payload.persistent) names.push_back(payload.name);
+  }
+  return names;
 }
 
 std::map<std::string, int64_t> ExportedModelImpl::operators() const {
@@ -476,11 +515,13 @@ std::shared_ptr<torch::nn::Module> ExportedModelImpl::clone(
                       : payload.tensor.clone();
       if (payload.is_parameter) tensor.set_requires_grad(payload.tensor.requires_grad());
     }
-    copy->registered.push_back({payload.name, tensor, payload.is_parameter, payload.record});
+    copy->registered.push_back(
+        {payload.name, tensor, payload.is_parameter, payload.record, payload.persistent});
   }
   for (const Impl::Unregistered& each : impl_->unregistered) {
     copy->unregistered.push_back({each.name, each.value, each.tensor.clone(), each.is_buffer});
   }
+  copy->loaded_dtype = impl_->loaded_dtype;
   std::shared_ptr<ExportedModelImpl> module(new ExportedModelImpl(std::move(copy)));
   module->train(is_training());
   return module;

@@ -6,6 +6,9 @@
 #include <lockstep/error.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 namespace lockstep::exported {
@@ -72,41 +75,57 @@ InputRules::InputRules(const Program& program) {
   order_equations();
 }
 
-// Symbols alone come first. Then each equation that has one symbol without a size gives it one.
+// Symbols alone come first. Then each equation that has one symbol without a size gives it one, in the order
+// of repeated passes over all.
 void InputRules::order_equations() {
-  std::vector<Equation> ordered;
-  std::vector<bool> known(symbols_.count());
-  const auto unknown_in = [&](const SizeExpression& expression) {
-    std::vector<size_t> unknown;
-    for (const size_t symbol : expression.symbols()) {
-      if (!known[symbol]) unknown.push_back(symbol);
-    }
-    return unknown;
-  };
   std::stable_partition(equations_.begin(), equations_.end(),
                         [](const Equation& equation) { return equation.expression.is_symbol(); });
-  for (bool found = true; found;) {
-    found = false;
-    for (auto equation = equations_.begin(); equation != equations_.end();) {
-      const std::vector<size_t> unknown = unknown_in(equation->expression);
-      const bool solves = unknown.size() == 1 && equation->expression.is_linear_in(unknown[0]);
-      if (!unknown.empty() && !solves) {
-        ++equation;
-        continue;
-      }
-      if (solves) {
-        known[unknown[0]] = true;
-        equation->solves = unknown[0];
-      }
-      found = true;
-      ordered.push_back(std::move(*equation));
-      equation = equations_.erase(equation);
+  std::vector<bool> known(symbols_.count());
+  std::vector<size_t> unknown(equations_.size());  // how many symbols of an equation have no size
+  std::vector<std::vector<size_t>> uses(symbols_.count());
+  std::set<size_t> ready;
+  const auto unknown_in = [&](const Equation& equation) {
+    const auto& symbols = equation.expression.symbols();
+    return std::find_if(symbols.begin(), symbols.end(), [&](size_t symbol) { return !known[symbol]; });
+  };
+  const auto note_ready = [&](size_t i) {
+    const Equation& equation = equations_[i];
+    if (unknown[i] == 0 || (unknown[i] == 1 && equation.expression.is_linear_in(*unknown_in(equation)))) {
+      ready.insert(i);
     }
+  };
+  for (size_t i = 0; i < equations_.size(); ++i) {
+    const auto& symbols = equations_[i].expression.symbols();
+    unknown[i] = symbols.size();
+    for (const size_t symbol : symbols) uses[symbol].push_back(i);
+    note_ready(i);
   }
-  if (!equations_.empty()) {
-    const Equation& left = equations_.front();
+  std::vector<Equation> ordered;
+  std::vector<bool> done(equations_.size());
+  for (size_t next = 0; !ready.empty();) {
+    auto place = ready.lower_bound(next);
+    if (place == ready.end()) place = ready.begin();
+    const size_t i = *place;
+    ready.erase(place);
+    next = i + 1;
+    done[i] = true;
+    Equation& equation = equations_[i];
+    const auto solved = unknown_in(equation);
+    if (solved != equation.expression.symbols().end()) {
+      equation.solves = *solved;
+      known[*solved] = true;
+      for (const size_t user : uses[*solved]) {
+        --unknown[user];
+        if (!done[user]) note_ready(user);
+      }
+    }
+    ordered.push_back(std::move(equation));
+  }
+  const auto left = std::find(done.begin(), done.end(), false);
+  if (left != done.end()) {
+    const Equation& equation = equations_[static_cast<size_t>(left - done.begin())];
     throw ProgramError(fmt::format("the size {} of its input '{}' does not follow from the other sizes",
-                                   left.expression.text(symbols_), rules_[left.place.input].name));
+                                   equation.expression.text(symbols_), rules_[equation.place.input].name));
   }
   equations_ = std::move(ordered);
 }
@@ -122,11 +141,11 @@ void InputRules::add_bounds(const Program& program) {
     }
     bounds_.push_back({.expression = expression, .range = range, .place = {}});
   }
+  std::unordered_map<std::string_view, Place> places;  // the first of each expression
+  for (const Equation& equation : equations_) places.try_emplace(equation.expression.key(), equation.place);
   for (Bound& bound : bounds_) {
-    const auto place = std::find_if(equations_.begin(), equations_.end(), [&](const Equation& equation) {
-      return equation.expression.same_as(bound.expression);
-    });
-    if (place != equations_.end()) bound.place = place->place;
+    const auto place = places.find(bound.expression.key());
+    if (place != places.end()) bound.place = place->second;
     const auto& symbols = bound.expression.symbols();
     bound.checks_least =
         std::none_of(symbols.begin(), symbols.end(), [&](size_t symbol) { return takes_one[symbol]; });
@@ -231,7 +250,8 @@ const InputRules::Dimension& InputRules::dimension_at(const Place& place) const 
   return rules_[place.input].dimensions[place.dimension.value_or(0)];
 }
 
-std::vector<c10::IValue> InputRules::example(std::optional<int64_t> batch, at::ScalarType real) const {
+std::vector<c10::IValue> InputRules::example(std::optional<int64_t> batch,
+                                             std::optional<at::ScalarType> converted) const {
   SymbolSizes sizes(symbols_.count());
   const auto first = std::find_if(rules_.begin(), rules_.end(),
                                   [](const Rule& rule) { return rule.dtype && !rule.dimensions.empty(); });
@@ -267,7 +287,8 @@ std::vector<c10::IValue> InputRules::example(std::optional<int64_t> batch, at::S
       shape.push_back(*size);
     }
     if (rule.dtype) {
-      inputs.emplace_back(at::zeros(shape, c10::isFloatingType(*rule.dtype) ? real : *rule.dtype));
+      const bool converts = converted && c10::isFloatingType(*rule.dtype);
+      inputs.emplace_back(at::zeros(shape, converts ? *converted : *rule.dtype));
       continue;
     }
     switch (rule.number) {

@@ -22,9 +22,11 @@ class InputRules {
   // unless it throws. One thread at a time.
   void check(const std::vector<c10::IValue>& inputs);
 
-  // Inputs of zeros with the sizes of the export, of which the numbers are 1; floating-point ones have this
-  // dtype. `batch`: as ExportedModelImpl::example_inputs(). ConfigError: so is the program not called.
-  std::vector<c10::IValue> example(std::optional<int64_t> batch, at::ScalarType real) const;
+  // Inputs of zeros with the sizes of the export, of which the numbers are 1. `converted`: the dtype of a
+  // model that was converted, which floating-point inputs then have. `batch`: as
+  // ExportedModelImpl::example_inputs(). ConfigError: so is the program not called.
+  std::vector<c10::IValue> example(std::optional<int64_t> batch,
+                                   std::optional<at::ScalarType> converted) const;
 
   // The sizes of an input that users pass: "[1 to 64, 3]"; of a number its bounds.
   std::string sizes_text(size_t input) const;

@@ -251,22 +251,204 @@ constexpr Refusal kRefusals[] = {
     {"aten::set_*", "it replaces the memory of a tensor"},
     {"aten::set", "it replaces the memory of a tensor"},
     {"aten::resize_*", "it changes the memory of a tensor"},
-    {"aten::_resize_*", "it changes the memory of a tensor"},
+    {"aten::sparse_resize_*", "it changes the memory of a tensor"},
     {"aten::backward", "it runs a backward pass inside the forward pass"},
-    {"aten::_backward", "it runs a backward pass inside the forward pass"},
     {"aten::retain_grad", "it changes how gradients are kept"},
     {"aten::requires_grad_", "it changes which gradients are computed"},
-    {"aten::_cufft_*", "it changes settings of the whole process"},
+    {"aten::_backward", "it runs a backward pass inside the forward pass"},
     {"aten::_unsafe_index*", "it does not check its indices"},
     {"aten::_unsafe_masked_index*", "it does not check its indices"},
-    {"aten::_sparse_coo_tensor_unsafe", "it does not check its indices"},
-    {"aten::_sparse_compressed_tensor_unsafe", "it does not check its indices"},
-    {"aten::_sparse_csr_tensor_unsafe", "it does not check its indices"},
-    {"aten::_sparse_csc_tensor_unsafe", "it does not check its indices"},
-    {"aten::_sparse_bsr_tensor_unsafe", "it does not check its indices"},
-    {"aten::_sparse_bsc_tensor_unsafe", "it does not check its indices"},
-    {"aten::_nested_view_from_*", "it does not check its sizes"},
+    {"aten::_batch_norm_with_update*", "evaluation mode cannot turn it off"},
 };
+
+// LibTorch's functions call its internal operators, whose names begin with _, after they have checked the
+// arguments. A program may call those that programs of torch.export have, with and without
+// run_decompositions(), and that check their arguments themselves or in argument_check().
+constexpr std::string_view kInternalOperators[] = {
+    "_adaptive_avg_pool2d",
+    "_adaptive_avg_pool3d",
+    "_aminmax",
+    "_assert_async",
+    "_assert_scalar",
+    "_assert_tensor_metadata",
+    "_batch_norm_impl_index",
+    "_batch_norm_no_update",
+    "_cast_*",
+    "_cdist_forward",
+    "_conj",
+    "_conj_physical",
+    "_convolution",
+    "_convolution_mode",
+    "_ctc_loss",
+    "_embedding_bag",
+    "_embedding_bag_forward_only",
+    "_euclidean_dist",
+    "_fft_c2c",
+    "_fft_c2r",
+    "_fft_r2c",
+    "_fused_rms_norm",
+    "_is_all_true",
+    "_is_any_true",
+    "_linalg_check_errors",
+    "_linalg_det",
+    "_linalg_eigh",
+    "_linalg_slogdet",
+    "_linalg_solve_ex",
+    "_linalg_svd",
+    "_local_scalar_dense",
+    "_log_softmax",
+    "_logcumsumexp",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+    "_native_batch_norm_legit_no_training",
+    "_neg_view",
+    "_pack_padded_sequence",
+    "_pad_circular",
+    "_pad_enum",
+    "_pad_packed_sequence",
+    "_pdist_forward",
+    "_prelu_kernel",
+    "_reshape_copy",
+    "_safe_softmax",
+    "_sample_dirichlet",
+    "_scaled_dot_product_attention_math",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_fused_attention_overrideable",
+    "_shape_as_tensor",
+    "_softmax",
+    "_stack",
+    "_standard_gamma",
+    "_to_copy",
+    "_trilinear",
+    "_unique",
+    "_unique2",
+    "_unsafe_view",
+    "_upsample_bicubic2d_aa",
+    "_upsample_bilinear2d_aa",
+    "_upsample_lanczos2d_aa",
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
+    "_weight_norm",
+    "_weight_norm_interface",
+    "__*",  // Python's operators: __and__
+};
+
+// Whether the name is the pattern, of which a last * stands for any ending.
+bool matches(std::string_view name, std::string_view pattern) {
+  return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1)) : name == pattern;
+}
+
+// --- arguments that operators do not check ---
+
+using Values = c10::ArrayRef<c10::IValue>;
+
+[[noreturn]] void refuse_arguments(const char* reason) { throw ProgramError(reason); }
+
+// The tensor arguments from `first` to `last` that are given have one element for each channel of the input.
+template <size_t first, size_t last>
+void check_channels(Values arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  if (input.dim() < 2) refuse_arguments("its input has less than two dimensions");
+  for (size_t i = first; i <= last; ++i) {
+    if (!arguments[i].isTensor() || !arguments[i].toTensor().defined()) continue;
+    const at::Tensor& each = arguments[i].toTensor();
+    if (each.dim() == 1 && each.numel() == input.size(1)) continue;
+    refuse_arguments("a weight or statistic of it has not one element for each channel");
+  }
+}
+
+// (v, g, dim): over the first or the last dimension g has one element for each index of v.
+void check_weight_norm(Values arguments) {
+  const at::Tensor& v = arguments[0].toTensor();
+  const int64_t dimension = arguments[2].toInt();
+  if (dimension != 0 && dimension != v.dim() - 1) return;
+  if (arguments[1].toTensor().numel() != v.size(dimension)) {
+    refuse_arguments("it has not one length for each index of the weight");
+  }
+}
+
+// (input, dimensions, ...)
+void check_transform(Values arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  const Values dimensions = arguments[1].toListRef();
+  if (dimensions.empty()) refuse_arguments("it transforms no dimension");
+  std::vector<bool> seen(static_cast<size_t>(input.dim()));
+  for (const c10::IValue& each : dimensions) {
+    const int64_t dimension = each.toInt();
+    if (dimension < 0 || dimension >= input.dim() || seen[static_cast<size_t>(dimension)]) {
+      refuse_arguments("it transforms a dimension that the input does not have, or one twice");
+    }
+    seen[static_cast<size_t>(dimension)] = true;
+  }
+}
+
+// (input, dimensions, normalization, size of the last dimension)
+void check_real_transform(Values arguments) {
+  check_transform(arguments);
+  const int64_t last = arguments[1].toListRef().back().toInt();
+  const int64_t size = arguments[3].toInt();
+  if (size < 1 || size / 2 + 1 != arguments[0].toTensor().size(last)) {
+    refuse_arguments("its input has not the half of the size of the result");
+  }
+}
+
+// (query, key, value, ...), each [batch, heads, length, width]
+void check_attention(Values arguments) {
+  const at::Tensor& query = arguments[0].toTensor();
+  const at::Tensor& key = arguments[1].toTensor();
+  const at::Tensor& value = arguments[2].toTensor();
+  const bool fits = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && key.size(0) == query.size(0) &&
+                    key.size(1) > 0 && query.size(1) % key.size(1) == 0 && key.size(3) == query.size(3) &&
+                    value.sizes().slice(0, 3) == key.sizes().slice(0, 3);
+  if (!fits) refuse_arguments("the sizes of its query, key and value do not fit each other");
+}
+
+struct CheckedOperator {
+  std::string_view name;
+  ArgumentCheck check;
+};
+
+constexpr CheckedOperator kCheckedOperators[] = {
+    {"aten::native_batch_norm", check_channels<1, 4>},
+    {"aten::cudnn_batch_norm", check_channels<1, 4>},
+    {"aten::miopen_batch_norm", check_channels<1, 4>},
+    {"aten::_native_batch_norm_legit", check_channels<1, 4>},
+    {"aten::_native_batch_norm_legit_functional", check_channels<1, 4>},
+    {"aten::_native_batch_norm_legit_no_training", check_channels<1, 4>},
+    {"aten::_batch_norm_no_update", check_channels<1, 4>},
+    {"aten::_weight_norm", check_weight_norm},
+    {"aten::_weight_norm_interface", check_weight_norm},
+    {"aten::_fft_c2c", check_transform},
+    {"aten::_fft_r2c", check_transform},
+    {"aten::_fft_c2r", check_real_transform},
+    {"aten::_scaled_dot_product_cudnn_attention", check_attention},
+    {"aten::_scaled_dot_product_efficient_attention", check_attention},
+    {"aten::_scaled_dot_product_flash_attention", check_attention},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", check_attention},
+    {"aten::_scaled_dot_product_fused_attention_overrideable", check_attention},
+};
+
+// --- operators of LibTorch without a formula ---
+
+// LibTorch gives every operator of its own an entry for autograd, which for these only throws in backward.
+// torch.export writes them instead of others: run_decompositions() makes copy of x[i] = y.
+constexpr std::string_view kWithoutFormula[] = {"aten::_aminmax",
+                                                "aten::_embedding_bag_forward_only",
+                                                "aten::_logcumsumexp",
+                                                "aten::_sample_dirichlet",
+                                                "aten::_stack",
+                                                "aten::binomial",
+                                                "aten::copy",
+                                                "aten::floor_divide",
+                                                "aten::floor_divide_",
+                                                "aten::heaviside",
+                                                "aten::heaviside_",
+                                                "aten::histogram",
+                                                "aten::native_channel_shuffle"};
 
 // The operators that libraries of users have registered. LibTorch's dispatcher, which has them, belongs to
 // the process as well, and does not know where an operator is from.
@@ -333,6 +515,10 @@ void load_operator_library(const std::filesystem::path& library) {
 
 bool has_gradient(const c10::OperatorHandle& operation) {
   using c10::DispatchKey;
+  const std::string& name = operation.operator_name().name;
+  if (std::find(std::begin(kWithoutFormula), std::end(kWithoutFormula), name) != std::end(kWithoutFormula)) {
+    return false;
+  }
   constexpr std::array kFormulas = {DispatchKey::CompositeImplicitAutograd, DispatchKey::Autograd,
                                     DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA};
   return std::any_of(kFormulas.begin(), kFormulas.end(),
@@ -366,11 +552,24 @@ std::optional<std::string> refusal_of(const OperatorName& name) {
         name.name);
   }
   for (const Refusal& refusal : kRefusals) {
-    const bool is_prefix = refusal.name.ends_with('*');
-    const std::string_view stem = refusal.name.substr(0, refusal.name.size() - (is_prefix ? 1 : 0));
-    if (is_prefix ? name.name.starts_with(stem) : name.name == stem) return std::string(refusal.reason);
+    if (matches(name.name, refusal.name)) return std::string(refusal.reason);
+  }
+  const std::string_view own = std::string_view(name.name).substr(name.space.size() + 2);
+  const auto allows = [&](std::string_view pattern) { return matches(own, pattern); };
+  if (own.starts_with('_') &&
+      std::none_of(std::begin(kInternalOperators), std::end(kInternalOperators), allows)) {
+    return "it is an internal operator of LibTorch, which need not check its arguments: call a public "
+           "function "
+           "instead, or export the model without run_decompositions()";
   }
   return std::nullopt;
+}
+
+ArgumentCheck argument_check(const OperatorName& name) {
+  for (const CheckedOperator& each : kCheckedOperators) {
+    if (each.name == name.name) return each.check;
+  }
+  return nullptr;
 }
 
 NumberFunction number_function(std::string_view target) {
@@ -395,7 +594,9 @@ std::optional<EvaluationSwitch> evaluation_switch(const OperatorName& name) {
       {"aten::batch_norm", "training"},
       {"aten::native_batch_norm", "training"},
       {"aten::cudnn_batch_norm", "training"},
+      {"aten::miopen_batch_norm", "training"},
       {"aten::_native_batch_norm_legit", "training"},
+      {"aten::_native_batch_norm_legit_functional", "training"},
       {"aten::_batch_norm_impl_index", "training"},
       {"aten::instance_norm", "use_input_stats"},
       {"aten::dropout", "train"},
@@ -418,8 +619,17 @@ std::optional<EvaluationSwitch> evaluation_switch(const OperatorName& name) {
   for (const Switched& each : kSwitched) {
     if (each.name == name.name) return EvaluationSwitch{each.argument, false};
   }
-  if (name.name == "aten::scaled_dot_product_attention") return EvaluationSwitch{"dropout_p", 0.0};
+  constexpr std::string_view kAttention = "scaled_dot_product_";
+  const std::string_view own = std::string_view(name.name).substr(name.space.size() + 2);
+  if (own.starts_with(kAttention) || (own.starts_with('_') && own.substr(1).starts_with(kAttention))) {
+    return EvaluationSwitch{"dropout_p", 0.0};
+  }
   return std::nullopt;
+}
+
+bool only_evaluates(const OperatorName& name) {
+  return name.name == "aten::_native_batch_norm_legit_no_training" ||
+         name.name == "aten::_batch_norm_no_update";
 }
 
 bool draws_always(const OperatorName& name) {

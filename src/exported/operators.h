@@ -2,9 +2,9 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <c10/util/ArrayRef.h>
 
 #include <filesystem>
-
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +31,11 @@ std::optional<std::string> refusal_of(const OperatorName& name);
 // does not load, or it registers no operator.
 void load_operator_library(const std::filesystem::path& library);
 
+// Checks the arguments of a call that the operator does not check itself: sizes with which it would use
+// memory outside of its tensors. Throws ProgramError. nullptr: there are none.
+using ArgumentCheck = void (*)(c10::ArrayRef<c10::IValue> arguments);
+ArgumentCheck argument_check(const OperatorName& name);
+
 // Whether gradients pass through the operator: it has a formula of its own, or is a composition of others.
 bool has_gradient(const c10::OperatorHandle& operation);
 
@@ -49,6 +54,9 @@ struct EvaluationSwitch {
   c10::IValue value;  // in evaluation
 };
 std::optional<EvaluationSwitch> evaluation_switch(const OperatorName& name);
+
+// Whether the operator is a batch norm that evaluates and cannot be switched to training.
+bool only_evaluates(const OperatorName& name);
 
 // Whether the results of the operator depend on random numbers in a way that evaluation_switch() does not
 // turn off.

@@ -143,6 +143,7 @@ class Parser {
   using Scope = std::unordered_map<std::string, ValueId>;
 
   ValueId define(Scope& scope, const std::string& name);
+  ValueId define_tensor(Scope& scope, const std::string& name);
   static ValueId use(const Scope& scope, const std::string& name);
   Argument argument(const Scope& scope, const Json& value);
   std::vector<ValueId> results(Scope& scope, const Json& value);
@@ -156,12 +157,24 @@ class Parser {
 
   Program& program_;
   std::unordered_map<std::string, uint32_t> call_numbers_;  // by their text in nn_module_stack
+  const Json* metas_ = nullptr;                             // of the tensors of the graph that is read
 };
 
 ValueId Parser::define(Scope& scope, const std::string& name) {
   const auto id = static_cast<ValueId>(program_.values);
   if (!scope.emplace(name, id).second) refuse("its program defines the value '{}' twice", printable(name));
   ++program_.values;
+  program_.differentiable.push_back(true);
+  return id;
+}
+
+ValueId Parser::define_tensor(Scope& scope, const std::string& name) {
+  constexpr std::array kIntegers = {1, 2, 3, 4, 5, 12, 28, 34, 35};
+  const ValueId id = define(scope, name);
+  const Json* const meta = metas_ == nullptr ? nullptr : metas_->find(name);
+  const Json* const dtype = meta == nullptr ? nullptr : meta->find("dtype");
+  program_.differentiable[id] = dtype == nullptr || std::none_of(kIntegers.begin(), kIntegers.end(),
+                                                                 [&](int known) { return *dtype == known; });
   return id;
 }
 
@@ -256,7 +269,7 @@ Argument Parser::argument(const Scope& scope, const Json& value) {
 
 std::vector<ValueId> Parser::results(Scope& scope, const Json& value) {
   const auto& [kind, content] = only_member(value);
-  const auto named = [&](const Json& one) { return define(scope, text_member(one, "name")); };
+  const auto named = [&](const Json& one) { return define_tensor(scope, text_member(one, "name")); };
   if (kind == "as_none") return {};
   if (kind == "as_tensor") return {named(content)};
   if (kind == "as_optional_tensor") return results(scope, content);
@@ -313,6 +326,7 @@ Node Parser::node(Scope& scope, const Json& value) {
 }
 
 void Parser::graph(const Json& value, Scope& scope, Graph& into) {
+  const Json* const outer = std::exchange(metas_, optional_member(value, "tensor_values"));
   for (const Json& input : array_member(value, "inputs")) {
     const auto& [kind, content] = only_member(input);
     if (kind == "as_tensor") {
@@ -328,6 +342,7 @@ void Parser::graph(const Json& value, Scope& scope, Graph& into) {
   into.nodes.reserve(nodes.size());
   for (const Json& each : nodes) into.nodes.push_back(node(scope, each));
   for (const Json& output : array_member(value, "outputs")) into.outputs.push_back(argument(scope, output));
+  metas_ = outer;
 }
 
 // An input that users pass, or one with the only value that the program was exported for.

@@ -124,6 +124,8 @@ struct Range {
 struct Program {
   Graph graph;
   size_t values = 0;  // value numbers are smaller
+  // By value: whether it may have a gradient. Tensors of integers have none.
+  std::vector<bool> differentiable;
   std::vector<Input> inputs;
   std::vector<Output> outputs;
   std::vector<std::string> modules;     // Python's names of all modules, in the order of named_modules()

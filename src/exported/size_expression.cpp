@@ -142,11 +142,12 @@ struct SizeExpression::Tree {
   std::vector<Tree> parts;
 
   Fraction::Result evaluate(const SymbolSizes& sizes) const;
-  Fraction::Result of_parts(const std::vector<Fraction>& values) const;
+  // The function of its first, second and third part.
+  Fraction::Result of_parts(Fraction a, Fraction b, Fraction c) const;
   std::optional<Linear> linear() const;
   void add_symbols(std::vector<size_t>& into) const;
   std::string text(const SizeSymbols& symbols) const;
-  bool same_as(const Tree& other) const;
+  void add_key(std::string& into) const;
 };
 
 // A sum of symbols times numbers, by symbol and without zeros, and a number.
@@ -155,6 +156,7 @@ struct SizeExpression::Linear {
   Fraction constant;
 
   bool add_scaled(const Linear& other, Fraction scale);
+  void add_key(std::string& into) const;
   Fraction factor_of(size_t symbol) const {
     for (const auto& [each, factor] : factors) {
       if (each == symbol) return factor;
@@ -164,9 +166,10 @@ struct SizeExpression::Linear {
 };
 
 size_t SizeSymbols::number_of(std::string_view name) {
-  const auto found = std::find(names_.begin(), names_.end(), name);
-  if (found != names_.end()) return static_cast<size_t>(found - names_.begin());
+  const auto found = numbers_.find(name);
+  if (found != numbers_.end()) return found->second;
   names_.emplace_back(name);
+  numbers_.emplace(name, names_.size() - 1);
   return names_.size() - 1;
 }
 
@@ -192,9 +195,18 @@ class SizeExpressionParser {
  private:
   using Tree = SizeExpression::Tree;
   static constexpr size_t kMaxDepth = 64;
+  // Of a whole expression: a tree is as deep as a chain of quotients is long.
+  static constexpr size_t kMaxTerms = 1000;
 
   [[noreturn]] void fail() const {
     throw ProgramError(fmt::format("a size of its program is no expression: '{}'", printable(text_)));
+  }
+
+  // Counts a number, a symbol or a function.
+  void count_term() {
+    if (++terms_ <= kMaxTerms) return;
+    throw ProgramError(
+        fmt::format("a size of its program has more than {} terms: '{}'", kMaxTerms, printable(text_)));
   }
 
   void skip_spaces() {
@@ -232,13 +244,15 @@ class SizeExpressionParser {
     return *number;
   }
 
-  static Tree number(Fraction value) {
+  Tree number(Fraction value) {
+    count_term();
     Tree tree;
     tree.number = value;
     return tree;
   }
 
-  static Tree of(SizeFunctionKind kind, Tree a, Tree b) {
+  Tree of(SizeFunctionKind kind, Tree a, Tree b) {
+    count_term();
     Tree tree;
     tree.kind = kind;
     tree.parts.push_back(std::move(a));
@@ -246,13 +260,24 @@ class SizeExpressionParser {
     return tree;
   }
 
-  static Tree negative(Tree tree) {
+  // Appends to the sum or product that the same loop began.
+  void append(SizeFunctionKind kind, Tree& tree, bool& is_begun, Tree part) {
+    if (!is_begun) {
+      tree = of(kind, std::move(tree), std::move(part));
+    } else {
+      tree.parts.push_back(std::move(part));
+    }
+    is_begun = true;
+  }
+
+  Tree negative(Tree tree) {
     if (tree.kind == SizeFunctionKind::kNumber) return number(tree.number.negative());
     return of(SizeFunctionKind::kMul, number({-1, 1}), std::move(tree));
   }
 
   Tree symbol(std::string_view name) {
     if (name.empty()) fail();
+    count_term();
     Tree tree;
     tree.kind = SizeFunctionKind::kSymbol;
     tree.symbol = symbols_.number_of(name);
@@ -279,6 +304,7 @@ class SizeExpressionParser {
       throw ProgramError(fmt::format("a size of its program has the function '{}', which is not supported",
                                      printable(name)));
     }
+    count_term();
     Tree tree;
     tree.kind = known->kind;
     do {
@@ -315,11 +341,12 @@ class SizeExpressionParser {
     const bool is_negative = take("-");
     Tree tree = product(depth);
     if (is_negative) tree = negative(std::move(tree));
+    bool is_sum = false;
     while (true) {
       if (take("+")) {
-        tree = of(SizeFunctionKind::kAdd, std::move(tree), product(depth));
+        append(SizeFunctionKind::kAdd, tree, is_sum, product(depth));
       } else if (take("-")) {
-        tree = of(SizeFunctionKind::kAdd, std::move(tree), negative(product(depth)));
+        append(SizeFunctionKind::kAdd, tree, is_sum, negative(product(depth)));
       } else {
         return tree;
       }
@@ -328,15 +355,20 @@ class SizeExpressionParser {
 
   Tree product(size_t depth) {
     Tree tree = raised(depth);
+    bool is_product = false;
+    const auto divide = [&](SizeFunctionKind kind) {
+      tree = of(kind, std::move(tree), raised(depth));
+      is_product = false;
+    };
     while (true) {
       if (take("//")) {
-        tree = of(SizeFunctionKind::kFloorDiv, std::move(tree), raised(depth));
+        divide(SizeFunctionKind::kFloorDiv);
       } else if (take("*")) {
-        tree = of(SizeFunctionKind::kMul, std::move(tree), raised(depth));
+        append(SizeFunctionKind::kMul, tree, is_product, raised(depth));
       } else if (take("/")) {
-        tree = of(SizeFunctionKind::kDivide, std::move(tree), raised(depth));
+        divide(SizeFunctionKind::kDivide);
       } else if (take("%")) {
-        tree = of(SizeFunctionKind::kMod, std::move(tree), raised(depth));
+        divide(SizeFunctionKind::kMod);
       } else {
         return tree;
       }
@@ -365,11 +397,19 @@ class SizeExpressionParser {
   std::string_view text_;
   SizeSymbols& symbols_;
   size_t at_ = 0;
+  size_t terms_ = 0;
 };
 
 SizeExpression::SizeExpression(std::shared_ptr<const Tree> tree) : tree_(std::move(tree)) {
   tree_->add_symbols(symbols_);
-  if (auto linear = tree_->linear()) linear_ = std::make_shared<const Linear>(std::move(*linear));
+  std::sort(symbols_.begin(), symbols_.end());
+  symbols_.erase(std::unique(symbols_.begin(), symbols_.end()), symbols_.end());
+  if (auto linear = tree_->linear()) {
+    linear_ = std::make_shared<const Linear>(std::move(*linear));
+    linear_->add_key(key_);
+  } else {
+    tree_->add_key(key_);
+  }
 }
 
 SizeExpression SizeExpression::parse(std::string_view text, SizeSymbols& symbols) {
@@ -382,41 +422,37 @@ SizeExpression SizeExpression::parse_infix(std::string_view text, SizeSymbols& s
 
 // --- values ---
 
-Fraction::Result SizeExpression::Tree::of_parts(const std::vector<Fraction>& values) const {
-  const auto folded = [&](auto function) {
-    Fraction::Result result = values[0];
-    for (size_t i = 1; result && i < values.size(); ++i) result = function(*result, values[i]);
-    return result;
-  };
+Fraction::Result SizeExpression::Tree::of_parts(Fraction a, Fraction b, Fraction c) const {
   switch (kind) {
     case SizeFunctionKind::kNumber:
     case SizeFunctionKind::kSymbol: return std::nullopt;
-    case SizeFunctionKind::kAdd: return folded(Fraction::sum);
-    case SizeFunctionKind::kMul: return folded(Fraction::product);
-    case SizeFunctionKind::kPow: return Fraction::power(values[0], values[1]);
-    case SizeFunctionKind::kDivide: return Fraction::quotient(values[0], values[1]);
-    case SizeFunctionKind::kFloorDiv: return Fraction::floor_quotient(values[0], values[1]);
+    // evaluate() has computed these from all parts.
+    case SizeFunctionKind::kAdd:
+    case SizeFunctionKind::kMul:
+    case SizeFunctionKind::kMax:
+    case SizeFunctionKind::kMin:
+    case SizeFunctionKind::kSame: return a;
+    case SizeFunctionKind::kPow: return Fraction::power(a, b);
+    case SizeFunctionKind::kDivide: return Fraction::quotient(a, b);
+    case SizeFunctionKind::kFloorDiv: return Fraction::floor_quotient(a, b);
     case SizeFunctionKind::kCeilDiv: {
-      const Fraction::Result quotient = Fraction::quotient(values[0], values[1]);
+      const Fraction::Result quotient = Fraction::quotient(a, b);
       return quotient ? Fraction::Result(quotient->ceiling()) : std::nullopt;
     }
-    case SizeFunctionKind::kMod: return Fraction::remainder(values[0], values[1]);
+    case SizeFunctionKind::kMod: return Fraction::remainder(a, b);
     case SizeFunctionKind::kModularIndexing: {
-      const Fraction::Result quotient = Fraction::floor_quotient(values[0], values[1]);
-      return quotient ? Fraction::remainder(*quotient, values[2]) : std::nullopt;
+      const Fraction::Result quotient = Fraction::floor_quotient(a, b);
+      return quotient ? Fraction::remainder(*quotient, c) : std::nullopt;
     }
-    case SizeFunctionKind::kMax: return *std::max_element(values.begin(), values.end(), Fraction::is_less);
-    case SizeFunctionKind::kMin: return *std::min_element(values.begin(), values.end(), Fraction::is_less);
-    case SizeFunctionKind::kFloor: return values[0].floor();
-    case SizeFunctionKind::kCeil: return values[0].ceiling();
-    case SizeFunctionKind::kTrunc: return values[0].top < 0 ? values[0].ceiling() : values[0].floor();
-    case SizeFunctionKind::kSame: return values[0];
+    case SizeFunctionKind::kFloor: return a.floor();
+    case SizeFunctionKind::kCeil: return a.ceiling();
+    case SizeFunctionKind::kTrunc: return a.top < 0 ? a.ceiling() : a.floor();
     case SizeFunctionKind::kShiftLeft:
     case SizeFunctionKind::kShiftRight: {
-      const Fraction::Result factor = Fraction::power({2, 1}, values[1]);
+      const Fraction::Result factor = Fraction::power({2, 1}, b);
       if (!factor) return std::nullopt;
-      return kind == SizeFunctionKind::kShiftLeft ? Fraction::product(values[0], *factor)
-                                                  : Fraction::floor_quotient(values[0], *factor);
+      return kind == SizeFunctionKind::kShiftLeft ? Fraction::product(a, *factor)
+                                                  : Fraction::floor_quotient(a, *factor);
     }
   }
   return std::nullopt;
@@ -428,14 +464,26 @@ Fraction::Result SizeExpression::Tree::evaluate(const SymbolSizes& sizes) const 
     if (symbol >= sizes.size() || !sizes[symbol]) return std::nullopt;
     return Fraction::of(*sizes[symbol], 1);
   }
-  std::vector<Fraction> values;
-  values.reserve(parts.size());
-  for (const Tree& part : parts) {
-    const Fraction::Result value = part.evaluate(sizes);
+  std::array<Fraction, 3> values;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Fraction::Result value = parts[i].evaluate(sizes);
     if (!value) return std::nullopt;
-    values.push_back(*value);
+    Fraction::Result folded = value;
+    switch (i == 0 ? SizeFunctionKind::kSame : kind) {
+      case SizeFunctionKind::kAdd: folded = Fraction::sum(values[0], *value); break;
+      case SizeFunctionKind::kMul: folded = Fraction::product(values[0], *value); break;
+      case SizeFunctionKind::kMax:
+        if (!Fraction::is_less(values[0], *value)) folded = values[0];
+        break;
+      case SizeFunctionKind::kMin:
+        if (!Fraction::is_less(*value, values[0])) folded = values[0];
+        break;
+      default: values.at(i) = *value; continue;
+    }
+    if (!folded) return std::nullopt;
+    values[0] = *folded;
   }
-  return of_parts(values);
+  return of_parts(values[0], values[1], values[2]);
 }
 
 std::optional<int64_t> SizeExpression::value(const SymbolSizes& sizes) const {
@@ -448,9 +496,7 @@ std::optional<int64_t> SizeExpression::value(const SymbolSizes& sizes) const {
 bool SizeExpression::is_symbol() const { return tree_->kind == SizeFunctionKind::kSymbol; }
 
 void SizeExpression::Tree::add_symbols(std::vector<size_t>& into) const {
-  if (kind == SizeFunctionKind::kSymbol && std::find(into.begin(), into.end(), symbol) == into.end()) {
-    into.push_back(symbol);
-  }
+  if (kind == SizeFunctionKind::kSymbol) into.push_back(symbol);
   for (const Tree& part : parts) part.add_symbols(into);
 }
 
@@ -485,19 +531,26 @@ std::optional<SizeExpression::Linear> SizeExpression::Tree::linear() const {
         if (!next || !result.add_scaled(*next, {1, 1})) return std::nullopt;
       }
       return result;
-    case SizeFunctionKind::kMul:
+    case SizeFunctionKind::kMul: {
+      Fraction scale{1, 1};
       result.constant = {1, 1};
+      bool has_sum = false;
       for (const Tree& part : parts) {
-        const auto next = part.linear();
-        if (!next || (!next->factors.empty() && !result.factors.empty())) return std::nullopt;
-        Linear product;
-        const bool scales = next->factors.empty();
-        if (!product.add_scaled(scales ? result : *next, scales ? next->constant : result.constant)) {
-          return std::nullopt;
+        auto next = part.linear();
+        if (!next || (!next->factors.empty() && has_sum)) return std::nullopt;
+        if (next->factors.empty()) {
+          const Fraction::Result product = Fraction::product(scale, next->constant);
+          if (!product) return std::nullopt;
+          scale = *product;
+        } else {
+          has_sum = true;
+          result = std::move(*next);
         }
-        result = std::move(product);
       }
-      return result;
+      Linear scaled;
+      if (!scaled.add_scaled(result, scale)) return std::nullopt;
+      return scaled;
+    }
     default: return std::nullopt;
   }
 }
@@ -523,17 +576,18 @@ std::optional<int64_t> SizeExpression::solve(size_t symbol, int64_t value, const
   return result && result->bottom == 1 ? std::optional(result->top) : std::nullopt;
 }
 
-bool SizeExpression::Tree::same_as(const Tree& other) const {
-  return kind == other.kind && number == other.number && symbol == other.symbol &&
-         std::equal(parts.begin(), parts.end(), other.parts.begin(), other.parts.end(),
-                    [](const Tree& a, const Tree& b) { return a.same_as(b); });
+void SizeExpression::Linear::add_key(std::string& into) const {
+  into += "sum";
+  for (const auto& [symbol, factor] : factors) {
+    into += fmt::format(" {}*{}/{}", symbol, factor.top, factor.bottom);
+  }
+  into += fmt::format(" {}/{}", constant.top, constant.bottom);
 }
 
-bool SizeExpression::same_as(const SizeExpression& other) const {
-  if (linear_ != nullptr && other.linear_ != nullptr) {
-    return linear_->factors == other.linear_->factors && linear_->constant == other.linear_->constant;
-  }
-  return tree_->same_as(*other.tree_);
+void SizeExpression::Tree::add_key(std::string& into) const {
+  into += fmt::format("({} {} {}/{}", static_cast<int>(kind), symbol, number.top, number.bottom);
+  for (const Tree& part : parts) part.add_key(into);
+  into += ')';
 }
 
 // --- text ---

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "images/arrange.h"
+#include "images/color_jitter.h"
 #include "images/pixel_values.h"
 
 namespace lockstep::images {
@@ -84,15 +85,19 @@ void ImagePass::run(const ImageView& image, const Augmentation& augmentation, Sc
   if (transform_.random_resized_crop > 0) {
     const int side = transform_.random_resized_crop;
     return run(copy_part(image, augmentation, scratch.part), {side, side},
-               {0, 0, {side, side}, {0, 0, side, side}}, augmentation.flip, scratch, out);
+               {0, 0, {side, side}, {0, 0, side, side}}, augmentation, scratch, out);
   }
   const ImageSize to = resized_size(transform_, {image.height, image.width});
-  run(image, to, sample_window(transform_, to, augmentation), augmentation.flip, scratch, out);
+  run(image, to, sample_window(transform_, to, augmentation), augmentation, scratch, out);
 }
 
-void ImagePass::run(const ImageView& image, ImageSize to, const ImageWindow& window, bool flip,
-                    Scratch& scratch, void* out) const {
+void ImagePass::run(const ImageView& image, ImageSize to, const ImageWindow& window,
+                    const Augmentation& augmentation, Scratch& scratch, void* out) const {
   const Placed picture = resized(image, to, window, scratch.resize);
+  if (transform_.color_jitter.is_set()) {
+    return run_with_colors(picture, window, augmentation, scratch.colors, out);
+  }
+  const bool flip = augmentation.flip;
   const bool channels_last = transform_.layout == ImageTransform::Layout::kChannelsLast;
   const bool interleaved = picture.image.layout == ImageView::Layout::kInterleaved;
   const ptrdiff_t plane = static_cast<ptrdiff_t>(window.size.height) * window.size.width;
@@ -111,6 +116,22 @@ void ImagePass::run(const ImageView& image, ImageSize to, const ImageWindow& win
     arrange_rows(picture, window, flip, first, last, tile_plane, scratch.tile.data());
     convert_rows(scratch.tile.data(), window.size, first, last, out);
   }
+}
+
+void ImagePass::run_with_colors(const Placed& picture, const ImageWindow& window,
+                                const Augmentation& augmentation, std::vector<uint8_t>& memory,
+                                void* out) const {
+  const bool keeps_bytes = transform_.type == ImageTransform::Type::kUInt8;
+  const ptrdiff_t plane = static_cast<ptrdiff_t>(window.size.height) * window.size.width;
+  const auto count = static_cast<size_t>(plane);
+  if (!keeps_bytes) memory.resize(count * static_cast<size_t>(channels()));
+  auto* const bytes = keeps_bytes ? static_cast<uint8_t*>(out) : memory.data();
+  arrange_rows(picture, window, augmentation.flip, 0, window.size.height, plane, bytes);
+  const bool channels_last = transform_.layout == ImageTransform::Layout::kChannelsLast;
+  const PixelRun<uint8_t> pixels =
+      channels_last ? PixelRun<uint8_t>{bytes, 1, channels()} : PixelRun<uint8_t>{bytes, plane, 1};
+  change_colors(pixels, channels(), count, transform_.color_jitter, augmentation.colors);
+  if (!keeps_bytes) convert_rows(bytes, window.size, 0, window.size.height, out);
 }
 
 ImagePass::Placed ImagePass::resized(const ImageView& image, ImageSize to, const ImageWindow& window,

@@ -20,6 +20,7 @@ class ImagePass {
   struct Scratch {
     std::vector<uint8_t> tile;
     std::vector<uint8_t> part;
+    std::vector<uint8_t> colors;
     ResizeScratch resize;
   };
 
@@ -44,8 +45,11 @@ class ImagePass {
   };
 
   // run() for a picture with the channels, which is resized to `to`.
-  void run(const ImageView& image, ImageSize to, const ImageWindow& window, bool flip, Scratch& scratch,
-           void* out) const;
+  void run(const ImageView& image, ImageSize to, const ImageWindow& window, const Augmentation& augmentation,
+           Scratch& scratch, void* out) const;
+  // Arranges the whole window, changes its colours and converts it: contrast needs all of its pixels.
+  void run_with_colors(const Placed& picture, const ImageWindow& window, const Augmentation& augmentation,
+                       std::vector<uint8_t>& memory, void* out) const;
   Placed resized(const ImageView& image, ImageSize to, const ImageWindow& window,
                  ResizeScratch& scratch) const;
   // Copies rows [first, last) of the window to `out`, in the output's layout. Channel planes are

@@ -65,7 +65,8 @@ Augmentation draw_part(const ImageTransform& transform, ImageSize size, uint64_t
     return {.top = scale_to(random_number(seed, 0), size.height - part.height + 1),
             .left = scale_to(random_number(seed, 1), size.width - part.width + 1),
             .flip = false,
-            .part = part};
+            .part = part,
+            .colors = {}};
   }
   // The largest part of an allowed ratio, from the centre.
   ImageSize part = size;
@@ -78,7 +79,35 @@ Augmentation draw_part(const ImageTransform& transform, ImageSize size, uint64_t
   return {.top = (size.height - part.height) / 2,
           .left = (size.width - part.width) / 2,
           .flip = false,
-          .part = part};
+          .part = part,
+          .colors = {}};
+}
+
+// torchvision's ColorJitter.make_params().
+ColorFactors draw_colors(const ColorJitter& jitter, uint64_t seed) {
+  constexpr uint64_t kOrder = 32;
+  constexpr int kPermutations = 24;
+  ColorFactors drawn;
+  for (int i = scale_to(random_number(seed, kOrder), kPermutations); i > 0; --i) {
+    std::next_permutation(drawn.order.begin(), drawn.order.end());
+  }
+  const auto factor = [&](uint64_t k, double low, double high) {
+    return uniform(random_number(seed, kOrder + k), static_cast<float>(low), static_cast<float>(high));
+  };
+  const auto around_one = [&](uint64_t k, double range) {
+    return range > 0 ? factor(k, std::max(0.0, 1 - range), 1 + range) : 1;
+  };
+  drawn.brightness = around_one(1, jitter.brightness);
+  drawn.contrast = around_one(2, jitter.contrast);
+  drawn.saturation = around_one(3, jitter.saturation);
+  if (jitter.hue > 0) drawn.hue = factor(4, -jitter.hue, jitter.hue);
+  return drawn;
+}
+
+void check_jitter(const char* field, double value, double most) {
+  if (value >= 0 && value <= most && std::isfinite(value)) return;
+  throw ConfigError("images", fmt::format("color_jitter.{} must be a number from 0{}: {}", field,
+                                          std::isinf(most) ? "" : fmt::format(" to {}", most), value));
 }
 
 void check_range(const char* field, const std::array<double, 2>& range, double most) {
@@ -114,6 +143,11 @@ void ImageTransform::validate() const {
   if (!(flip_probability >= 0 && flip_probability <= 1)) {
     throw ConfigError("images", fmt::format("flip_probability must be from 0 to 1: {}", flip_probability));
   }
+  constexpr double kAny = std::numeric_limits<double>::infinity();
+  check_jitter("brightness", color_jitter.brightness, kAny);
+  check_jitter("contrast", color_jitter.contrast, kAny);
+  check_jitter("saturation", color_jitter.saturation, kAny);
+  check_jitter("hue", color_jitter.hue, 0.5);
   if (mean.size() != stddev.size()) {
     throw ConfigError("images", fmt::format("mean and stddev must have equally many numbers: {} and {}",
                                             mean.size(), stddev.size()));
@@ -156,6 +190,7 @@ Augmentation draw_augmentation(const ImageTransform& transform, ImageSize size, 
   }
   const double fraction = static_cast<double>(random_number(seed, 2) >> 11) * 0x1p-53;
   drawn.flip = fraction < transform.flip_probability;
+  if (transform.color_jitter.is_set()) drawn.colors = draw_colors(transform.color_jitter, seed);
   return drawn;
 }
 

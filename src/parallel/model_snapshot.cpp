@@ -129,12 +129,33 @@ SavedWeights saved_weights(const Reader& reader) {
   return saved;
 }
 
+namespace {
+
+// Buffers that are not part of the state dict are not under the names of weights, so that Python does not
+// find them in the file.
+constexpr std::string_view kBuffers = "buffers";
+
+// Reads those that the checkpoint has: an imported one has none.
+void restore_buffers(const Reader& reader, const torch::nn::Module& module) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : checkpoint::non_persistent_buffers(module)) {
+    const std::string saved = name_under(kBuffers, name);
+    if (!reader.has(saved)) continue;
+    const at::Tensor read = place_for(reader, saved, tensor);
+    reader.read({Target{.name = saved, .out = read}});
+    if (!read.is_same(tensor)) tensor.copy_(read);
+  }
+}
+
+}  // namespace
+
 // --- a replicated model ---
 
 void add_weights(Snapshot& snapshot, const torch::nn::Module& module) {
   for (const auto& [name, tensor] : checkpoint::weights_of(module)) {
     snapshot.pieces.push_back(TensorPiece::whole(std::string(checkpoint::kModelPrefix) + name, tensor));
   }
+  add_section(snapshot, kBuffers, checkpoint::non_persistent_buffers(module));
 }
 
 void add_optimizer(Snapshot& snapshot, const torch::nn::Module& module,
@@ -153,6 +174,7 @@ void restore_weights(const Reader& reader, const torch::nn::Module& module) {
     targets.push_back({.name = saved.name_in_file.at(pair.from.unsafeGetTensorImpl()), .out = pair.to});
   }
   reader.read(targets);
+  restore_buffers(reader, module);
 }
 
 void restore_optimizer(const Reader& reader, const torch::nn::Module& module,
@@ -182,6 +204,7 @@ void add_weight_shards(Snapshot& snapshot, const torch::nn::Module& module, cons
     for (const Part& part : own->second) snapshot.pieces.push_back(piece_of(saved, part));
     if (name != parameter->second) tied.emplace(parameter->second, name);
   }
+  if (is_main) add_section(snapshot, kBuffers, checkpoint::non_persistent_buffers(module));
   if (sharded.has_masters()) {
     for (const Part& part : sharded.master_parts(ShardedModel::Content::kLater)) {
       snapshot.pieces.push_back(piece_of(master_name(part.name), part));
@@ -247,6 +270,7 @@ void restore_weight_shards(const Reader& reader, const torch::nn::Module& module
   for (auto& [buffer, read] : converted) {
     if (!read.is_same(buffer)) buffer.copy_(read);
   }
+  restore_buffers(reader, module);
   const bool has_masters = std::any_of(name_in_file.begin(), name_in_file.end(), [&](const auto& names) {
     return reader.has(master_name(names.first));
   });

@@ -89,7 +89,7 @@ struct BytePairTokenizer::Source {
   path file;  // of the vocabulary, for errors
   std::vector<std::pair<std::string, int64_t>> vocabulary;
   std::vector<std::pair<std::string, std::string>> merges;
-  std::map<std::string, int64_t, std::less<>> special;
+  SpecialSearch::Specials special;
 };
 
 namespace {
@@ -324,25 +324,42 @@ void BytePairTokenizer::encode_ordinary(std::string_view text, std::vector<int64
   for (const std::string_view piece : gpt2_pieces(text)) encode_piece(piece, tokens);
 }
 
+SpecialSearch::SpecialSearch(const Specials& specials, std::string_view text) : text_(text) {
+  for (const auto& special : specials) {
+    places_.push_back({&special, 0});
+    search(places_.back(), 0);
+  }
+}
+
+void SpecialSearch::search(Place& place, size_t from) {
+  ++searches_;
+  place.begin = text_.find(place.special->first, from);
+}
+
+std::optional<SpecialSearch::Found> SpecialSearch::next(size_t from) {
+  const Place* first = nullptr;
+  for (Place& place : places_) {
+    // Kept from call to call: one that is far away, or not there, is not searched again.
+    if (place.begin < from) search(place, from);
+    if (place.begin == std::string_view::npos) continue;
+    const bool is_longer = first != nullptr && place.begin == first->begin &&
+                           place.special->first.size() > first->special->first.size();
+    if (first == nullptr || place.begin < first->begin || is_longer) first = &place;
+  }
+  if (first == nullptr) return std::nullopt;
+  return Found{first->begin, first->begin + first->special->first.size(), first->special->second};
+}
+
 std::vector<int64_t> BytePairTokenizer::encode(std::string_view text) const {
   std::vector<int64_t> tokens;
-  while (!text.empty()) {
-    // The first special token, and of those that begin there the longest.
-    size_t first = std::string_view::npos;
-    const std::pair<const std::string, int64_t>* special = nullptr;
-    for (const auto& entry : special_) {
-      const size_t place = text.find(entry.first);
-      if (place == std::string_view::npos) continue;
-      if (special != nullptr && place == first && entry.first.size() < special->first.size()) continue;
-      if (special == nullptr || place <= first) {
-        first = place;
-        special = &entry;
-      }
-    }
-    encode_ordinary(text.substr(0, first), tokens);
-    if (special == nullptr) break;
-    tokens.push_back(special->second);
-    text.remove_prefix(first + special->first.size());
+  SpecialSearch specials(special_, text);
+  for (size_t at = 0; at < text.size();) {
+    const std::optional<SpecialSearch::Found> special = specials.next(at);
+    const size_t end = special ? special->begin : text.size();
+    encode_ordinary(text.substr(at, end - at), tokens);
+    if (!special) break;
+    tokens.push_back(special->token);
+    at = special->end;
   }
   return tokens;
 }

@@ -16,6 +16,35 @@ namespace lockstep::recipes {
 // characters with the space before them, and other white space. Together they are the text.
 std::vector<std::string_view> gpt2_pieces(std::string_view text);
 
+// Finds the special tokens in a text, one after the other: of those that begin at one place the longest.
+class SpecialSearch {
+ public:
+  using Specials = std::map<std::string, int64_t, std::less<>>;
+  // Both must outlive it.
+  SpecialSearch(const Specials& specials, std::string_view text);
+
+  struct Found {
+    size_t begin;
+    size_t end;
+    int64_t token;
+  };
+  // The first one from this place on, which is not before that of the last call.
+  std::optional<Found> next(size_t from);
+  // How often a special token was searched for: once more than it was found.
+  int64_t searches() const { return searches_; }
+
+ private:
+  struct Place {
+    const std::pair<const std::string, int64_t>* special;
+    size_t begin;  // of the next one; npos: there is none
+  };
+  void search(Place& place, size_t from);
+
+  const std::string_view text_;
+  std::vector<Place> places_;
+  int64_t searches_ = 0;
+};
+
 // GPT-2's tokenizer: byte-level byte-pair encoding. Immutable; threads may share it.
 class BytePairTokenizer {
  public:
@@ -48,7 +77,7 @@ class BytePairTokenizer {
   std::vector<std::optional<std::string>> tokens_;  // the bytes of each
   std::array<int64_t, 256> byte_tokens_{};
   std::unordered_map<uint64_t, Merge> merges_;  // by the numbers of both tokens
-  std::map<std::string, int64_t, std::less<>> special_;
+  SpecialSearch::Specials special_;
 };
 
 }  // namespace lockstep::recipes

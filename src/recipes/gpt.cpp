@@ -18,6 +18,7 @@
 
 #include "recipes/byte_pair_tokenizer.h"
 #include "recipes/gpt_model.h"
+#include "recipes/peak_flops.h"
 #include "recipes/recipe.h"
 #include "recipes/token_data.h"
 
@@ -228,20 +229,6 @@ GptRunFacts facts_of(const TrainConfig& config, const Loader& train, int64_t con
   facts.steps = facts.steps_per_epoch * config.max_iter;
   if (config.max_steps > 0) facts.steps = std::min(facts.steps, config.max_steps);
   return facts;
-}
-
-// Peaks of dense matrix products in bfloat16 or float16, by the data sheets. nullopt: an unknown device.
-std::optional<double> peak_flops_of(const std::string& device) {
-  struct Peak {
-    const char* name;
-    double tflops;
-  };
-  constexpr Peak kPeaks[] = {{"B200", 2250}, {"H200", 989}, {"H100", 989}, {"GH200", 989}, {"A100", 312},
-                             {"L40S", 362},  {"A40", 150},  {"L4", 121},   {"V100", 125}};
-  for (const Peak& peak : kPeaks) {
-    if (device.find(peak.name) != std::string::npos) return peak.tflops * 1e12;
-  }
-  return std::nullopt;
 }
 
 // Model FLOPs utilisation: the operations per second that the model needs as a fraction of what the devices

@@ -103,6 +103,12 @@ class ChartBuilder {
   void add(Chart chart) {
     std::erase_if(chart.series, [](const Series& series) { return series.points.empty(); });
     if (chart.series.empty()) return;
+    // In the first epoch the steps are all there is.
+    const bool only_steps =
+        std::all_of(chart.series.begin(), chart.series.end(), [](const Series& one) { return one.thin; });
+    if (only_steps) {
+      for (Series& one : chart.series) one.thin = false;
+    }
     // Different names may have the same id.
     for (int i = 2; !ids_.insert(chart.id).second; ++i) chart.id = fmt::format("{}-{}", chart.id, i);
     charts_.push_back(std::move(chart));

@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/sockios.h>
 #include <lockstep/error.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -13,6 +15,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -24,6 +27,7 @@
 #include "base/network.h"
 #include "base/unique_fd.h"
 #include "report/report.h"
+#include "report/run_files.h"
 
 namespace lockstep::report {
 namespace {
@@ -32,23 +36,24 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxRequestBytes = 16 << 10;
 constexpr size_t kMaxConnections = 64;
-// A client that sends or takes nothing for so long is closed.
-constexpr std::chrono::seconds kPatience{20};
 
-// The files of a run that change while it goes on.
-constexpr std::array<const char*, 6> kFiles = {"metrics.csv", "metrics.jsonl", "config.json",
-                                               "ranks.json",  "run.json",      "gpu.csv"};
+// The files of a run that change while it goes on, beside the logs of its GPUs.
+constexpr std::array<const char*, 5> kFiles = {"metrics.csv", "metrics.jsonl", "config.json", "ranks.json",
+                                               "run.json"};
 
-// Size and time of every file: another text if the page may be another one.
+// Size and time of a file; "" if it does not exist.
+std::string version_of(const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return "";
+  return fmt::format("{:x}.{:x}.{:x}-", status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+}
+
+// Those of every file: another text if the page may be another one.
 std::string version_of(const std::vector<fs::path>& folders) {
   std::string version;
   for (const fs::path& folder : folders) {
-    for (const char* file : kFiles) {
-      struct stat status {};
-      if (::stat((folder / file).c_str(), &status) != 0) continue;
-      version +=
-          fmt::format("{:x}.{:x}.{:x}-", status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
-    }
+    for (const char* file : kFiles) version += version_of(folder / file);
+    for (const auto& [node, path] : gpu_log_paths(folder)) version += version_of(path);
   }
   return version.empty() ? "none" : version;
 }
@@ -80,8 +85,17 @@ struct Connection {
   std::string received = {};
   std::string to_send = {};
   size_t sent = 0;
+  // Bytes that the client had not acknowledged when its time was last looked at.
+  size_t left = std::numeric_limits<size_t>::max();
   base::EventLoop::Timer timer = {};
 };
+
+// Bytes that the client has not acknowledged: those of the answer that are not sent, and those in the kernel.
+size_t bytes_left(const Connection& connection) {
+  int queued = 0;
+  if (::ioctl(connection.fd.get(), SIOCOUTQ, &queued) != 0) queued = 0;
+  return connection.to_send.size() - connection.sent + static_cast<size_t>(queued);
+}
 
 }  // namespace
 
@@ -113,8 +127,11 @@ std::optional<HttpRequest> parse_http_request(std::string_view text) {
 }
 
 struct RunServer::Impl {
-  Impl(std::vector<fs::path> folders_, uint16_t port)
-      : folders(std::move(folders_)), socket(base::listen_on("127.0.0.1", port)), token(base::make_token()) {
+  Impl(std::vector<fs::path> folders_, uint16_t port, std::chrono::milliseconds patience_)
+      : folders(std::move(folders_)),
+        patience(patience_),
+        socket(base::listen_on("127.0.0.1", port)),
+        token(base::make_token()) {
     page();  // a folder that is not a run is an error now
     ::fcntl(socket.fd.get(), F_SETFL, O_NONBLOCK);
     loop.watch(socket.fd.get(), EPOLLIN, [this](uint32_t) { accept_all(); });
@@ -157,7 +174,7 @@ struct RunServer::Impl {
       const int key = fd.get();
       Connection& connection = connections[key];
       connection.fd = std::move(fd);
-      connection.timer = loop.after(kPatience, [this, key] { close(key); });
+      connection.timer = loop.after(patience, [this, key] { close_if_idle(key); });
       loop.watch(key, EPOLLIN, [this, key](uint32_t) { serve(key); });
     }
   }
@@ -168,6 +185,15 @@ struct RunServer::Impl {
     loop.cancel(found->second.timer);
     loop.forget(key);
     connections.erase(found);
+  }
+
+  // A client on a slow link needs longer for a large page than an idle one may stay.
+  void close_if_idle(int key) {
+    Connection& connection = connections.at(key);
+    const size_t left = bytes_left(connection);
+    if (connection.to_send.empty() || left >= connection.left) return close(key);
+    connection.left = left;
+    connection.timer = loop.after(patience, [this, key] { close_if_idle(key); });
   }
 
   void serve(int key) {
@@ -211,6 +237,7 @@ struct RunServer::Impl {
   }
 
   const std::vector<fs::path> folders;
+  const std::chrono::milliseconds patience;
   const base::ListenSocket socket;
   const std::string token;
   std::string page_version;
@@ -219,8 +246,8 @@ struct RunServer::Impl {
   std::map<int, Connection> connections;
 };
 
-RunServer::RunServer(std::vector<fs::path> run_folders, uint16_t port)
-    : impl_(std::make_unique<Impl>(std::move(run_folders), port)) {}
+RunServer::RunServer(std::vector<fs::path> run_folders, uint16_t port, std::chrono::milliseconds patience)
+    : impl_(std::make_unique<Impl>(std::move(run_folders), port, patience)) {}
 
 RunServer::~RunServer() = default;
 

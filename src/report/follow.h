@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -28,8 +29,10 @@ std::optional<HttpRequest> parse_http_request(std::string_view text);
 // sends no referrer and loads nothing from elsewhere.
 class RunServer {
  public:
-  // Port 0: the kernel chooses. ConfigError: a folder is not a run, or the port is taken.
-  RunServer(std::vector<std::filesystem::path> run_folders, uint16_t port);
+  // Port 0: the kernel chooses. A client that sends no request, or takes nothing of its answer, for as long
+  // as `patience` is closed. ConfigError: a folder is not a run, or the port is taken.
+  RunServer(std::vector<std::filesystem::path> run_folders, uint16_t port,
+            std::chrono::milliseconds patience = std::chrono::seconds(20));
   ~RunServer();
   RunServer(const RunServer&) = delete;
   RunServer& operator=(const RunServer&) = delete;

@@ -197,6 +197,8 @@ void add_progress(std::vector<Fact>& facts, const Run& run) {
     facts.push_back({"Epochs", number_text(epochs->last.y),
                      known ? fmt::format("of {} at most", number_text(wanted.get<double>())) : ""});
     facts.push_back({"Steps", number_text(epochs->last.x), ""});
+  } else {
+    facts.push_back({"Steps", number_text(run.metrics.last_x()), ""});
   }
 }
 
@@ -230,6 +232,7 @@ void add_ranks(std::vector<Fact>& facts, const Run& run) {
 std::vector<Fact> facts_of(const Run& run) {
   std::vector<Fact> facts;
   add_metric(facts, run, "train_loss", "Training loss", /*greater_is_better=*/false);
+  if (facts.empty()) add_metric(facts, run, "step_loss", "Loss of a step", false);
   add_metric(facts, run, "val_loss", "Validation loss", false);
   add_metric(facts, run, "test_loss", "Test loss", false);
   for (const auto& [column, label] :

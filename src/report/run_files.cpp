@@ -441,14 +441,18 @@ GpuLog read_gpu_log(const std::filesystem::path& path, std::vector<std::string>&
   return log.take();
 }
 
-std::vector<GpuLog> read_gpu_logs(const std::filesystem::path& folder, std::vector<std::string>& remarks) {
+std::map<int64_t, std::filesystem::path> gpu_log_paths(const std::filesystem::path& folder) {
   std::map<int64_t, std::filesystem::path> paths = {{0, folder / "gpu.csv"}};
   std::error_code error;
   for (const base::FolderEntry& entry : base::list_folder(folder, error)) {
     if (const auto node = node_of(entry.path().filename().string())) paths[*node] = entry.path();
   }
+  return paths;
+}
+
+std::vector<GpuLog> read_gpu_logs(const std::filesystem::path& folder, std::vector<std::string>& remarks) {
   std::vector<GpuLog> logs;
-  for (const auto& [node, path] : paths) {
+  for (const auto& [node, path] : gpu_log_paths(folder)) {
     GpuLog log = read_gpu_log(path, remarks);
     log.node = node;
     if (!log.gpus.empty()) logs.push_back(std::move(log));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -104,7 +105,11 @@ std::string temperature_column(const std::string& gpu_index);  // degrees Celsiu
 // log.
 GpuLog read_gpu_log(const std::filesystem::path& path, std::vector<std::string>& remarks);
 
-// The non-empty logs of a run, in the order of nodes: gpu.csv of node 0, gpu_node1.csv and so on.
+// The files of the logs of a run by node, also those that do not exist yet: gpu.csv of node 0, gpu_node1.csv
+// and so on.
+std::map<int64_t, std::filesystem::path> gpu_log_paths(const std::filesystem::path& folder);
+
+// The non-empty logs of a run, in the order of nodes.
 std::vector<GpuLog> read_gpu_logs(const std::filesystem::path& folder, std::vector<std::string>& remarks);
 
 }  // namespace lockstep::report

@@ -196,14 +196,30 @@ void check_given(const GivenRanks& ranks) {
   if (ranks.size > 1 && !ranks.broadcast) fail("broadcast is missing");
 }
 
-// Where rank 0 meets the others. Rank 0 opens the port.
-Rendezvous open_rendezvous(const GivenRanks& ranks) {
+// The address at which rank 0's port is reached from all hosts.
+std::string address_of_main_rank(const GivenRanks& ranks) {
   const std::string& own = ranks.hosts[0];
   const auto other = std::find_if(ranks.hosts.begin(), ranks.hosts.end(),
                                   [&](const std::string& host) { return host != own; });
+  if (other == ranks.hosts.end()) return "127.0.0.1";
+  const base::Environment environment = base::Environment::of_process();
+  const bool is_chosen = !environment.get("GLOO_SOCKET_IFNAME").value_or("").empty();
+  // The address would be loopback, where the other host waits for itself.
+  if (!is_chosen && !comm::local_address_towards(*other)) {
+    throw ConfigError("launch",
+                      fmt::format("rank 0 on '{}' finds no way to '{}', the host of rank {}: let the "
+                                  "name resolve there, or set GLOO_SOCKET_IFNAME to the network "
+                                  "interface that connects them",
+                                  own, *other, other - ranks.hosts.begin()));
+  }
+  return comm::numeric_local_address("", *other);
+}
+
+// Where rank 0 meets the others. Rank 0 opens the port.
+Rendezvous open_rendezvous(const GivenRanks& ranks) {
   Rendezvous rendezvous;
   rendezvous.kind = Rendezvous::Kind::kTcp;
-  rendezvous.address = other == ranks.hosts.end() ? "127.0.0.1" : comm::numeric_local_address("", *other);
+  rendezvous.address = address_of_main_rank(ranks);
   base::ListenSocket socket = base::listen_on_free_port(rendezvous.address);
   rendezvous.port = socket.port;
   rendezvous.listen_fd = socket.fd.release();
@@ -228,7 +244,10 @@ Rendezvous share_rendezvous(const GivenRanks& ranks) {
   std::string text = message.dump();
   ranks.broadcast(text);
   message = Json::parse(text);
-  if (message.contains("error")) throw ConfigError("launch", message.at("error").text());
+  if (message.contains("error")) {
+    const std::string& error = message.at("error").text();  // "[component] sentence"
+    throw ConfigError("launch", error.substr(error.find("] ") + 2));
+  }
   if (ranks.rank == 0) return rendezvous;
   rendezvous.kind = Rendezvous::Kind::kTcp;
   rendezvous.address = message.at("address").text();

@@ -13,9 +13,11 @@
 namespace lockstep {
 
 const at::Tensor& ModelOutputs::operator[](std::string_view name) const {
-  std::vector<std::string_view> known;
   for (const auto& [key, tensor] : tensors) {
     if (key == name) return tensor;
+  }
+  std::vector<std::string_view> known;
+  for (const auto& [key, tensor] : tensors) {
     known.push_back(key.empty() ? "one without a name" : std::string_view(key));
   }
   throw ConfigError("train", fmt::format("the model has no output '{}': it has {}", name,
@@ -71,8 +73,10 @@ const at::Tensor& target_of(const Batch& batch, const Model& model) {
                                 inputs, batch.tensors.size()));
 }
 
+// Targets may be probabilities, such as those of MixUp: then the most probable class counts.
 at::Tensor accuracy(const at::Tensor& scores, const at::Tensor& target) {
-  return scores.detach().argmax(1).eq(target).to(torch::kFloat32).mean();
+  const bool has_classes = target.dim() == scores.dim() && target.is_floating_point();
+  return scores.detach().argmax(1).eq(has_classes ? target.argmax(1) : target).to(torch::kFloat32).mean();
 }
 
 }  // namespace
@@ -117,8 +121,10 @@ Model ExportedModelImpl::as_model() {
     const std::vector<c10::IValue> outputs =
         self->run(std::vector<c10::IValue>(inputs.begin(), inputs.end()));
     ModelOutputs named;
+    named.tensors.reserve(outputs.size());
+    const std::vector<std::string>& names = self->output_names();
     for (size_t i = 0; i < outputs.size(); ++i) {
-      const std::string& name = self->output_names()[i];
+      const std::string& name = names[i];
       if (outputs[i].isTensor()) named.tensors.emplace_back(name, outputs[i].toTensor());
       if (outputs[i].isScalar()) {
         named.tensors.emplace_back(name, c10::scalar_to_tensor(outputs[i].toScalar()));

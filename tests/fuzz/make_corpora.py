@@ -73,6 +73,29 @@ def exported():
     change("version", '"schema_version": {"major": 8', '"schema_version": {"major": 7')
     change("negative_size", '{"as_int": 3}', '{"as_int": -3}', -1)
     change("no_input", '"buffer_name": "layers.1.running_mean"', '"buffer_name": "layers.1.running_var"')
+    change("many_terms", '"range_constraints": {"s77"', '"range_constraints": {"' + "+".join(["s77"] * 1001) + '"')
+    change("many_factors", "Symbol('s77', positive=True, integer=True)", "Mul(" + ", ".join(["Integer(1)"] * 1000) + ")", -1)
+    change("long_quotient", '"range_constraints": {"s77"', '"range_constraints": {"s77' + "//2" * 1000 + '"')
+    change("cycle", '"arg": {"as_tensor": {"name": "x"}}', '"arg": {"as_tensor": {"name": "relu_"}}')
+    change("internal_operator", "torch.ops.aten.relu_.default", "torch.ops.aten._reshape_alias.default")
+
+    with zipfile.ZipFile(HERE / "exported_archive" / "line.pt2") as line:
+        records = {name: line.read(name) for name in line.namelist() if not name.endswith(".data/serialization_id")}
+
+    def archive(name, record, edit):
+        full = next(each for each in records if each.endswith(record))
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as out:
+            for each, content in {**records, full: edit(records[full])}.items():
+                out.writestr(zipfile.ZipInfo(each), content)
+        save("exported_archive", name, packed.getvalue())
+
+    archive("plain_zip.pt2", "model.json", lambda text: text)
+    archive("hostile_cut_program.pt2", "model.json", lambda text: text[:len(text) // 2])
+    archive("hostile_cut_config.pt2", "model_weights_config.json", lambda text: text[:len(text) // 2])
+    archive("hostile_cut_weight.pt2", "weight_0", lambda content: content[:2])
+    archive("hostile_cycle.pt2", "model.json", lambda text: text.replace(b'"arg": {"as_tensor": {"name": "input"}}', b'"arg": {"as_tensor": {"name": "linear"}}', 1))
+    archive("hostile_nested.pt2", "model_weights_config.json", lambda text: b'{"config": ' + b"[" * 500 + b"]" * 500 + b"}")
 
 
 def answers():

@@ -1,5 +1,6 @@
 """`lockstep train model.pt2` and the same training in eager PyTorch, for test_exported*.py."""
 
+import itertools
 import os
 import pathlib
 import subprocess
@@ -11,6 +12,7 @@ from torch import nn
 BIN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
 ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1", LOCKSTEP_COMPUTE_SETUP="cpu")
 BATCH = torch.export.Dim("batch", min=1, max=64)
+RUNS = itertools.count()
 SAMPLES, BATCH_SIZE, EPOCHS, LR, SEED = 64, 16, 2, 0.01, 9
 
 
@@ -22,8 +24,9 @@ def run_command(*words, status=0):
 
 
 def train(file, folder, *flags, status=0):
+    """The text that a training prints; without --run-dir it has a folder of its own, from which no other one resumes."""
     return run_command("train", file, "--epochs", str(EPOCHS), "--batch-size", str(BATCH_SIZE), "--lr", str(LR), "--seed", str(SEED),
-                       "--optimizer", "sgd", "--tracking_tool", "none", "--run-dir", folder / "run", *flags, status=status)
+                       "--optimizer", "sgd", "--tracking_tool", "none", "--run-dir", folder / f"run-{next(RUNS)}", *flags, status=status)
 
 
 def trained(file, folder, *flags):

@@ -88,6 +88,19 @@ def test_targets_of_another_shape_are_refused(table, tmp_path):
     assert different(state, train_eagerly(model, normal(SAMPLES, 6), normal(SAMPLES), loss=lambda model, x, y: mse(model, x, y[:, None]))) == []
 
 
+def test_accuracy_takes_probabilities_and_refuses_what_has_no_classes(table, tmp_path):
+    targets = normal(SAMPLES, 3, seed=6).softmax(1)
+    save(tmp_path, x=normal(SAMPLES, 6), y=targets, column=targets[:, :1])
+    printed = train(table / "model.pt2", tmp_path, *files(tmp_path, "cross_entropy"), "--save-state-dict", tmp_path / "state.pt", "--lr", "0",
+                    "--epochs", "1")
+    with torch.no_grad():
+        accuracy = (small_model()(normal(SAMPLES, 6)).argmax(1) == targets.argmax(1)).float().mean().item()
+    assert float(re.search(r"Train_Accuracy: ([0-9.]+)", printed)[1]) == pytest.approx(accuracy, abs=1e-6)
+    file = export(small_model(1), tmp_path / "one.pt2", normal(4, 6))
+    assert "the metric accuracy compares scores [N, classes, ...] with classes [N, ...]: the prediction has the shape [16, 1]" in train(
+        file, tmp_path, *files(tmp_path, "bce_with_logits", y="column"), "--metrics", "accuracy", status=2)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_mixed_precision_has_the_bits_of_pytorchs_autocast(table, tmp_path, precision):
     """Targets stay in float32, also where the prediction has 16 bits."""
@@ -222,14 +235,14 @@ def test_several_inputs_validation_and_a_schedule(tmp_path):
     file = export(model, tmp_path / "two.pt2", *(tensor[:4] for tensor in tensors[:2]))
     train(file, tmp_path, "--inputs", f"{tmp_path}/x.npy,{tmp_path}/extra.npy", "--targets", tmp_path / "y.npy",
           "--val-inputs", f"{tmp_path}/vx.npy,{tmp_path}/ve.npy", "--val-targets", tmp_path / "vy.npy", "--loss", "mse",
-          "--metrics", "mae", "--schedule", "cosine", "--save-state-dict", tmp_path / "state.pt")
+          "--metrics", "mae", "--schedule", "cosine", "--save-state-dict", tmp_path / "state.pt", "--run-dir", tmp_path / "validated")
     expected = train_eagerly(model, *tensors, loss=lambda model, x, extra, y: F.mse_loss(model(x, extra), y),
                              schedule=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=EPOCHS))
     assert different(torch.load(tmp_path / "state.pt", weights_only=True), expected) == []
     with torch.no_grad():
         prediction = model(*held_out[:2])
     expected = {"val_loss": F.mse_loss(prediction, held_out[2]).item(), "val_mae": F.l1_loss(prediction, held_out[2]).item()}
-    lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    lines = (tmp_path / "validated" / "metrics.csv").read_text().splitlines()
     rows = [dict(zip(lines[0].split(","), line.split(","))) for line in lines[1:]]
     for name, value in expected.items():
         assert float([row[name] for row in rows if row.get(name)][-1]) == pytest.approx(value, rel=1e-6)

@@ -9,6 +9,7 @@
 #include <sys/file.h>
 
 #include <fstream>
+#include <functional>
 #include <random>
 #include <regex>
 #include <sstream>
@@ -52,6 +53,12 @@ int64_t step_gone_on_from(const std::string& output) {
   const std::regex line("Going on from .*: [0-9]+ of [0-9]+ epochs are done, ([0-9]+) steps\n");
   return std::regex_search(output, match, line) ? std::stoll(match[1]) : -1;
 }
+
+// How a run that was killed ends at last.
+struct EndOfRun {
+  std::vector<std::string> options;
+  std::string line;  // of its output
+};
 
 class TrainingTest : public testing::Test {
  protected:
@@ -104,27 +111,28 @@ class TrainingTest : public testing::Test {
     return newest ? newest->step : 0;
   }
 
-  // Kills a run again and again. What was saved stays whole, and the run that is left alone
-  // ends as one that nobody killed.
+  // Kills a run again and again, which would not end by itself. What was saved stays whole, and the run that
+  // is left alone ends, with the options of `end`, as one that nobody killed.
   void kill_and_compare(const std::vector<std::string>& options, int kills,
-                        const std::string& end = "Trained 4000 epochs (16000 steps)");
+                        const std::function<EndOfRun(int64_t newest)>& end);
 
   std::string weights(const std::string& name) const { return read_file(folder(name) / "model.safetensors"); }
 
   TemporaryFolder folder_{"/dev/shm"};
 };
 
-void TrainingTest::kill_and_compare(const std::vector<std::string>& options, int kills,
-                                    const std::string& end) {
-  Process straight = start("straight", options);
-  ASSERT_EQ(finish(straight), ExitStatus{.code = 0}) << straight.errors();
+constexpr const char* kForever = "1000000000";
 
+void TrainingTest::kill_and_compare(const std::vector<std::string>& options, int kills,
+                                    const std::function<EndOfRun(int64_t newest)>& end) {
+  std::vector<std::string> endless = options;
+  endless.insert(endless.end(), {"--max_iter", kForever});
   // All at once, as a machine goes that is switched off, or one rank, which the others notice.
   std::mt19937 random(20261115);
   int ranks_killed = 0;
   int64_t newest = 0;
   for (int kill = 0; kill < kills; ++kill) {
-    Process victim = start("killed", options);
+    Process victim = start("killed", endless);
     // Also before the first line: while it starts, or while it loads a checkpoint.
     if (kill % 5 != 0) ASSERT_TRUE(victim.read_line(seconds(60))) << victim.errors();
     // However slow the machine is, there is something to go on from.
@@ -142,23 +150,36 @@ void TrainingTest::kill_and_compare(const std::vector<std::string>& options, int
     ASSERT_GE(step, newest) << "what was saved is gone after kill " << kill;
     newest = step;
   }
-  EXPECT_GT(ranks_killed, 0) << "none was killed before the training was done";
-  Process last = start("killed", options);
+  EXPECT_GT(ranks_killed, 0) << "no rank was killed alone";
+  const EndOfRun last_end = end(newest);
+  std::vector<std::string> ending = options;
+  ending.insert(ending.end(), last_end.options.begin(), last_end.options.end());
+  Process straight = start("straight", ending);
+  ASSERT_EQ(finish(straight), ExitStatus{.code = 0}) << straight.errors();
+  EXPECT_THAT(straight.output(), HasSubstr(last_end.line));
+  Process last = start("killed", ending);
   ASSERT_EQ(finish(last), ExitStatus{.code = 0}) << last.errors();
-  EXPECT_THAT(last.output(), HasSubstr("Going on from"));
-  EXPECT_THAT(last.output(), HasSubstr(end));
+  EXPECT_EQ(step_gone_on_from(last.output()), newest);
+  EXPECT_THAT(last.output(), HasSubstr(last_end.line));
   ASSERT_FALSE(weights("straight").empty());
   EXPECT_EQ(weights("killed"), weights("straight"));
 }
 
+// At least ten epochs, of four steps, after the last kill.
+EndOfRun some_epochs_later(int64_t newest) {
+  const int64_t epochs = newest / 4 + 11;
+  return {{"--max_iter", std::to_string(epochs)},
+          fmt::format("Trained {} epochs ({} steps)", epochs, 4 * epochs)};
+}
+
 TEST_F(TrainingTest, KilledAtFiftyMomentsEndsOnTheSameBits) {
-  kill_and_compare({"--nprocs", "2", "--max_iter", "4000", "--checkpoint_every_steps", "50"}, 50);
+  kill_and_compare({"--nprocs", "2", "--checkpoint_every_steps", "50"}, 50, some_epochs_later);
 }
 
 // Every rank writes its part of each checkpoint.
 TEST_F(TrainingTest, KilledWithDividedStatesEndsOnTheSameBits) {
-  kill_and_compare(
-      {"--nprocs", "2", "--max_iter", "4000", "--checkpoint_every_steps", "50", "--zero_stage", "2"}, 20);
+  kill_and_compare({"--nprocs", "2", "--checkpoint_every_steps", "50", "--zero_stage", "2"}, 20,
+                   some_epochs_later);
 }
 
 TEST_F(TrainingTest, CtrlCEndsAfterTheStepWithACheckpoint) {
@@ -179,9 +200,11 @@ TEST_F(TrainingTest, CtrlCEndsAfterTheStepWithACheckpoint) {
 
 // Saved by rank 0's clock, at any step of an epoch, and ended in the middle of one.
 TEST_F(TrainingTest, KilledBetweenSavesByTimeItEndsAtItsLimitOfSteps) {
-  kill_and_compare(
-      {"--nprocs", "2", "--max_iter", "1000000000", "--max_steps", "3001", "--checkpoint_every_min", "0.001"},
-      4, "(3001 steps)");
+  kill_and_compare({"--nprocs", "2", "--checkpoint_every_min", "0.001"}, 4, [](int64_t newest) {
+    const int64_t steps = newest / 4 * 4 + 41;
+    return EndOfRun{{"--max_iter", kForever, "--max_steps", std::to_string(steps)},
+                    fmt::format("({} steps)", steps)};
+  });
 }
 
 TEST_F(TrainingTest, PreemptionSavesAndTheNextRunGoesOn) {

@@ -220,7 +220,7 @@ def test_a_study_over_nodes(slurm):
     # The curve over epochs of both settings, and one line over the ranks.
     curves = (study / "train-loss-epochs.svg").read_text()
     assert "1 GPU and 1 CPU each" in curves and "2 nodes, 4 ranks" in curves
-    assert "2 ranks per node, 1 CPU per rank" in (study / "speed-ranks.svg").read_text()
+    assert (study / "speed-ranks.svg").read_text().count("<circle") == 2
     log = (study / "nodes-1-ranks-2-cpus-1.log").read_text()
     assert "lockstep: job " in log
     assert "GPUs of the node: 2" in log

@@ -46,7 +46,11 @@ std::vector<CheckpointRow> rows_of(const std::filesystem::path& folder, const st
   std::vector<Entry> entries;
   for (const CheckpointRow& row : rows) entries.push_back(row.entry);
   const Best rule = best == "min" ? Best::kMin : best == "max" ? Best::kMax : Best::kSaved;
-  const std::vector<size_t> order = checkpoint::best_first(entries, rule);
+  // The metric of the newest one with a metric: a run may have changed best_metric.
+  const auto ranked =
+      std::find_if(entries.begin(), entries.end(), [](const Entry& e) { return e.valid() && e.metric; });
+  const std::vector<size_t> order = checkpoint::best_first(
+      entries, rule, ranked == entries.end() ? checkpoint::MetricKind() : ranked->metric_kind);
   if (!order.empty()) rows[order.front()].best = true;
   return rows;
 }

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <set>
+#include <utility>
 
 #include "base/environment.h"
 #include "base/process.h"
@@ -87,8 +88,7 @@ std::vector<std::string> command_of(const Study& study, const ScalingRow& row) {
   return command;
 }
 
-base::Environment environment_of(const ScalingRow& row) {
-  base::Environment environment = base::Environment::of_process();
+base::Environment with_run(base::Environment environment, const ScalingRow& row) {
   environment.set("LOCKSTEP_LOG_FOLDER", row.folder.string());
   environment.set("LOCKSTEP_PROGRESS", "none");
   environment.set("OMP_NUM_THREADS", std::to_string(row.cpus_per_rank));
@@ -104,25 +104,6 @@ std::string gpus_of(const ScalingRow& row, const base::Environment& environment)
     gpus.push_back(visible.restricted ? visible.devices.at(static_cast<size_t>(i)) : std::to_string(i));
   }
   return fmt::format("{}", fmt::join(gpus, ","));
-}
-
-base::ProcessOptions process_of(const Study& study, const ScalingRow& row, const std::vector<int>& cpus,
-                                int fd) {
-  base::ProcessOptions options;
-  options.program = base::own_executable();
-  options.arguments = {options.program, "run", "-n", std::to_string(row.ranks), "--standalone", "--"};
-  for (std::string& word : command_of(study, row)) options.arguments.push_back(std::move(word));
-  options.environment = environment_of(row);
-  if (row.one_gpu_each) {
-    options.environment.set("CUDA_VISIBLE_DEVICES", gpus_of(row, options.environment));
-    options.environment.erase("GPUS_PER_NODE");  // of a batch script: it counts the hidden ones too
-  }
-  const size_t wanted = std::min(static_cast<size_t>(row.cpus()), cpus.size());
-  options.cpus.assign(cpus.begin(), cpus.begin() + static_cast<std::ptrdiff_t>(wanted));
-  std::sort(options.cpus.begin(), options.cpus.end());
-  options.stdout_fd = fd;
-  options.stderr_fd = fd;
-  return options;
 }
 
 // The last line that says something, for a row of a table.
@@ -173,7 +154,7 @@ void submit_row(const Study& study, ScalingRow& row, launcher::SignalQueue& sign
   request.output = console_of(row).string();
   request.launcher = base::own_executable();
   // sbatch passes the environment on.
-  const base::Environment environment = environment_of(row);
+  const base::Environment environment = with_run(base::Environment::of_process(), row);
   request.version = launcher::installed_slurm_version(environment);
   const std::string job = launcher::submit_script(launcher::sbatch_script(request), environment);
   const launcher::JobResult result = launcher::wait_for_job(job, environment, [&] {
@@ -185,33 +166,53 @@ void submit_row(const Study& study, ScalingRow& row, launcher::SignalQueue& sign
              *stopped_by);
 }
 
-void run_row(const Study& study, ScalingRow& row, const std::vector<int>& cpus,
-             launcher::SignalQueue& signals, std::optional<int>* stopped_by) {
+void run_row(const Study& study, ScalingRow& row, const Machine& machine, launcher::SignalQueue& signals,
+             std::optional<int>* stopped_by) {
   const fs::path console = console_of(row);
   const base::UniqueFd log(::open(console.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!log) {
     throw ConfigError("bench", fmt::format("cannot write '{}': {}", console.string(), std::strerror(errno)));
   }
   const auto start = std::chrono::steady_clock::now();
-  base::ChildProcess child = base::ChildProcess::start(process_of(study, row, cpus, log.get()));
+  base::ChildProcess child =
+      base::ChildProcess::start(process_of(study, row, machine, base::Environment::of_process(), log.get()));
   const base::ExitState state = wait_for(child, signals, stopped_by);
   row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   finish_row(row, state.success() ? "" : state.to_string(), *stopped_by);
 }
 
 // Why a row is not run here; "": it is.
-std::string reason_to_skip(const Study& study, const ScalingRow& row, size_t num_cpus, int num_gpus) {
+std::string reason_to_skip(const Study& study, const ScalingRow& row, const Machine& machine) {
   if (!study.nodes.empty()) return "";
-  if (row.one_gpu_each && row.ranks > num_gpus)
-    return fmt::format("left out: it needs {} GPUs, and {} visible", row.ranks,
-                       num_gpus == 1 ? "1 is" : fmt::format("{} are", num_gpus));
-  if (static_cast<size_t>(row.cpus()) > num_cpus && !study.oversubscribe)
+  if (row.one_gpu_each && row.ranks > machine.num_gpus)
+    return fmt::format("left out: it needs {} GPU{}, and {} visible", row.ranks, row.ranks == 1 ? "" : "s",
+                       machine.num_gpus == 1 ? "1 is" : fmt::format("{} are", machine.num_gpus));
+  if (static_cast<size_t>(row.cpus()) > machine.cpus.size() && !study.oversubscribe)
     return fmt::format("left out: it needs {} CPUs, and there are {} (--oversubscribe runs it)", row.cpus(),
-                       num_cpus);
+                       machine.cpus.size());
   return "";
 }
 
 }  // namespace
+
+base::ProcessOptions process_of(const Study& study, const ScalingRow& row, const Machine& machine,
+                                base::Environment environment, int fd) {
+  base::ProcessOptions options;
+  options.program = base::own_executable();
+  options.arguments = {options.program, "run", "-n", std::to_string(row.ranks), "--standalone", "--"};
+  for (std::string& word : command_of(study, row)) options.arguments.push_back(std::move(word));
+  options.environment = with_run(std::move(environment), row);
+  if (row.one_gpu_each) {
+    options.environment.set("CUDA_VISIBLE_DEVICES", gpus_of(row, options.environment));
+    options.environment.erase("GPUS_PER_NODE");  // of a batch script: it counts the hidden ones too
+  }
+  const size_t wanted = std::min(static_cast<size_t>(row.cpus()), machine.cpus.size());
+  options.cpus.assign(machine.cpus.begin(), machine.cpus.begin() + static_cast<std::ptrdiff_t>(wanted));
+  std::sort(options.cpus.begin(), options.cpus.end());
+  options.stdout_fd = fd;
+  options.stderr_fd = fd;
+  return options;
+}
 
 std::vector<int> spread_over_cores(const std::vector<int>& cpus, const std::string& sysfs) {
   std::vector<int> first;
@@ -224,18 +225,16 @@ std::vector<int> spread_over_cores(const std::vector<int>& cpus, const std::stri
   return first;
 }
 
-std::vector<ScalingRow> run_study(const Study& study, const std::vector<int>& cpus,
+std::vector<ScalingRow> run_study(const Study& study, const Machine& machine,
                                   const std::function<void(const ScalingRow&)>& done,
                                   std::optional<int>* stopped_by) {
   std::vector<ScalingRow> rows = plan_rows(study);
   prepare_output(study, rows);
   launcher::SignalQueue signals(launcher::stop_signals());
-  const int num_gpus = study.gpus ? cluster::count_visible_gpus(base::Environment::of_process()) : 0;
   for (ScalingRow& row : rows) {
-    row.failure =
-        *stopped_by ? "left out: the study was stopped" : reason_to_skip(study, row, cpus.size(), num_gpus);
+    row.failure = *stopped_by ? "left out: the study was stopped" : reason_to_skip(study, row, machine);
     row.was_run = row.failure.empty();
-    if (row.was_run && study.nodes.empty()) run_row(study, row, cpus, signals, stopped_by);
+    if (row.was_run && study.nodes.empty()) run_row(study, row, machine, signals, stopped_by);
     if (row.was_run && !study.nodes.empty()) submit_row(study, row, signals, stopped_by);
     done(row);
   }

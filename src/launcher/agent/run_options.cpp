@@ -16,10 +16,12 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "base/number.h"
 #include "cluster/node_resources.h"
 #include "config/option_table.h"
+#include "launcher/agent/hostfile.h"
 #include "launcher/agent/slurm_step.h"
 
 namespace lockstep::launcher {
@@ -34,6 +36,9 @@ struct RunFlags {
   std::string nnodes = "1:1";
   std::string nproc_per_node = "1";
   int node_rank = 0;
+  std::string hostfile;
+  std::string include;
+  std::string exclude;
 
   // --- rendezvous ---
   std::string rdzv_backend = "static";
@@ -97,6 +102,14 @@ config::OptionTable run_flag_table(RunFlags& flags) {
       .add("nproc_per_node", flags.nproc_per_node, "ranks on this node: a number, gpu, cpu or auto",
            {.short_flag = "n"})
       .add("node_rank", flags.node_rank, "rank of this node", {.minimum = 0})
+      .add("hostfile", flags.hostfile,
+           "DeepSpeed's list of nodes, lines NAME slots=NUMBER: says how many nodes and ranks there are, "
+           "which "
+           "node this one is, and the address of node 0",
+           {.has_variable = false})
+      .add("include", flags.include, "only these nodes of the hostfile: NAME@NAME", {.has_variable = false})
+      .add("exclude", flags.exclude, "all but these nodes of the hostfile: NAME@NAME",
+           {.has_variable = false})
       .add("rdzv_backend", flags.rdzv_backend, "static: node ranks are given; c10d: assigned as nodes join",
            {.choices = {"static", "c10d"}})
       .add("rdzv_endpoint", flags.rdzv_endpoint, "HOST[:PORT] of node 0, the launchers' rendezvous")
@@ -416,8 +429,9 @@ void decide_join(const RunFlags& flags, const config::OptionTable& table, RunOpt
     join.host_option = "--rdzv-endpoint";
   } else {
     join.host = flags.master_addr;
+    if (!table.given("master_addr") && !flags.hostfile.empty()) join.host_option = "--hostfile";
     join.port = checked_port("--master-port", flags.master_port.value_or(kDefaultStaticPort));
-    if (!table.given("master_addr")) {
+    if (!table.given("master_addr") && flags.hostfile.empty()) {
       options.hints.push_back(fmt::format(
           "--master-addr is not given: launchers look for node 0 on their own machine ({}). Where "
           "the nodes are machines, give all of them the address of node 0",
@@ -428,10 +442,34 @@ void decide_join(const RunFlags& flags, const config::OptionTable& table, RunOpt
   apply_conf(flags.rdzv_conf, join);
 }
 
+// Sets the flags that the hostfile stands for.
+void apply_hostfile(const config::OptionTable& table, RunFlags& flags) {
+  if (flags.hostfile.empty()) {
+    for (const char* name : {"include", "exclude"}) {
+      if (table.given(name)) refuse("--{0} is for --hostfile: add it, or leave out --{0}", name);
+    }
+    return;
+  }
+  for (const auto& [name, flag] :
+       {std::pair("nnodes", "nnodes"), std::pair("nproc_per_node", "nproc-per-node"),
+        std::pair("standalone", "standalone"), std::pair("rdzv_backend", "rdzv-backend"),
+        std::pair("rdzv_endpoint", "rdzv-endpoint")}) {
+    if (table.given(name)) refuse("--hostfile leaves no room for --{}: remove one of them", flag);
+  }
+  const std::vector<HostfileNode> nodes =
+      choose_nodes(read_hostfile(flags.hostfile), flags.include, flags.exclude);
+  if (!table.given("node_rank")) flags.node_rank = place_among(nodes, cluster::host_name());
+  if (static_cast<size_t>(flags.node_rank) >= nodes.size())
+    refuse("--node-rank {} is not one of {} nodes of the hostfile", flags.node_rank, nodes.size());
+  flags.nnodes = std::to_string(nodes.size());
+  flags.nproc_per_node = std::to_string(nodes[static_cast<size_t>(flags.node_rank)].slots);
+  if (nodes.size() > 1 && !table.given("master_addr")) flags.master_addr = nodes.front().name;
+}
+
 // Whether a flag says something about nodes. If none does, a Slurm step decides.
 bool asks_for_nodes(const config::OptionTable& table) {
-  for (const char* name :
-       {"nnodes", "node_rank", "standalone", "rdzv_backend", "rdzv_endpoint", "master_addr", "master_port"}) {
+  for (const char* name : {"hostfile", "nnodes", "node_rank", "standalone", "rdzv_backend", "rdzv_endpoint",
+                           "master_addr", "master_port"}) {
     if (table.given(name)) return true;
   }
   return false;
@@ -581,6 +619,7 @@ RunOptions parse_run_options(const std::vector<std::string>& arguments, const ba
   options.print_completion = flags.print_completion;
   if (!options.print_completion.empty()) return options;
   refuse_python_flags(table);
+  apply_hostfile(table, flags);
   parse_nodes(flags.nnodes, options);
   options.local_world_size = parse_local_world_size(flags.nproc_per_node, machine);
   options.run_id = flags.rdzv_id;

@@ -6,6 +6,7 @@
 #include <lockstep/json.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
@@ -353,6 +354,21 @@ TEST_F(DividedManifestTest, HoldsSeventyBillionParametersOnAThousandRanks) {
   EXPECT_LT(reader.bytes_read(), 8 << 20) << "the manifest and one index";
 }
 
+TEST(StoreTest, AMetricKeepsItsNameAndMode) {
+  const Folder folder;
+  Store store(folder.path());
+  Snapshot named = snapshot_of(1, 0.5);
+  named.metric_kind = {"val_accuracy", "max"};
+  store.save(named);
+  store.save(snapshot_of(2, 0.25));
+  const std::vector<Entry> entries = store.list();
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_FALSE(entries[0].metric_kind.known()) << "as in earlier versions";
+  EXPECT_EQ(entries[0].metric, 0.25);
+  EXPECT_EQ(entries[1].metric_kind, (MetricKind{"val_accuracy", "max"}));
+  EXPECT_EQ(entries[1].metric, 0.5);
+}
+
 Entry entry(std::optional<double> metric, bool valid = true) {
   return {.metric = metric, .problem = valid ? "" : "broken"};
 }
@@ -379,6 +395,28 @@ TEST(RotationTest, WhatWasSavedAsTheBestCountsMoreThanTheMetric) {
   EXPECT_THAT(to_remove(entries, {.keep_last = 1, .keep_best = 1}), ElementsAre(1, 3, 4));
   EXPECT_THAT(best_first(entries, Best::kSaved), ElementsAre(2, 4, 3, 1, 0));
   EXPECT_THAT(best_first(entries, Best::kMin), ElementsAre(3, 1, 0, 4, 2));
+}
+
+TEST(RotationTest, ValuesOfAnotherMetricOrModeAreNotCompared) {
+  const MetricKind loss{"val_loss", "min"};
+  const MetricKind accuracy{"val_accuracy", "max"};
+  const auto of = [](double value, const MetricKind& kind) {
+    Entry one = entry(value);
+    one.metric_kind = kind;
+    return one;
+  };
+  // A loss of 2 is no accuracy; a value of an earlier version may be one.
+  const std::vector<Entry> entries = {
+      of(0.3, accuracy), of(0.9, accuracy), of(0.8, accuracy), of(2, loss), of(3, {"val_accuracy", "min"}),
+      entry(0.85)};
+  const RotationRule rule{.keep_last = 1, .keep_best = 2, .best = Best::kMax, .metric = accuracy};
+  EXPECT_THAT(to_remove(entries, rule), ElementsAre(2, 3, 4));
+  EXPECT_THAT(best_first(entries, Best::kMax, accuracy), ElementsAre(1, 5, 2, 0));
+}
+
+TEST(RotationTest, ANaNIsNotRanked) {
+  const std::vector<Entry> entries = {entry(0.5), entry(std::nan("")), entry(0.2), entry(0.4)};
+  EXPECT_THAT(best_first(entries, Best::kMin), ElementsAre(2, 3, 0));
 }
 
 TEST(RotationTest, OfEqualsTheNewerIsTheBest) {

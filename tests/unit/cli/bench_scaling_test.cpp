@@ -4,6 +4,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
@@ -58,6 +61,79 @@ TEST(ScalingStudyTest, CoresComeBeforeHardwareThreads) {
   }
   EXPECT_THAT(scaling::spread_over_cores({0, 1, 2, 3}, sysfs.path()), ElementsAre(0, 2, 1, 3));
   EXPECT_THAT(scaling::spread_over_cores({1, 3}, "/nowhere"), ElementsAre(1, 3));
+}
+
+report::ScalingRow row_on_gpus(int ranks) {
+  report::ScalingRow row;
+  row.ranks = ranks;
+  row.folder = "/study/ranks";
+  row.one_gpu_each = true;
+  return row;
+}
+
+TEST(ScalingStudyTest, ARunGetsTheFirstOfTheGpusThatThisProcessSees) {
+  const scaling::Study study{.nodes = {},
+                             .ranks = {},
+                             .cpus_per_rank = {},
+                             .gpus = true,
+                             .job = {},
+                             .command = {"./train"},
+                             .output = {}};
+  const scaling::Machine machine{.cpus = {3, 1, 2}, .num_gpus = 3};
+  const auto gpus = [&](int ranks, base::Environment environment) {
+    return process_of(study, row_on_gpus(ranks), machine, std::move(environment), 1)
+        .environment.get("CUDA_VISIBLE_DEVICES");
+  };
+  EXPECT_EQ(gpus(2, {}), "0,1");
+  EXPECT_EQ(gpus(2, {{"CUDA_VISIBLE_DEVICES", "5,GPU-3fa8,7"}}), "5,GPU-3fa8");
+  EXPECT_EQ(gpus(1, {{"CUDA_VISIBLE_DEVICES", "7"}}), "7");
+  report::ScalingRow on_cpus = row_on_gpus(2);
+  on_cpus.one_gpu_each = false;
+  const base::ProcessOptions options = process_of(study, on_cpus, machine, {{"GPUS_PER_NODE", "3"}}, 1);
+  EXPECT_EQ(options.environment.get("CUDA_VISIBLE_DEVICES"), std::nullopt);
+  EXPECT_EQ(options.environment.get("GPUS_PER_NODE"), "3");
+  EXPECT_EQ(options.environment.get("LOCKSTEP_LOG_FOLDER"), "/study/ranks");
+  EXPECT_THAT(options.cpus, ElementsAre(1, 3)) << "the first two of the machine";
+}
+
+// GPUS_PER_NODE of a batch script counts the GPUs that the run does not see.
+TEST(ScalingStudyTest, ARunOnSomeOfTheGpusDoesNotSeeTheirNumberOfTheBatchScript) {
+  const scaling::Study study{.nodes = {},
+                             .ranks = {},
+                             .cpus_per_rank = {},
+                             .gpus = true,
+                             .job = {},
+                             .command = {"./train"},
+                             .output = {}};
+  const base::ProcessOptions options =
+      process_of(study, row_on_gpus(1), {.cpus = {0}, .num_gpus = 3}, {{"GPUS_PER_NODE", "3"}}, 1);
+  EXPECT_EQ(options.environment.get("GPUS_PER_NODE"), std::nullopt);
+}
+
+TEST(ScalingStudyTest, RunsThatNeedMoreGpusOrCpusThanThereAreAreLeftOut) {
+  const test::TemporaryFolder folder;
+  scaling::Study study{.nodes = {},
+                       .ranks = {2, 4},
+                       .cpus_per_rank = {1},
+                       .gpus = true,
+                       .job = {},
+                       .command = {"./train"},
+                       .output = folder.path() / "study"};
+  std::optional<int> stopped_by;
+  const auto failures = [&](int num_gpus) {
+    study.output = folder.path() / std::to_string(num_gpus);
+    std::vector<std::string> result;
+    for (const report::ScalingRow& row : run_study(
+             study, {.cpus = {0}, .num_gpus = num_gpus}, [](const auto&) {}, &stopped_by)) {
+      EXPECT_FALSE(row.was_run);
+      result.push_back(row.failure);
+    }
+    return result;
+  };
+  EXPECT_THAT(failures(1), ElementsAre("left out: it needs 2 GPUs, and 1 is visible",
+                                       "left out: it needs 4 GPUs, and 1 is visible"));
+  EXPECT_THAT(failures(2), ElementsAre("left out: it needs 2 CPUs, and there are 1 (--oversubscribe runs it)",
+                                       "left out: it needs 4 GPUs, and 2 are visible"));
 }
 
 }  // namespace

@@ -175,6 +175,33 @@ TEST(ExportedArchiveTest, AnAutocastRegionKeepsItsDevice) {
                          "autocast for 'abacus'");
 }
 
+TEST(ExportedArchiveTest, AnAutocastRegionWithoutACacheOptionKeepsThePresentOne) {
+  const ArchiveFile file(
+      "pair", kProgram,
+      R"({"name": "", "arg": {"as_bool": true}, "kind": 1}, {"name": "", "arg": {"as_bool": false})",
+      R"({"name": "", "arg": {"as_bool": true}, "kind": 1}, {"name": "", "arg": {"as_none": true})");
+  ExportedModel model(file.path());
+  const std::vector<c10::IValue> inputs = {test::formula({5, 3}, 0), torch::arange(10.), torch::tensor(0.5F)};
+  // Inside of another region the cache outlives this one: a weight that changes is not converted again.
+  const auto changes = [&](bool caches) {
+    at::autocast::increment_nesting();
+    at::autocast::set_autocast_cache_enabled(caches);
+    const at::Tensor before = model->run(inputs)[2].toTensor();
+    const bool still = at::autocast::is_autocast_cache_enabled() == caches;
+    {
+      const torch::NoGradGuard guard;
+      model->parameters()[0].add_(1);
+    }
+    const at::Tensor after = model->run(inputs)[2].toTensor();
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_cache_enabled(true);
+    EXPECT_TRUE(still);
+    return !torch::equal(before, after);
+  };
+  EXPECT_TRUE(changes(/*caches=*/false));
+  EXPECT_FALSE(changes(/*caches=*/true));
+}
+
 TEST(ExportedArchiveTest, ARegionWithoutAutocastIsSoOnEveryDevice) {
   ArchiveRecords records = records_of(golden_archive("pair"));
   std::string& text = records.at(kProgram);

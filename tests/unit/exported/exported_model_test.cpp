@@ -6,6 +6,8 @@
 #include <lockstep/weights.h>
 #include <torch/torch.h>
 
+#include <sstream>
+
 #include "checkpoint/weights.h"
 #include "support/formula.h"
 #include "support/golden.h"
@@ -105,7 +107,7 @@ TEST(ExportedModelTest, TakesInputsAndGivesOutputsByName) {
   EXPECT_THAT(model->input_names(), ElementsAre("x", "extra.0", "weight"));
   EXPECT_THAT(model->output_names(), ElementsAre("sum", "more.0", "more.1", "rows"));
   EXPECT_THAT(names_in(model->named_parameters()), ElementsAre("encode.weight"));  // tied to decode.weight
-  EXPECT_THAT(names_in(model->named_buffers()), ElementsAre("calls"));
+  EXPECT_THAT(names_in(model->named_buffers()), ElementsAre("calls", "scale"));
   const at::Tensor x = test::formula({5, 3}, 0);
   const at::Tensor extra = torch::arange(10.);
   const std::map<std::string, c10::IValue> inputs = {
@@ -167,6 +169,173 @@ TEST(ExportedModelTest, FollowsItsParametersToAnotherDtype) {
   const auto outputs =
       model->run({test::formula({5, 3}, 0).to(torch::kDouble), torch::arange(10.), torch::tensor(0.5)});
   EXPECT_EQ(outputs[0].toTensor().scalar_type(), torch::kDouble);
+}
+
+// The first is from scale_by_keep=True of timm's DropPath, the second from False.
+TEST(ExportedModelTest, StochasticDepthKeepsEverySampleInEvaluation) {
+  ExportedModel model(exported_file("paths"));
+  const at::Tensor x = test::formula({16, 3}, 1);
+  model->eval();
+  for (const c10::IValue& output : model->run({x})) EXPECT_TRUE(torch::equal(output.toTensor(), x));
+  model->train();
+  torch::manual_seed(0);
+  const auto outputs = model->run({x});
+  EXPECT_FALSE(torch::equal(outputs[0].toTensor(), x));
+  EXPECT_FALSE(torch::equal(outputs[1].toTensor(), x));
+}
+
+TEST(ExportedModelTest, KeepsTheDtypesOfTheFileUntilItIsConverted) {
+  ExportedModel model(exported_file("mixed"));
+  const at::Tensor x = test::formula({5, 3}, 1);
+  const at::Tensor grid = torch::arange(4, torch::kDouble) / 3;
+  const at::Tensor weights = torch::arange(4, torch::kDouble) / 7;
+  const auto outputs = model->run({x});
+  EXPECT_TRUE(torch::equal(outputs[1].toTensor(), grid + weights));
+  EXPECT_EQ(outputs[2].toTensor().scalar_type(), torch::kFloat);
+  model->to(torch::kBFloat16);
+  const auto converted = model->run({x.to(torch::kBFloat16)});
+  // Constants stay as they are, buffers do not, as in Python.
+  EXPECT_TRUE(torch::equal(converted[1].toTensor(), grid.to(torch::kBFloat16) + weights));
+  EXPECT_EQ(converted[2].toTensor().scalar_type(), torch::kBFloat16);
+  const auto copy = std::dynamic_pointer_cast<ExportedModelImpl>(model->clone());
+  EXPECT_EQ(copy->run({x.to(torch::kBFloat16)})[2].toTensor().scalar_type(), torch::kBFloat16);
+}
+
+TEST(ExportedModelTest, ABatchNormWithoutStatisticsUsesThoseOfTheBatchInEvaluation) {
+  ExportedModel model(exported_file("mixed"));
+  const at::Tensor x = test::formula({5, 3}, 1);
+  const at::Tensor trained = model->run({x})[0].toTensor();
+  model->eval();
+  EXPECT_TRUE(torch::equal(model->run({x})[0].toTensor(), trained));
+}
+
+TEST(ExportedModelTest, RunsWithComplexParametersAlone) {
+  ExportedModel model(exported_file("waves"));
+  const at::Tensor x = torch::tensor({1.F, 2.F});
+  const at::Tensor expected = torch::tensor({0.5F, 4.F}) * torch::tensor({2.F, 5.F}).sqrt();
+  EXPECT_TRUE(torch::allclose(model->forward(x), expected));
+}
+
+TEST(ExportedModelTest, ChangesOfBuffersAndInputsMayBeResultsOfTheProgram) {
+  ExportedModel model(exported_file("functional"));
+  torch::nn::Linear linear(3, 4);
+  torch::nn::BatchNorm1d norm(4);
+  {
+    const torch::NoGradGuard guard;
+    for (at::Tensor& tensor : linear->parameters()) tensor.copy_(eighths(tensor.sizes()));
+    for (at::Tensor& tensor : norm->parameters()) tensor.copy_(eighths(tensor.sizes()));
+  }
+  const at::Tensor total = torch::zeros({3});
+  at::Tensor expected_total = torch::zeros({3});
+  for (int step = 1; step <= 2; ++step) {
+    const at::Tensor x = test::formula({6, 3}, step);
+    const at::Tensor output = model->run(std::vector<c10::IValue>{x, total})[0].toTensor();
+    const at::Tensor expected = norm(linear(x)) * step;
+    EXPECT_TRUE(torch::allclose(output, expected));
+    output.square().sum().backward();
+    expected.square().sum().backward();
+    expected_total += x.sum(0);
+  }
+  EXPECT_TRUE(torch::allclose(total, expected_total));
+  EXPECT_TRUE(torch::allclose(model->parameters()[0].grad(), linear->weight.grad(), 1e-4, 1e-5));
+  const auto buffers = model->named_buffers();
+  EXPECT_TRUE(torch::equal(buffers["seen"], torch::full({3}, 2.F)));
+  EXPECT_TRUE(torch::allclose(buffers["norm.running_mean"], norm->running_mean));
+  EXPECT_TRUE(torch::allclose(buffers["norm.running_var"], norm->running_var));
+  EXPECT_EQ(buffers["norm.num_batches_tracked"].item<int64_t>(), 2);
+  model->eval();
+  norm->eval();
+  const at::Tensor x = test::formula({6, 3}, 3);
+  EXPECT_TRUE(
+      torch::allclose(model->run(std::vector<c10::IValue>{x, total})[0].toTensor(), norm(linear(x)) * 3));
+  EXPECT_TRUE(torch::allclose(buffers["norm.running_mean"], norm->running_mean));
+  EXPECT_EQ(buffers["norm.num_batches_tracked"].item<int64_t>(), 2);
+}
+
+TEST(ExportedModelTest, ComputesWithNumbers) {
+  ExportedModel model(exported_file("numbers"));
+  const at::Tensor x = test::formula({5, 3}, 1);
+  const at::Tensor rows = torch::linear(x, eighths({1, 3}), eighths({1}));
+  for (const int64_t repeats : {3, 2}) {
+    const auto outputs = model->run({x, repeats, torch::tensor(0.25F)});
+    const double mean = static_cast<double>(repeats) / 2;
+    EXPECT_TRUE(torch::equal(outputs[0].toTensor(), rows.repeat({repeats, 1}) * mean + 0.25));
+    EXPECT_EQ(outputs[1].toInt(), 2 * repeats);
+    EXPECT_EQ(outputs[2].toDouble(), 0.25);
+  }
+  EXPECT_THAT(
+      [&] {
+        model->run({x, 1.5, torch::tensor(0.25F)});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("input 'repeats' must be an integer")));
+}
+
+TEST(ExportedModelTest, RunsAFileOfPyTorch211) {
+  ExportedModel old(exported_file("net_2_11"));
+  ExportedModel model(exported_file("net"));
+  const at::Tensor x = test::formula({7, 3}, 1);
+  for (const bool training : {true, false}) {
+    old->train(training);
+    model->train(training);
+    torch::manual_seed(3);
+    const at::Tensor expected = model->forward(x);
+    torch::manual_seed(3);
+    EXPECT_TRUE(torch::equal(old->forward(x), expected));
+  }
+}
+
+TEST(ExportedModelTest, LibTorchSavesAndLoadsIt) {
+  ExportedModel model(exported_file("pair"));
+  {
+    const torch::NoGradGuard guard;
+    model->parameters()[0].fill_(3);
+    model->buffers()[1].fill_(5);
+  }
+  std::stringstream file;
+  torch::save(model, file);
+  ExportedModel loaded(exported_file("pair"));
+  torch::load(loaded, file);
+  const std::vector<c10::IValue> inputs = {test::formula({5, 3}, 0), torch::arange(10.), torch::tensor(0.5F)};
+  EXPECT_TRUE(torch::equal(loaded->run(inputs)[0].toTensor(), model->run(inputs)[0].toTensor()));
+  EXPECT_TRUE(torch::equal(loaded->named_buffers()["scale"], torch::full({1}, 5.F)));
+}
+
+TEST(ExportedModelTest, NonPersistentBuffersAreInNoStateDict) {
+  const test::TemporaryFolder folder;
+  ExportedModel model(exported_file("pair"));
+  EXPECT_THAT(model->non_persistent_buffers(), ElementsAre("scale"));
+  // Also where the model is a part of another.
+  const torch::nn::Sequential whole(model);
+  for (const auto& [module, prefix] : std::vector<std::pair<std::shared_ptr<torch::nn::Module>, std::string>>{
+           {model.ptr(), ""}, {whole.ptr(), "0."}}) {
+    const std::filesystem::path file = folder.path() / ("state" + prefix + "pt");
+    save_weights(*module, file);
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : checkpoint::read_weights(file)) names.push_back(name);
+    EXPECT_THAT(names, testing::UnorderedElementsAre(prefix + "calls", prefix + "encode.weight"));
+    EXPECT_TRUE(load_weights(*module, file).missing.empty());
+  }
+}
+
+TEST(ExportedModelTest, NamesTheOperatorThatFailedOnce) {
+  ExportedModel model(exported_file("pair"));
+  model->parameters()[0].set_data(torch::ones({2, 2}));
+  std::string message;
+  try {
+    model->run({test::formula({5, 3}, 0), torch::arange(10.), torch::tensor(0.5F)});
+  } catch (const c10::Error& error) {
+    message = error.what_without_backtrace();
+  }
+  EXPECT_THAT(message, HasSubstr("in torch.ops.aten.linear.default at make_golden.py:"));
+  EXPECT_THAT(message, testing::Not(HasSubstr("wrap_with")));
+}
+
+TEST(ExportedModelTest, WarnsOfAnOperatorThroughWhichNoGradientsPass) {
+  testing::internal::CaptureStderr();
+  ExportedModel model(exported_file("copies"));
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      HasSubstr("cannot be trained through the operator torch.ops.aten.copy.default at make_golden.py:"));
 }
 
 TEST(ExportedModelTest, ACloneHasWeightsOfItsOwn) {

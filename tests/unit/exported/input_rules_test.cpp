@@ -1,5 +1,6 @@
 #include "exported/input_rules.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/error.h>
@@ -74,6 +75,31 @@ TEST(SizeExpressionTest, RefusesWhatItDoesNotKnow) {
       ThrowsMessage<ProgramError>(HasSubstr("no expression")));
 }
 
+std::string repeated(const std::string& text, size_t count) {
+  std::string result;
+  for (size_t i = 0; i < count; ++i) result += text;
+  return result;
+}
+
+TEST(SizeExpressionTest, RefusesMoreTermsThanAProgramHas) {
+  constexpr size_t kMany = 100'000;
+  const std::vector<std::string> hostile = {"s0" + repeated("+s0", kMany), "s0" + repeated("-s1", kMany),
+                                            "s0" + repeated("*1", kMany), "s0" + repeated("//2", kMany),
+                                            "Max(s0" + repeated(", s1", kMany) + ")"};
+  for (const std::string& text : hostile) {
+    EXPECT_THAT([&] { infix(text); }, ThrowsMessage<ProgramError>(HasSubstr("has more than 1000 terms: '")))
+        << text.substr(0, 20);
+  }
+  EXPECT_THAT([] { value_of("Add(" + repeated("Integer(1), ", kMany) + "Integer(1))"); },
+              ThrowsMessage<ProgramError>(HasSubstr("has more than 1000 terms")));
+  EXPECT_EQ(value_of("Add(" + repeated("Integer(1), ", 900) + kS0 + ")"), 907);
+  SizeSymbols symbols;
+  symbols.number_of("s0");
+  EXPECT_EQ(SizeExpression::parse_infix("s0" + repeated("+s0", 400), symbols).value({2}), 802);
+  EXPECT_EQ(SizeExpression::parse_infix("s0" + repeated("//1", 400), symbols).value({2}), 2);
+  EXPECT_EQ(SizeExpression::parse_infix("s0*2//3*2", symbols).value({5}), 6);
+}
+
 TEST(SizeExpressionTest, ReadsTheNamesOfRanges) {
   EXPECT_EQ(infix("2*s77 - 1"), "2*s77 - 1");
   EXPECT_EQ(infix("-s77 + s78*2"), "-s77 + s78*2");
@@ -137,6 +163,25 @@ TEST(InputRulesTest, SolvesASumOfTwoSizesInAnyOrder) {
   rules.check({torch::ones({2}), torch::ones({1})});  // torch.export never traces a size of 1
   expect_inputs_refused(rules, {torch::ones({9}), torch::ones({3})},
                         "s0 = 6, and the model was exported for 2 to 4");
+}
+
+// Each size needs the one after it, so only the last pass of many would solve the first.
+TEST(InputRulesTest, SolvesALongChainOfSizes) {
+  constexpr size_t kSizes = 20'000;
+  const auto symbol = [](size_t i) { return fmt::format("Symbol('s{}', positive=True, integer=True)", i); };
+  std::vector<std::vector<std::string>> sizes;
+  std::map<std::string, Range> ranges;
+  for (size_t i = 0; i < kSizes; ++i) {
+    sizes.push_back({fmt::format("Add({}, {})", symbol(i), symbol(i + 1))});
+    ranges[fmt::format("s{} + s{}", i, i + 1)] = {.least = 2, .most = 9};
+  }
+  sizes.push_back({symbol(kSizes)});
+  InputRules rules(program_with(sizes, std::move(ranges)));
+  std::vector<c10::IValue> inputs(kSizes + 1, torch::ones({4}));
+  inputs.back() = torch::ones({2});
+  rules.check(inputs);
+  inputs[3] = torch::ones({10});
+  expect_inputs_refused(rules, inputs, "has size 10 in dimension 0, and the model was exported for 2 to 9");
 }
 
 TEST(InputRulesTest, RefusesASizeThatCannotBeChecked) {

@@ -247,5 +247,55 @@ TEST(ImagePass, RefusesOtherChannelsAndEmptyPictures) {
               HasSubstr("larger than the padded picture"));
 }
 
+// PIL's blend cuts off, so 255 * 0.5 is 127; its grey of (255, 0, 0) is 76.
+TEST(ImagePass, ChangesColorsAsPil) {
+  Picture picture(3, 1, 2, ImageView::Layout::kInterleaved);
+  picture.pixels = {255, 0, 0, 10, 100, 200};
+  picture.view.pixels = picture.pixels.data();
+  const auto changed = [&](const ColorJitter& jitter, const ColorFactors& factors) {
+    const ImageTransform transform{
+        .color_jitter = jitter, .layout = Layout::kChannelsLast, .type = Type::kUInt8};
+    Augmentation augmentation;
+    augmentation.colors = factors;
+    return run(transform, picture, augmentation);
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(changed({.brightness = 1}, {.brightness = 0.5}), ElementsAre(127, 0, 0, 5, 50, 100));
+  EXPECT_THAT(changed({.brightness = 1}, {.brightness = 2}), ElementsAre(255, 0, 0, 20, 200, 255));
+  EXPECT_THAT(changed({.contrast = 1}, {.contrast = 0}), ElementsAre(80, 80, 80, 80, 80, 80));
+  EXPECT_THAT(changed({.saturation = 1}, {.saturation = 0}), ElementsAre(76, 76, 76, 84, 84, 84));
+  EXPECT_THAT(changed({.hue = 0.5}, {.hue = 0.5}), ElementsAre(0, 255, 252, 200, 100, 10))
+      << "the opposite colour, as far as 256 hues tell";
+  EXPECT_THAT(changed({.hue = 0.5}, {.brightness = 0.5}), ElementsAre(255, 0, 0, 10, 104, 200))
+      << "only what is set; through 256 hues and back";
+}
+
+TEST(ImagePass, ChangedColorsAreTheSameInEveryLayoutAndType) {
+  const ColorJitter jitter{.brightness = 0.4, .contrast = 0.4, .saturation = 0.4, .hue = 0.1};
+  Augmentation augmentation{.top = 2, .left = 5, .flip = true};
+  augmentation.colors = {{3, 1, 0, 2}, 1.25, 0.75, 1.5, 0.06};
+  for (const ImageView::Layout source : kSources) {
+    for (const int channels : {1, 3}) {
+      const Picture picture(channels, 9, 11, source);
+      ImageTransform bytes{.random_crop = 8, .padding = 3, .color_jitter = jitter, .type = Type::kUInt8};
+      const std::vector<uint32_t> planar = run(bytes, picture, augmentation);
+      for (const Layout layout : kLayouts) {
+        for (const Type type : kTypes) {
+          ImageTransform transform = bytes;
+          transform.layout = layout;
+          transform.type = type;
+          const std::vector<uint32_t> elements = run(transform, picture, augmentation);
+          for (int i = 0; i < 64 * channels; ++i) {
+            const int c = i / 64;
+            const int place = layout == Layout::kChannelsLast ? i % 64 * channels + c : i;
+            ASSERT_EQ(elements[static_cast<size_t>(place)],
+                      bits_of(transform, c, static_cast<uint8_t>(planar[static_cast<size_t>(i)])));
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::images

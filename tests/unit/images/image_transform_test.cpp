@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <lockstep/image_files.h>
 
+#include <array>
 #include <map>
 
 #include "images/image_transform.h"
@@ -51,6 +52,36 @@ TEST(ImageTransform, RefusesACropThatIsLargerThanThePaddedPicture) {
 
 TEST(ImageTransform, RefusesAPictureThatItsResizeMakesTooLong) {
   EXPECT_THAT(error_of([] { transformed_size({.resize = 256}, {1, 1000}); }), HasSubstr("1x1000"));
+}
+
+TEST(ImageTransform, ColorJitterHasLimits) {
+  EXPECT_THAT(error_of([] { ImageTransform{.color_jitter = {.contrast = -0.1}}.validate(); }),
+              HasSubstr("color_jitter.contrast must be a number from 0: -0.1"));
+  EXPECT_THAT(error_of([] { ImageTransform{.color_jitter = {.hue = 0.6}}.validate(); }),
+              HasSubstr("color_jitter.hue must be a number from 0 to 0.5: 0.6"));
+  EXPECT_TRUE((ImageTransform{.color_jitter = {.hue = 0.5}}.is_random()));
+}
+
+// Its numbers are its own: crop and flip are those without it.
+TEST(ImageTransform, ColorJitterIsDrawnFromTheSeed) {
+  ImageTransform transform{.random_crop = 4, .padding = 3, .flip_probability = 0.5};
+  std::map<std::array<int, 4>, int> orders;
+  for (uint64_t seed = 0; seed < 2400; ++seed) {
+    transform.color_jitter = {};
+    const Augmentation without = draw_augmentation(transform, {6, 9}, seed);
+    EXPECT_EQ(without.colors, ColorFactors());
+    transform.color_jitter = {.brightness = 0.4, .contrast = 1.5, .saturation = 0, .hue = 0.1};
+    const Augmentation drawn = draw_augmentation(transform, {6, 9}, seed);
+    EXPECT_EQ(drawn.left, without.left);
+    EXPECT_EQ(drawn.flip, without.flip);
+    EXPECT_THAT(drawn.colors.brightness, AllOf(testing::Ge(0.6F), testing::Le(1.4F)));
+    EXPECT_THAT(drawn.colors.contrast, AllOf(testing::Ge(0), testing::Le(2.5)));
+    EXPECT_EQ(drawn.colors.saturation, 1);
+    EXPECT_THAT(drawn.colors.hue, AllOf(testing::Ge(-0.1F), testing::Le(0.1F)));
+    ++orders[drawn.colors.order];
+  }
+  EXPECT_EQ(orders.size(), 24u);
+  for (const auto& [order, count] : orders) EXPECT_NEAR(count, 100, 50);
 }
 
 // SplitMix64 of seed 0 begins with e220a8397b1dcdaf, 6e789e6aa1b965f4, 06c45d188009454f.

@@ -71,7 +71,7 @@ TEST(Resize, OfAPartEqualsThePartOfTheWhole) {
       const std::vector<uint8_t> pixels = picture(60, 83, channels, layout);
       const ImageView image{pixels.data(), channels, 60, 83, layout};
       const std::vector<uint8_t> whole = transformed({.resize = 40}, image);  // 40x55
-      for (const Augmentation place :
+      for (const Augmentation& place :
            {Augmentation{0, 0, false}, Augmentation{19, 34, false}, Augmentation{7, 11, false}}) {
         const std::vector<uint8_t> part = transformed({.resize = 40, .random_crop = 21}, image, place);
         for (int y = 0; y < 21; ++y) {

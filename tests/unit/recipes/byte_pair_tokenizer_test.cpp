@@ -5,6 +5,7 @@
 #include <lockstep/error.h>
 
 #include <fstream>
+#include <tuple>
 
 #include "recipes/unicode_class.h"
 #include "support/config_error.h"
@@ -92,6 +93,31 @@ TEST_F(BytePairTokenizerTest, MergesTheLowestRankFirst) {
   EXPECT_EQ(tokenizer.end_of_text(), 258);
   EXPECT_THAT(tokenizer.encode("he<|endoftext|>x"), ElementsAre(256, 258, 'x'));
   EXPECT_THAT(test::error_of([&] { tokenizer.bytes_of(259); }), HasSubstr("no token with the number 259"));
+}
+
+TEST(SpecialSearchTest, FindsTheFirstAndOfThoseAtOnePlaceTheLongest) {
+  const SpecialSearch::Specials specials = {{"<a>", 1}, {"<a><b>", 2}, {"<b>", 3}, {"<never>", 4}};
+  const std::string text = "x<b><a><b>y<a>";
+  SpecialSearch search(specials, text);
+  std::vector<std::tuple<size_t, size_t, int64_t>> found;
+  for (size_t at = 0; const auto special = search.next(at); at = special->end) {
+    found.emplace_back(special->begin, special->end, special->token);
+  }
+  EXPECT_THAT(found, ElementsAre(std::tuple(1, 4, 3), std::tuple(4, 10, 2), std::tuple(11, 14, 1)));
+}
+
+// A text of many documents, and tokens that are not in it or only at its end.
+TEST(SpecialSearchTest, SearchesTheTextOnceForEachToken) {
+  constexpr int64_t kDocuments = 100'000;
+  std::string text;
+  for (int64_t i = 0; i < kDocuments; ++i) text += "a<|endoftext|>";
+  text += "<|last|>";
+  const SpecialSearch::Specials specials = {{"<|endoftext|>", 1}, {"<|last|>", 2}, {"<|never|>", 3}};
+  SpecialSearch search(specials, text);
+  int64_t found = 0;
+  for (size_t at = 0; const auto special = search.next(at); at = special->end) ++found;
+  EXPECT_EQ(found, kDocuments + 1);
+  EXPECT_EQ(search.searches(), found + std::ssize(specials)) << "once more than it is there";
 }
 
 TEST_F(BytePairTokenizerTest, RefusesFilesThatAreNoTokenizer) {

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <thread>
@@ -29,9 +30,10 @@ using testing::StartsWith;
 // A server in a thread of its own, until the test ends.
 class FollowTest : public testing::Test {
  protected:
-  FollowTest() : stop_(::eventfd(0, EFD_CLOEXEC)) {
+  explicit FollowTest(std::chrono::milliseconds patience = std::chrono::seconds(20))
+      : stop_(::eventfd(0, EFD_CLOEXEC)) {
     files_.write("metrics.csv", "step,epoch,train_loss\n1,1,0.5\n");
-    server_.emplace(std::vector{files_.path()}, 0);
+    server_.emplace(std::vector{files_.path()}, 0, patience);
     const std::string address = server_->address();
     const size_t slash = address.find('/', std::string("http://127.0.0.1:").size());
     host_ = address.substr(7, slash - 7);
@@ -44,7 +46,8 @@ class FollowTest : public testing::Test {
     thread_.join();
   }
 
-  base::UniqueFd connect() const {
+  // receive_bytes: what the kernel keeps for this client; 0: as much as it likes.
+  base::UniqueFd connect(int receive_bytes = 0) const {
     base::UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -52,6 +55,9 @@ class FollowTest : public testing::Test {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     const timeval patience{.tv_sec = 60, .tv_usec = 0};  // a server that hangs fails the test
     ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    if (receive_bytes > 0) {
+      ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
+    }
     EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
     return fd;
   }
@@ -93,6 +99,16 @@ TEST_F(FollowTest, ServesThePageAndANewOneWhenTheRunHasNewRows) {
   EXPECT_THAT(get(path_ + "?theme=dark", host_), HasSubstr("[0.5,0.125]"));
 }
 
+TEST_F(FollowTest, TheLogsOfAllNodesGpusBelongToThePage) {
+  std::string version = get(path_ + "version", host_);
+  for (const char* file : {"gpu.csv", "gpu_node1.csv", "gpu_node12.csv"}) {
+    files_.write(file, "timestamp, index, utilization.gpu [%], memory.used [MiB]\n");
+    const std::string next = get(path_ + "version", host_);
+    EXPECT_NE(next, version) << file;
+    version = next;
+  }
+}
+
 TEST_F(FollowTest, WithoutTheTokenThereIsNothing) {
   std::string wrong = path_;
   wrong[5] = wrong[5] == '0' ? '1' : '0';
@@ -124,6 +140,69 @@ TEST_F(FollowTest, RefusesWhatIsNoRequestForThePage) {
   EXPECT_THAT(send(std::string(16 << 10, 'x')), StartsWith("HTTP/1.1 400 "));
   std::filesystem::remove(files_.path() / "metrics.csv");
   EXPECT_THAT(get(path_, host_), StartsWith("HTTP/1.1 503 ")) << "the run is gone";
+}
+
+class ImpatientFollowTest : public FollowTest {
+ protected:
+  ImpatientFollowTest() : FollowTest(std::chrono::milliseconds(500)) {}
+
+  // Larger than the buffers of the kernel: the name of a host is shown as it is.
+  void make_page_large() {
+    files_.write("ranks.json", "{\"ranks\": [{\"host\": \"" + std::string(8 << 20, 'x') + "\"}]}");
+  }
+
+  // Returns when the server has closed a connection that asked for nothing: after its patience.
+  void wait_for_patience() const {
+    const base::UniqueFd idle = connect();
+    char byte = 0;
+    EXPECT_EQ(::recv(idle.get(), &byte, 1, 0), 0);
+  }
+};
+
+bool is_complete(const std::string& answer) {
+  const std::string length = "Content-Length: ";
+  const size_t end = answer.find("\r\n\r\n");
+  const size_t field = answer.find(length);
+  return end != std::string::npos && field < end &&
+         answer.size() - end - 4 == std::stoull(answer.substr(field + length.size()));
+}
+
+// The client takes a part of the page now and then.
+TEST_F(ImpatientFollowTest, AClientOfASlowLinkGetsAllOfALargePage) {
+  constexpr size_t kPart = 1 << 20;
+  make_page_large();
+  const base::UniqueFd slow = connect(1 << 16);
+  const std::string request = "GET " + path_ + " HTTP/1.1\r\nHost: " + host_ + "\r\n\r\n";
+  ASSERT_EQ(::send(slow.get(), request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  std::vector<char> part(kPart);
+  const auto receive = [&] {
+    const ssize_t size = ::recv(slow.get(), part.data(), part.size(), MSG_WAITALL);
+    if (size > 0) answer.append(part.data(), static_cast<size_t>(size));
+    return size > 0;
+  };
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(receive());
+    wait_for_patience();
+  }
+  while (receive()) continue;
+  EXPECT_TRUE(is_complete(answer)) << answer.size();
+}
+
+TEST_F(ImpatientFollowTest, AClientThatTakesNothingIsClosed) {
+  make_page_large();
+  const base::UniqueFd stuck = connect(1 << 16);
+  const std::string request = "GET " + path_ + " HTTP/1.1\r\nHost: " + host_ + "\r\n\r\n";
+  ASSERT_EQ(::send(stuck.get(), request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  // Once its time is looked at what the kernel took counts, the second time nothing has changed.
+  for (int i = 0; i < 3; ++i) wait_for_patience();
+  std::string answer;
+  std::vector<char> part(1 << 20);
+  for (ssize_t size = 0; (size = ::recv(stuck.get(), part.data(), part.size(), 0)) > 0;)
+    answer.append(part.data(), static_cast<size_t>(size));
+  EXPECT_FALSE(is_complete(answer)) << answer.size();
 }
 
 TEST(RunServerTest, AFolderThatIsNoRunIsAnErrorAtOnce) {

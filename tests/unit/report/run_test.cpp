@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "report/chart.h"
 #include "support/config_error.h"
 #include "unit/report/run_files.h"
 
@@ -133,6 +134,20 @@ TEST(SummaryTest, NumbersAreShortAndReadable) {
   EXPECT_EQ(duration_text(0.334), "0.33 s");
   EXPECT_EQ(duration_text(59.6), "60 s");
   EXPECT_EQ(duration_text(7505), "2 h 05 min");
+}
+
+// Nothing of an epoch is known before its end.
+TEST(RunTest, TheFirstEpochHasTheLossOfItsSteps) {
+  RunFiles files;
+  files.write("metrics.csv", "step,step_loss,samples_per_s\n2,0.5,10\n4,0.25,12\n");
+  std::map<std::string, Fact> facts;
+  for (const Fact& fact : facts_of(read_run(files.path()))) facts[fact.label] = fact;
+  EXPECT_EQ(facts["Loss of a step"].value, "0.25");
+  EXPECT_EQ(facts["Steps"].value, "4");
+  EXPECT_FALSE(facts.contains("Epochs"));
+  std::vector<std::string> remarks;
+  EXPECT_FALSE(charts_of({read_run(files.path())}, remarks).at(0).series.at(0).thin)
+      << "there is no other line";
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <functional>
 #include <string>
 
+#include "support/config_error.h"
+
 namespace lockstep::train {
 namespace {
 
@@ -31,6 +33,20 @@ TEST(RunMainTest, AnotherErrorOfLibTorchIsTheProgramsFailure) {
   const auto [status, text] = ending_of([]() -> int { C10_THROW_ERROR(ValueError, "a size"); });
   EXPECT_EQ(status, kExitFailure);
   EXPECT_THAT(text, testing::HasSubstr("[libtorch] a size"));
+}
+
+// The name of the other node does not resolve on rank 0's: over loopback no rank of it would ever come.
+TEST(JoinRanksTest, AHostThatRankZeroCannotReachIsAnErrorOfAllRanks) {
+  GivenRanks ranks;
+  ranks.size = 2;
+  ranks.hosts = {"here", "no-such-host.invalid"};
+  std::string sent;
+  ranks.broadcast = [&](std::string& text) { ranks.rank == 0 ? sent = text : text = sent; };
+  const std::string expected =
+      "[launch] rank 0 on 'here' finds no way to 'no-such-host.invalid', the host of rank 1: ";
+  EXPECT_THAT(test::error_of([&] { join_ranks(ranks); }), testing::StartsWith(expected));
+  ranks.rank = 1;
+  EXPECT_THAT(test::error_of([&] { join_ranks(ranks); }), testing::StartsWith(expected));
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the exported models of the unit tests and of the fuzz tests: .deps/peers/bin/python tests/unit/exported/golden/make_golden.py
+"""Writes the exported models of the unit tests and of the fuzz tests: .deps/peers/bin/python tests/unit/exported/golden/make_golden.py [NAME...]
 
-The weights are formulas that the tests repeat in C++.
-"""
+The weights are formulas that the tests repeat in C++. net_2_11.pt2 is the model net, written by this script with PyTorch 2.11."""
 
 import pathlib
 import re
+import sys
 import zipfile
 
 import torch
@@ -56,6 +56,114 @@ class Conditional(nn.Module):
 class Random(nn.Module):
     def forward(self, x):
         return x + torch.rand_like(x)
+
+
+class Functional(nn.Module):
+    """Without operators in place, after run_decompositions(): changes of buffers and inputs are results of the program."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(3, 4), nn.BatchNorm1d(4)
+        self.register_buffer("seen", torch.zeros(3), persistent=False)
+
+    def forward(self, x, total):
+        total.add_(x.sum(0))
+        self.seen.add_(1)
+        return self.norm(self.linear(x)) * self.seen[0]
+
+
+class Counter(nn.Module):
+    """A buffer that changes in training and is not part of the state dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(1, 1)
+        self.register_buffer("seen", torch.zeros(1), persistent=False)
+
+    def forward(self, x):
+        self.seen.add_(1)
+        return self.linear(x) * torch.cos(self.seen)
+
+
+class Numbers(nn.Module):
+    """Integers as inputs, and numbers that the program computes from them and from tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, x, repeats: int, threshold):
+        bound = threshold.item()
+        rows = self.linear(x).repeat(repeats, 1)
+        mean = torch.sym_float(repeats) / 2
+        return rows * mean + bound, repeats * 2, bound
+
+
+class DropPath(nn.Module):
+    """timm's."""
+
+    def __init__(self, drop, scale_by_keep):
+        super().__init__()
+        self.keep, self.scale_by_keep = 1 - drop, scale_by_keep
+
+    def forward(self, x):
+        if not self.training:
+            return x
+        random_tensor = x.new_empty((x.shape[0],) + (1,) * (x.ndim - 1)).bernoulli_(self.keep)
+        if self.scale_by_keep:
+            random_tensor.div_(self.keep)
+        return x * random_tensor
+
+
+class Paths(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scaled, self.plain = DropPath(0.25, True), DropPath(0.25, False)
+
+    def forward(self, x):
+        return self.scaled(x), self.plain(x)
+
+
+class Mixed(nn.Module):
+    """Dtypes that differ from that of the parameters; batch norm without running statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+        self.norm = nn.BatchNorm1d(4, track_running_stats=False)
+        self.register_buffer("grid", torch.arange(4, dtype=torch.float64) / 3, persistent=False)
+        self.register_buffer("steps", torch.arange(1.0).expand(4), persistent=False)
+        self.weights = torch.arange(4, dtype=torch.float64) / 7
+
+    def forward(self, x):
+        return self.norm(self.linear(x)), self.grid + self.weights, self.steps * 2
+
+
+class Waves(nn.Module):
+    """Complex parameters alone, and a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.amplitude = nn.Parameter(torch.tensor([1 + 1j, 2 - 1j]))
+        self.phase = torch.tensor([0.5, 2.0])
+
+    def forward(self, x):
+        return (x * self.phase * self.amplitude).abs()
+
+
+class Copies(nn.Module):
+    """run_decompositions() makes an operator without a formula of the assignment."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+
+    def forward(self, x):
+        hidden = self.linear(x)
+        hidden[:, 1] = hidden[:, 2]
+        counts = torch.arange(4)
+        counts[1] = counts[2]
+        return hidden * counts
 
 
 class Block(nn.Module):
@@ -116,8 +224,12 @@ def fill(model):
     return model
 
 
-def save(name, model, args, dynamic_shapes, kwargs=None):
+def save(name, model, args, dynamic_shapes, kwargs=None, decompose=False):
+    if sys.argv[1:] and name not in sys.argv[1:]:
+        return
     program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
+    if decompose:
+        program = program.run_decompositions({})
     for module in program.graph_module.modules():
         for node in module.graph.nodes if hasattr(module, "graph") else ():
             # Without the folders of the machine that runs this.
@@ -138,5 +250,14 @@ save("conditional", Conditional(), (torch.ones(4, 3),), rows)
 save("random", Random(), (torch.ones(4, 3),), rows)
 torch.manual_seed(0)
 save("surrogate", nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1)), (torch.ones(4, 2),), ({0: torch.export.Dim("faces", min=1)},))
+save("functional", fill(Functional()), (torch.ones(4, 3), torch.zeros(3)), {"x": {0: BATCH}, "total": None}, decompose=True)
+save("counter", fill(Counter()), (torch.ones(4, 1),), rows)
+save("numbers", fill(Numbers()), (torch.ones(4, 3), 3, torch.tensor(0.5)), {"x": {0: BATCH}, "repeats": torch.export.Dim.DYNAMIC, "threshold": None})
+save("paths", Paths(), (torch.ones(4, 3),), rows)
+save("mixed", fill(Mixed()), (torch.ones(4, 3),), rows, decompose=True)
+save("waves", Waves(), (torch.ones(2),), None)
+save("copies", fill(Copies()), (torch.ones(4, 3),), rows, decompose=True)
+if torch.__version__.startswith("2.11."):
+    save("net_2_11", fill(Net()), (torch.ones(4, 3),), rows)
 save("blocks", fill(Blocks()), (torch.ones(4, 4),), rows)
 save("odd", fill(Odd()), (torch.ones(4, 3),), rows)

@@ -11,6 +11,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cluster/node_resources.h"
+#include "support/temporary_folder.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -306,6 +309,36 @@ TEST(StreamChoiceTest, AnythingElseIsRefused) {
                            "99999999999:1", "3,0:1", "01", "1:1,2"}) {
     EXPECT_THROW(StreamChoice::parse("--redirects", text), ConfigError) << text;
   }
+}
+
+// As DeepSpeed's launcher reads it; this machine is the second node.
+TEST(RunOptionsTest, AHostfileStandsForTheFlagsOfNodes) {
+  const test::TemporaryFolder folder;
+  const std::string path = (folder.path() / "hosts").string();
+  const std::string here = cluster::host_name();
+  std::ofstream(path) << "first slots=2\n" << here << " slots=3\nlast slots=2\n";
+  const RunOptions options = parse({"--hostfile", path});
+  EXPECT_EQ(options.min_nodes, 3);
+  EXPECT_EQ(options.max_nodes, 3);
+  EXPECT_EQ(options.local_world_size, 3);
+  EXPECT_EQ(options.join.kind, JoinOptions::Kind::kStatic);
+  EXPECT_EQ(options.join.node_rank, 1);
+  EXPECT_EQ(options.join.is_host, false);
+  EXPECT_EQ(options.join.host, "first");
+  EXPECT_EQ(options.join.host_option, "--hostfile");
+  EXPECT_EQ(options.join.port, 29500);
+  EXPECT_THAT(options.hints, testing::IsEmpty());
+  EXPECT_EQ(parse({"--hostfile", path, "--exclude", "first"}).join.is_host, true);
+  EXPECT_EQ(parse({"--hostfile", path, "--node-rank", "2"}).local_world_size, 2);
+  const RunOptions alone = parse({"--hostfile", path, "--include", here});
+  EXPECT_EQ(alone.join.kind, JoinOptions::Kind::kAlone);
+  EXPECT_EQ(alone.local_world_size, 3);
+  EXPECT_THAT(refusal({"--hostfile", path, "--nnodes", "2"}),
+              HasSubstr("--hostfile leaves no room for --nnodes: remove one of them"));
+  EXPECT_THAT(refusal({"--hostfile", path, "--node-rank", "3"}),
+              HasSubstr("--node-rank 3 is not one of 3 nodes"));
+  EXPECT_THAT(refusal({"--hostfile", path, "--exclude", here}), HasSubstr("is no node of the hostfile"));
+  EXPECT_THAT(refusal({"--include", "first"}), HasSubstr("--include is for --hostfile"));
 }
 
 }  // namespace
