@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -31,10 +32,6 @@ class CountedMemory {
 };
 
 }  // namespace lockstep::train
-
-namespace at {
-class Tensor;
-}
 
 namespace torch::nn {
 class Module;
