@@ -2,9 +2,11 @@
 resuming and being killed."""
 
 import os
+import pathlib
 import re
 import signal
 import subprocess
+import sys
 
 import h5py
 import pytest
@@ -14,6 +16,10 @@ from torch import nn
 
 from exported_command import (BIN, ENVIRONMENT, EPOCHS, LR, SAMPLES, SEED, different, export, normal, save, small_model, train, train_eagerly,
                               trained)
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "programs"))
+
+import exported_models  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +192,7 @@ class Lamb(torch.optim.Optimizer):
 
 # The optimizer: what PyTorch has for it, its loss here, and the largest difference of a weight.
 OPTIMIZERS = {
-    "adam": (lambda p: torch.optim.Adam(p, lr=LR, fused=True), "l1", 0),
+    "adam": (lambda p: exported_models.WholeVectors(torch.optim.Adam, p, lr=LR), "l1", 0),
     "adagrad": (lambda p: torch.optim.Adagrad(p, lr=LR), "smooth_l1", 0),
     "rmsprop": (lambda p: torch.optim.RMSprop(p, lr=LR, momentum=0.9), "bce_with_logits", 0),
     "adadelta": (lambda p: torch.optim.Adadelta(p, lr=LR), "nll", 0),

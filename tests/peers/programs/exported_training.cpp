@@ -27,6 +27,7 @@ using nlohmann::json;
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
                                                         const std::vector<at::Tensor>& parameters) {
   if (name == "adam") return lockstep::make_python_adam(parameters, {.lr = 1e-3});
+  if (name == "adam_fused") return lockstep::make_cpu_adam(parameters, {.lr = 1e-3, .adam_w_mode = false});
   if (name == "adamw_fused") return lockstep::make_cpu_adam(parameters, {.lr = 1e-3, .weight_decay = 0.01});
   return std::make_unique<torch::optim::SGD>(parameters,
                                              torch::optim::SGDOptions(0.01).momentum(0.9).weight_decay(5e-4));
