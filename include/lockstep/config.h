@@ -284,6 +284,10 @@ struct TrainConfig {
   // Called at the stages of training, after the callbacks that the fields above create.
   std::vector<std::shared_ptr<Callback>> callbacks = {};
 
+  // Set by from_args(): the program's defaults, with its own options among the hyperparameters. What
+  // differs from them is printed at the start and first in a report. Null: the defaults of these fields.
+  std::shared_ptr<const TrainConfig> program_defaults = {};
+
   // Reads TOML file, variables and flags over the defaults, also into the fields of `own`. Does not
   // change argv. ConfigError: an unknown flag or a bad value. HelpRequested: --help.
   static TrainConfig from_args(int argc, const char* const* argv, const TrainConfig& defaults,

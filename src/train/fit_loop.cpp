@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "comm/agree.h"
+#include "train/train_options.h"
 
 namespace lockstep::train {
 namespace {
@@ -536,8 +537,8 @@ FitResult FitLoop::finish() {
   // Waits for rank 0, which may have been busy with trackers, so that all ranks continue together. An
   // upload of the model to MLflow may take longer than a collective waits, so the barrier gets a long
   // timeout; a rank that dies is noticed without it.
-  const bool uploads = config_.log_model && config_.tracking_tool.find("mlflow") != std::string::npos;
-  world_.communicator().barrier(uploads ? Communicator::Timeout(std::chrono::hours(24)) : std::nullopt);
+  world_.communicator().barrier(uploads_model(config_) ? Communicator::Timeout(std::chrono::hours(24))
+                                                       : std::nullopt);
   return result;
 }
 

@@ -20,6 +20,7 @@
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
 #include "train/model_graph.h"
+#include "train/train_options.h"
 
 namespace lockstep::train {
 namespace {
@@ -56,11 +57,11 @@ std::string shown_value(const Json& value) {
 
 }  // namespace
 
-// A table of the options that differ from their defaults, and of the hyperparameters.
+// A table of the options and hyperparameters that differ from the program's defaults.
 void FitLoop::announce() const {
   if (!config_.verbose || !world_.is_main()) return;
   const Json own = Json::parse(config_.to_json());
-  const Json usual = Json::parse(TrainConfig().to_json());
+  const Json usual = program_defaults(config_);
   struct Line {
     std::string name, value, rest;
   };
@@ -71,7 +72,13 @@ void FitLoop::announce() const {
     lines.push_back({name, shown_value(value), fmt::format("(default {})", shown_value(usual.at(name)))});
   }
   for (const auto& [name, value] : own.at(kHyperparameters).items()) {
-    lines.push_back({name, shown_value(value), ""});
+    const Json* const before = usual.at(kHyperparameters).find(name);
+    if (before != nullptr && *before == value) continue;
+    const Json unset;
+    lines.push_back({name, shown_value(value),
+                     config_.program_defaults
+                         ? fmt::format("(default {})", shown_value(before != nullptr ? *before : unset))
+                         : ""});
   }
   fmt::print("Training on {} rank{} ({}){}\n", world_.size(), world_.size() == 1 ? "" : "s",
              world_.device().str(), lines.empty() ? ", default configuration" : "");
