@@ -94,7 +94,8 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
              .progress = progress_,
              .config = config_},
       batches_(copy_to_device_),
-      trace_(config_.trace_steps, folder_.path(), world_.rank()) {
+      trace_(config_.trace_steps, folder_.path(), world_.rank(), world_.size(),
+             world_.communicator().backend()) {
   check_configuration();
   trainer_.run_folder = folder_.path().string();
   trainer_.bar = &bar_;
