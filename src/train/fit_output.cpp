@@ -136,7 +136,8 @@ void FitLoop::log_step(const LossResult& outcome, int64_t samples) {
   step_log_.add({.step = progress_.result.step,
                  .outcome = outcome,
                  .samples = samples,
-                 .total_samples = own_samples_ * ranks,
+                 .own_samples = own_samples_,
+                 .ranks = ranks,
                  .gradient_norm = norm,
                  .learning_rate = optimizer != nullptr && world_.is_main()
                                       ? std::optional<double>(learning_rates(*optimizer).front())

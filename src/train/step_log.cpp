@@ -170,10 +170,11 @@ void StepLog::add(const Row& row) {
   const double seconds = std::chrono::duration<double>(now - since_).count();
   if (row.learning_rate && row.with_rates) pending.known.emplace_back("learning_rate", *row.learning_rate);
   if (seconds > 0 && row.with_rates) {
-    pending.known.emplace_back("samples_per_s", (row.total_samples - samples_before_) / seconds);
+    pending.known.emplace_back("samples_per_s",
+                               (row.own_samples - own_samples_before_) * row.ranks / seconds);
   }
   pending.known.emplace_back("memory_mib", memory_mib());
-  resume_clock(row.total_samples);
+  resume_clock(row.own_samples);
   if (!on_host) {
     // The copy runs behind the work that is already queued; nothing waits for it here.
     pending.copied = torch::empty(sums.sizes(), sums.options().device(torch::kCPU).pinned_memory(true));

@@ -38,16 +38,18 @@ class StepLog {
   bool due(int64_t step) const { return every_ > 0 && step % every_ == 0; }
 
   // Training begins, or continues after something that is no training: time and samples count from here.
-  void resume_clock(double samples) {
+  // `own_samples`: as Row has them.
+  void resume_clock(double own_samples) {
     since_ = std::chrono::steady_clock::now();
-    samples_before_ = samples;
+    own_samples_before_ = own_samples;
   }
 
   struct Row {
     int64_t step = 0;
     const LossResult& outcome;
     int64_t samples = 0;                  // of the step on this rank
-    double total_samples = 0;             // of this training so far, over all ranks
+    double own_samples = 0;               // of this training so far, on this rank
+    int ranks = 1;                        // that have as many samples of their own
     const at::Tensor& gradient_norm;      // undefined: none
     std::optional<double> learning_rate;  // nullopt: there is no optimizer with one
     bool with_rates = true;  // false: learning rate and samples/s are in the row of the epoch, which follows
@@ -93,7 +95,7 @@ class StepLog {
   std::optional<std::vector<Metric>> metrics_;  // once agreed: the same on all ranks
   std::deque<Pending> pending_;
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
-  double samples_before_ = 0;
+  double own_samples_before_ = 0;
 };
 
 }  // namespace lockstep::train
