@@ -45,7 +45,9 @@ void add_weighted(LossResult& total, const LossResult& part, double weight) {
   for (const auto& [name, counts] : part.counts) {
     MetricCounts& sum = total.counts[name];
     const at::Tensor own = counts.counts.detach();
-    sum = {sum.counts.defined() ? sum.counts + own : own, counts.value};
+    at::Tensor both = own;
+    if (sum.counts.defined()) both = counts.appended ? at::cat({sum.counts, own}) : sum.counts + own;
+    sum = {both, counts.value, counts.appended};
   }
 }
 

@@ -58,7 +58,9 @@ StepLog::StepLog(const World& world, const TrainConfig& config, int64_t steps_pe
 std::vector<StepLog::Metric> StepLog::own_metrics(const LossResult& outcome) const {
   std::vector<Metric> metrics = {{kLoss}};
   for (const auto& [name, value] : outcome.metrics) metrics.push_back({name});
-  for (const auto& [name, counts] : outcome.counts) metrics.push_back({name, counts.counts.numel(), true});
+  for (const auto& [name, counts] : outcome.counts) {
+    if (!counts.appended) metrics.push_back({name, counts.counts.numel(), true});
+  }
   return metrics;
 }
 
