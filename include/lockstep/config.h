@@ -130,7 +130,9 @@ struct TrainConfig {
   std::optional<int64_t> global_batch_size = {};
   // Batches whose gradients are added for one optimizer step.
   int64_t accumulate_steps = 1;
-  // float32, float64, bfloat16 or float16: the type of parameters and of floating-point inputs.
+  // float32, float64, bfloat16 or float16: the type of parameters and of floating-point inputs. Complex
+  // ones stay complex. complex64, complex128: the type of parameters and of complex inputs; real inputs
+  // become float32 or float64. The loss must be real.
   std::string dtype = "float32";
   // fp32, bf16 or fp16. bf16 and fp16 are mixed precision: parameters stay in float32, the forward
   // computes in 16 bits where that is safe, and fp16 scales the loss.

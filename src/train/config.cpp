@@ -38,7 +38,7 @@ void add_training_options(config::OptionTable& table, TrainConfig& config) {
            "samples per step over all ranks and accumulated batches", {.minimum = 1})
       .add("accumulate_steps", config.accumulate_steps, "batches per optimizer step", {.minimum = 1})
       .add("dtype", config.dtype, "dtype of parameters and inputs",
-           {.choices = {"float32", "float64", "bfloat16", "float16"}})
+           {.choices = {"float32", "float64", "bfloat16", "float16", "complex64", "complex128"}})
       .add("precision", config.precision, "precision of the forward pass; bf16 and fp16 are mixed precision",
            {.choices = {"fp32", "bf16", "fp16"}})
       .add("clip_grad_norm", config.clip_grad_norm, "limit for the norm of all gradients; 0: none",
@@ -207,6 +207,19 @@ void check_together(const TrainConfig& config) {
   if (config.deterministic && config.cudnn_benchmark) {
     throw ConfigError("config",
                       "deterministic and cudnn_benchmark contradict each other: set one of the two to false");
+  if (config.dtype.starts_with("complex")) {
+    if (config.zero.stage > 0) {
+      throw ConfigError("config",
+                        fmt::format("zero_stage {} does not shard complex parameters, and dtype is {}: "
+                                    "set zero_stage to 0",
+                                    config.zero.stage, config.dtype));
+    }
+    if (config.clip_grad_value > 0) {
+      throw ConfigError("config", fmt::format("clip_grad_value is for real gradients, and dtype is {}: use "
+                                              "clip_grad_norm",
+                                              config.dtype));
+    }
+  }
   }
   if (config.zero.stage == 3 && config.plot_every > 0) {
     throw ConfigError("config",

@@ -59,6 +59,10 @@ LossResult Step::forward(const Batch& batch) const {
       throw ConfigError("train", fmt::format("the loss of a batch must be one number: it has {}",
                                              result.loss.defined() ? result.loss.numel() : 0));
     }
+    if (result.loss.is_complex()) {
+      throw ConfigError("train",
+                        "the loss of a batch must be a real number, and it is complex: take its abs()");
+    }
     for (const auto& [name, value] : result.metrics) {
       if (value.defined() && value.numel() == 1) continue;
       throw ConfigError("train", fmt::format("the metric '{}' of a batch must be one number", name));

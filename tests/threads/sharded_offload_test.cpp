@@ -107,11 +107,11 @@ struct OffloadRun {
   int to = 5;
 };
 
-using Weights = std::map<std::string, at::Tensor>;
+using WeightMap = std::map<std::string, at::Tensor>;
 
-Weights run(const OffloadRun& what, const SavedParts* start = nullptr, SavedParts* end = nullptr) {
+WeightMap run(const OffloadRun& what, const SavedParts* start = nullptr, SavedParts* end = nullptr) {
   const TemporaryFolder folder;
-  Weights weights;
+  WeightMap weights;
   run_group({"shm", std::vector<int>(static_cast<size_t>(what.ranks), 0)}, [&](Communicator& group) {
     BlockNet net;
     net->to(what.dtype);
@@ -128,7 +128,7 @@ Weights run(const OffloadRun& what, const SavedParts* start = nullptr, SavedPart
   return weights;
 }
 
-void expect_same_bits(const Weights& a, const Weights& b, const std::string& what) {
+void expect_same_bits(const WeightMap& a, const WeightMap& b, const std::string& what) {
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [name, expected] : a) EXPECT_TRUE(same_bits(b.at(name), expected)) << what << ": " << name;
 }
@@ -153,7 +153,7 @@ TEST_P(ShardedOffloadTest, TrainsBitForBitAsWithoutOffload) {
   if (std::get<2>(GetParam()) == at::kFloat) optimizers.emplace_back("adam", make_adam_kernel);
   for (const auto& [name, make] : optimizers) {
     OffloadRun what = plain(make);
-    const Weights expected = run(what);
+    const WeightMap expected = run(what);
     for (const Kind& kind : kinds_of(what.stage)) {
       what.kind = kind;
       expect_same_bits(expected, run(what), std::string(name) + " " + kind.name);
@@ -166,11 +166,11 @@ TEST_P(ShardedOffloadTest, TakesTheKernelsOfTheClass) {
   const double tolerance = std::get<2>(GetParam()) == at::kFloat ? 1e-5 : 2e-2;
   for (const MakeOptimizer make : {make_adamw, make_damped_sgd, make_adagrad}) {
     OffloadRun what = plain(make);
-    const Weights expected = run(what);
-    Weights first;
+    const WeightMap expected = run(what);
+    WeightMap first;
     for (const Kind& kind : kinds_of(what.stage)) {
       what.kind = kind;
-      const Weights weights = run(what);
+      const WeightMap weights = run(what);
       for (const auto& [name, tensor] : expected) {
         EXPECT_TRUE(torch::allclose(weights.at(name), tensor, tolerance, tolerance)) << kind.name << name;
       }
@@ -193,7 +193,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, ShardedOffloadTest,
 TEST(ShardedOffload, ResumesWhereverTheStateWas) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     OffloadRun what{.kind = kCpu, .stage = 3, .ranks = 2, .dtype = dtype, .make = make_lion_kernel, .to = 8};
-    const Weights straight = run(what);
+    const WeightMap straight = run(what);
     for (const Kind& from : {kNone, kCpu, kCpuAll, kNvme, kNvmeAll}) {
       SavedParts saved;
       run({.kind = from, .stage = 3, .ranks = 2, .dtype = dtype, .make = make_lion_kernel, .to = 4}, nullptr,
@@ -204,7 +204,7 @@ TEST(ShardedOffload, ResumesWhereverTheStateWas) {
             .kind = to, .stage = 3, .ranks = 2, .dtype = dtype, .make = make_lion_kernel, .from = 4, .to = 8};
         expect_same_bits(straight, run(what, &saved), pair);
         what.ranks = 3;
-        const Weights other = run(what, &saved);
+        const WeightMap other = run(what, &saved);
         const double tolerance = dtype == at::kFloat ? 1e-5 : 5e-2;
         for (const auto& [name, tensor] : straight) {
           EXPECT_TRUE(torch::allclose(other.at(name), tensor, tolerance, tolerance)) << pair << ": " << name;
@@ -341,7 +341,7 @@ TEST(ShardedOffload, WrittenParametersReachTheState) {
 
 TEST(ShardedOffload, EveryPipelineIsTheSameStep) {
   const TemporaryFolder folder;
-  const Weights expected = run({.kind = kCpu, .dtype = at::kBFloat16});
+  const WeightMap expected = run({.kind = kCpu, .dtype = at::kBFloat16});
   for (const int64_t buffers : {1, 2, 4}) {
     for (const auto& [reads, writes] :
          {std::pair(false, false), {true, false}, {false, true}, {true, true}}) {
@@ -379,11 +379,11 @@ TEST(ShardedOffload, AddsUpMicroBatches) {
       model.step();
     }
     const auto scope = model.gather_parameters();
-    Weights weights;
+    WeightMap weights;
     for (const auto& item : net->named_parameters()) weights[item.key()] = item.value().detach().clone();
     return weights;
   };
-  const Weights expected = weights_of(kNone);
+  const WeightMap expected = weights_of(kNone);
   for (const Kind& kind : {kCpu, kCpuAll, kNvme, kNvmeAll})
     expect_same_bits(expected, weights_of(kind), kind.name);
 }
@@ -403,11 +403,11 @@ TEST(ShardedOffload, ScalesGradientsInTheStep) {
         model.step(at::full({}, 0.3));
       }
       const auto scope = model.gather_parameters();
-      Weights weights;
+      WeightMap weights;
       for (const auto& item : net->named_parameters()) weights[item.key()] = item.value().detach().clone();
       return weights;
     };
-    const Weights expected = weights_of(kNone);
+    const WeightMap expected = weights_of(kNone);
     for (const Kind& kind : {kCpu, kNvmeAll}) expect_same_bits(expected, weights_of(kind), kind.name);
   }
 }

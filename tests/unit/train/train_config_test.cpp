@@ -65,8 +65,8 @@ TEST_F(TrainConfigTest, NamesFieldValueAndWhatIsAllowed) {
       [] {
         parse({"--dtype", "float8"});
       },
-      ThrowsMessage<ConfigError>(
-          "[config] dtype must be one of float32, float64, bfloat16, float16: 'float8'"));
+      ThrowsMessage<ConfigError>("[config] dtype must be one of float32, float64, bfloat16, float16, "
+                                 "complex64, complex128: 'float8'"));
   TrainConfig config;
   config.nprocs = -3;
   EXPECT_THAT([&] { config.validate(); },
