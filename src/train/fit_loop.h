@@ -74,9 +74,16 @@ class FitLoop {
   void validate();
   // The metric by which validations are compared. ConfigError: the validations have none of its name.
   double value_of_best_metric() const;
-  // Whether checkpoint_best_only saves the validated state: a new best, or with checkpoint_keep_best one of
-  // the best.
-  bool is_among_best(double value, bool is_new_best);
+  // Whether checkpoint_keep_best keeps several checkpoints, those with the best values. A criterion of one's
+  // own gives no order: it only finds new bests.
+  bool ranks_by_value() const { return config_.checkpoint_keep_best > 1 && !config_.validation_criterion; }
+  // Whether a checkpoint with this value of best_metric would be one of them.
+  bool is_among_best(double value) const;
+  // The value of a state that is saved now becomes one of the best saved ones, if it is one.
+  void add_best_value(double value);
+  // Waits until the last save is on disk. If it failed, its value is no longer among the saved ones.
+  // Collective.
+  void finish_saves();
   // Ends training on all ranks if one rank has asked for it. Collective.
   void agree_to_stop();
   void check_epoch_so_far() const;
@@ -92,6 +99,13 @@ class FitLoop {
   void save_on_request();
   // Waits until the last state is on disk, or cannot be written.
   void save_at_end();
+  // What is known of the values of saved states. A save that fails in the background takes back its own.
+  struct BestSaved {
+    double best;
+    int64_t best_step;
+    std::vector<double> values;
+    int64_t values_step;
+  };
   // After a signal or at the time limit: saves, and throws Preempted unless it was Ctrl-C.
   void handle_preemption();
 
@@ -147,6 +161,8 @@ class FitLoop {
   double own_samples_ = 0;        // of this call, on this rank
   double epoch_samples_per_s_ = 0;
   Clock::duration paused_{0};                  // of this epoch: validations inside it
+  int64_t best_values_step_ = -1;  // the state whose value was added to the best values last
+  std::optional<BestSaved> before_save_;  // before the last save, until it is known whether it failed
   bool save_by_time_ = false;                  // after this step
   std::chrono::nanoseconds waited_before_{0};  // for collectives, until the last write
   bool save_if_best_ = false;                  // the running validation, for SaveBestCheckpoint
