@@ -484,15 +484,15 @@ void FitLoop::save(bool wait, bool resumable) {
   // A validation of other weights does not apply to these.
   std::optional<double> metric;
   if (validated_step_ == progress_.result.step) metric = value_of_best_metric();
-  const bool best = metric && is_best_saved(*metric);
-  progress_.trained_s = limits_.trained_s();
-  checkpoints_.save(state_, {.metric = metric, .best = best, .wait = wait, .resumable = resumable});
   if (before_save_) finish_saves();
   if (metric) {
     before_save_ =
         BestSaved{progress_.best_saved, best_saved_step_, progress_.best_values, best_values_step_};
     add_best_value(*metric);
   }
+  const bool best = metric && is_best_saved(*metric);
+  progress_.trained_s = limits_.trained_s();
+  checkpoints_.save(state_, {.metric = metric, .best = best, .wait = wait, .resumable = resumable});
   limits_.saved();
   // A save takes the host's time, not the step's.
   step_log_.resume_clock(own_samples_);

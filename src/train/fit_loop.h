@@ -96,9 +96,6 @@ class FitLoop {
   bool is_better(double value, double best) const;
   // Whether the state that is saved now, with this value of best_metric, is the best saved one.
   bool is_best_saved(double value);
-  void save_on_request();
-  // Waits until the last state is on disk, or cannot be written.
-  void save_at_end();
   // What is known of the values of saved states. A save that fails in the background takes back its own.
   struct BestSaved {
     double best;
@@ -106,6 +103,9 @@ class FitLoop {
     std::vector<double> values;
     int64_t values_step;
   };
+  void save_on_request();
+  // Waits until the last state is on disk, or cannot be written.
+  void save_at_end();
   // After a signal or at the time limit: saves, and throws Preempted unless it was Ctrl-C.
   void handle_preemption();
 
@@ -157,12 +157,12 @@ class FitLoop {
   int64_t validated_step_ = -1;   // the step whose weights were validated last
   int64_t best_step_ = -1;        // the step with the best validation of this call
   int64_t best_saved_step_ = -1;  // the same among the saved states
+  int64_t best_values_step_ = -1;  // the state whose value was added to the best values last
+  std::optional<BestSaved> before_save_;  // before the last save, until it is known whether it failed
   double samples_ = 0;            // of this call, over all ranks
   double own_samples_ = 0;        // of this call, on this rank
   double epoch_samples_per_s_ = 0;
   Clock::duration paused_{0};                  // of this epoch: validations inside it
-  int64_t best_values_step_ = -1;  // the state whose value was added to the best values last
-  std::optional<BestSaved> before_save_;  // before the last save, until it is known whether it failed
   bool save_by_time_ = false;                  // after this step
   std::chrono::nanoseconds waited_before_{0};  // for collectives, until the last write
   bool save_if_best_ = false;                  // the running validation, for SaveBestCheckpoint
