@@ -63,11 +63,11 @@ std::string first_broken(const NamedTensors& weights) {
   return {};
 }
 
+}  // namespace
+
 int64_t steps_of_epoch(const BatchSource& data, const TrainConfig& config) {
   return (data.num_batches() + config.accumulate_steps - 1) / config.accumulate_steps;
 }
-
-}  // namespace
 
 FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSource& validation)
     : trainer_(trainer),
@@ -205,6 +205,7 @@ void FitLoop::train_epoch() {
   data_.begin_epoch(progress_.epochs_done);
   trainer_.clock.take();
   step_log_.resume_clock(own_samples_);
+  bar_.begin(position());
   while (train_step()) {
     look_at_limits();
     // The end of an epoch is also the end of a step, with more to save.
@@ -228,6 +229,7 @@ bool FitLoop::has_another_step() const {
 }
 
 bool FitLoop::train_step() {
+  step_start_ = Clock::now();
   trace_.before(progress_.result.step + 1);
   trainer_.clock.enter(base::Phase::kData);
   batches_.clear();
@@ -258,6 +260,7 @@ bool FitLoop::train_step() {
   if (logged) log_step(outcome, samples);
   trainer_.end(Stage::kTrainBatchEnd, progress_.result.step, outcome);
   if (bar_.due()) show_progress(scalar_value(outcome.loss));
+  stepping_ += Clock::now() - step_start_;
   return true;
 }
 
@@ -531,6 +534,7 @@ void FitLoop::save_at_end() {
 }
 
 FitResult FitLoop::finish() {
+  trace_.finish();
   bar_.clear();
   step_log_.write(trainer_.trackers, /*all=*/true);
   trainer_.end(Stage::kTrainEnd, progress_.epochs_done);

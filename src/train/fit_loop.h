@@ -22,6 +22,9 @@
 
 namespace lockstep::train {
 
+// The steps of an epoch.
+int64_t steps_of_epoch(const BatchSource& data, const TrainConfig& config);
+
 // One call of Trainer::fit: the run folder, the data, and the loop over epochs and steps.
 class FitLoop {
  public:
@@ -123,6 +126,7 @@ class FitLoop {
   // The metrics and the learning rate to the trackers.
   void write_now();
   void log_model();
+  ProgressState position() const;
   void show_progress(double loss);
   // Rank 0: the hyperparameters of the run, and the metrics so far.
   void write_hyperparameters(const FinalMetrics& metrics);
@@ -163,6 +167,8 @@ class FitLoop {
   double own_samples_ = 0;        // of this call, on this rank
   double epoch_samples_per_s_ = 0;
   Clock::duration paused_{0};                  // of this epoch: validations inside it
+  Clock::duration stepping_{0};                // of this call: its steps before the running one
+  Clock::time_point step_start_;               // of the running step
   bool save_by_time_ = false;                  // after this step
   std::chrono::nanoseconds waited_before_{0};  // for collectives, until the last write
   bool save_if_best_ = false;                  // the running validation, for SaveBestCheckpoint

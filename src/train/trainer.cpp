@@ -294,29 +294,16 @@ Evaluation Trainer::Impl::evaluate(const DataSource& data, const std::string& ph
   // Outside of fit() the evaluation has a bar of its own.
   std::optional<train::ProgressBar> own_bar;
   if (bar == nullptr) own_bar.emplace(config.verbose ? config.progress : "none", world.is_main());
-  train::ProgressBar& shown = bar != nullptr ? *bar : *own_bar;
   const std::string shown_name = is_test          ? "test"
                                  : phase == "val" ? "validation"
                                                   : "validation " + phase.substr(4);
-  const auto start = std::chrono::steady_clock::now();
-  hooks.progress = [&](int64_t done, int64_t of, int64_t samples, const LossResult& outcome) {
-    if (!shown.due()) return;
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    shown.show({.batch = done,
-                .batches = of,
-                .loss = train::scalar_value(outcome.loss),
-                .samples_per_s = static_cast<double>(samples * world.size()) / elapsed.count(),
-                .left = elapsed * static_cast<double>(of - done) / static_cast<double>(done),
-                .evaluation = shown_name});
-  };
   // All ranks use rank 0's buffers: an evaluation must not depend on the rank that runs it.
   const bool in_step = step->parallel().prepare_evaluation();
   std::optional<WeightAverage::Swap> averaged;
   if (average) averaged.emplace(average->swap_in());
   const auto forward = [this](const Batch& batch) { return step->forward(batch); };
-  const Evaluation evaluation =
-      train::evaluate(data, world, dtype, forward, {model, in_step, limit}, config, hooks);
-  shown.clear();
+  const Evaluation evaluation = train::evaluate(data, world, dtype, forward, {model, in_step, limit}, config,
+                                                hooks, {bar != nullptr ? *bar : *own_bar, shown_name});
   record(phase, evaluation);
   progress.result.evaluated_samples = evaluation.samples;
   stage = Stage::kIdle;
