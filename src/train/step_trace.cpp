@@ -126,10 +126,10 @@ struct StepTrace::Operators {
   at::CallbackHandle handle_;
 };
 
-StepTrace::StepTrace(const std::string& steps, std::filesystem::path folder, int rank, int world_size,
+StepTrace::StepTrace(const std::string& steps, const std::filesystem::path& folder, int rank, int world_size,
                      std::string backend)
     : steps_(parse_trace_steps(steps)),
-      file_(std::move(folder) / fmt::format("rank{}.pt.trace.json", rank)),
+      file_(folder / fmt::format("rank{}.pt.trace.json", rank)),
       rank_(rank),
       world_size_(world_size),
       backend_(std::move(backend)) {}

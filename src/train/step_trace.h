@@ -21,7 +21,7 @@ std::optional<std::pair<int64_t, int64_t>> parse_trace_steps(const std::string& 
 class StepTrace {
  public:
   // Empty steps: no trace.
-  StepTrace(const std::string& steps, std::filesystem::path folder, int rank, int world_size = 1,
+  StepTrace(const std::string& steps, const std::filesystem::path& folder, int rank, int world_size = 1,
             std::string backend = "");
   // Training has failed: writes the steps that were recorded.
   ~StepTrace();
