@@ -192,8 +192,9 @@ void EngineStep::watch_gradients(bool with_values) {
 }
 
 at::Tensor EngineStep::gradient_norm() {
-  const std::optional<double> norm = core_->get_global_grad_norm();
-  return norm ? torch::tensor(*norm, torch::kFloat64) : at::Tensor();
+  const EngineCore::Impl& impl = core_->impl();
+  if (!impl.norm.defined()) return {};
+  return impl.norm.to(torch::kFloat64) / impl.norm_scale;  // where it is: nothing waits for it
 }
 
 void EngineStep::add_to(checkpoint::Snapshot& snapshot) const {
