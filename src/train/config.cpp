@@ -184,6 +184,9 @@ void check_validation(const TrainConfig& config) {
   if (config.checkpoint_best_only && !validates) {
     throw ConfigError("config", "checkpoint_best_only needs validation, and val_every is 0: set val_every");
   }
+  if (has_action(config, FitAction::kSaveBestCheckpoint) && !validates) {
+    throw ConfigError("config", "SaveBestCheckpoint needs validation, and val_every is 0: set val_every");
+  }
   if (config.checkpoint_best_only && config.checkpoint_every_min > 0) {
     throw ConfigError(
         "config",
@@ -204,9 +207,6 @@ void check_together(const TrainConfig& config) {
                                             "dtype to float32, or precision to fp32",
                                             config.precision, config.dtype));
   }
-  if (config.deterministic && config.cudnn_benchmark) {
-    throw ConfigError("config",
-                      "deterministic and cudnn_benchmark contradict each other: set one of the two to false");
   if (config.dtype.starts_with("complex")) {
     if (config.zero.stage > 0) {
       throw ConfigError("config",
@@ -220,6 +220,9 @@ void check_together(const TrainConfig& config) {
                                               config.dtype));
     }
   }
+  if (config.deterministic && config.cudnn_benchmark) {
+    throw ConfigError("config",
+                      "deterministic and cudnn_benchmark contradict each other: set one of the two to false");
   }
   if (config.zero.stage == 3 && config.plot_every > 0) {
     throw ConfigError("config",
