@@ -230,13 +230,15 @@ void check_together(const TrainConfig& config) {
                       "zero_stage 3: use zero_stage 2, or set plot_every to 0");
   }
   if (config.zero.stage == 3 && has_action(config, FitAction::kWritePlots)) {
-    throw ConfigError("config",
-                      "WritePlots runs the model on rank 0 alone, which has no whole one with zero_stage 3: use "
-                      "zero_stage 2, or leave the callback out");
+    throw ConfigError(
+        "config",
+        "WritePlots runs the model on rank 0 alone, which has no whole one with zero_stage 3: use "
+        "zero_stage 2, or leave the callback out");
   }
   if (has_action(config, FitAction::kWritePlots) && config.plotting_functions.empty()) {
-    throw ConfigError("config", "WritePlots draws plotting_functions, and there are none: give some, or leave "
-                                "the callback out");
+    throw ConfigError("config",
+                      "WritePlots draws plotting_functions, and there are none: give some, or leave "
+                      "the callback out");
   }
   if (config.zero.stage == 3 && config.ema_decay > 0) {
     throw ConfigError("config",

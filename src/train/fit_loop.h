@@ -157,14 +157,14 @@ class FitLoop {
   StepTrace trace_;
   Clock::time_point start_ = Clock::now();
   Clock::time_point epoch_start_ = Clock::now();
-  int64_t first_step_ = 0;        // of this call
-  int64_t validated_step_ = -1;   // the step whose weights were validated last
-  int64_t best_step_ = -1;        // the step with the best validation of this call
-  int64_t best_saved_step_ = -1;  // the same among the saved states
-  int64_t best_values_step_ = -1;  // the state whose value was added to the best values last
+  int64_t first_step_ = 0;                // of this call
+  int64_t validated_step_ = -1;           // the step whose weights were validated last
+  int64_t best_step_ = -1;                // the step with the best validation of this call
+  int64_t best_saved_step_ = -1;          // the same among the saved states
+  int64_t best_values_step_ = -1;         // the state whose value was added to the best values last
   std::optional<BestSaved> before_save_;  // before the last save, until it is known whether it failed
-  double samples_ = 0;            // of this call, over all ranks
-  double own_samples_ = 0;        // of this call, on this rank
+  double samples_ = 0;                    // of this call, over all ranks
+  double own_samples_ = 0;                // of this call, on this rank
   double epoch_samples_per_s_ = 0;
   Clock::duration paused_{0};                  // of this epoch: validations inside it
   Clock::duration stepping_{0};                // of this call: its steps before the running one
