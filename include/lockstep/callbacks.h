@@ -144,7 +144,7 @@ class FitCallback : public Callback {
   FitAction action() const { return action_; }
 
  protected:
-  FitCallback(FitAction action, const CallbackOptions& options) : Callback(options), action_(action) {}
+  FitCallback(FitAction action, const CallbackOptions& options);
   void run(Trainer& trainer) override;
 
  private:
@@ -165,7 +165,7 @@ class WriteMetrics : public FitCallback {
       : FitCallback(FitAction::kWriteMetrics, options) {}
 };
 
-// Calls TrainConfig::plotting_functions, and writes the images to the trackers.
+// Calls TrainConfig::plotting_functions, which must not be empty, and writes the images to the trackers.
 class WritePlots : public FitCallback {
  public:
   explicit WritePlots(const CallbackOptions& options = {}) : FitCallback(FitAction::kWritePlots, options) {}
@@ -178,14 +178,16 @@ class LogHyperparameters : public FitCallback {
       : FitCallback(FitAction::kLogHyperparameters, options) {}
 };
 
-// Gives the weights to the trackers, as TrainConfig::log_model does.
+// Gives the weights to the trackers, as TrainConfig::log_model does. ConfigError: a stage of single batches of
+// a validation or a test, of which ranks have different numbers.
 class LogModelTracker : public FitCallback {
  public:
   explicit LogModelTracker(const CallbackOptions& options = {.on = Stage::kTrainEnd})
       : FitCallback(FitAction::kLogModel, options) {}
 };
 
-// Saves a checkpoint at the end of the step or of the epoch, also if checkpoint_every is 0.
+// Saves a checkpoint at the end of the step or of the epoch, also if checkpoint_every is 0. ConfigError: as
+// LogModelTracker.
 class SaveCheckpoint : public FitCallback {
  public:
   explicit SaveCheckpoint(const CallbackOptions& options = {})
@@ -193,7 +195,7 @@ class SaveCheckpoint : public FitCallback {
 };
 
 // Saves a checkpoint if the validation that has just run is the best so far, also if checkpoint_every is
-// 0. ConfigError: another stage than kValEpochEnd.
+// 0. ConfigError: another stage than kValEpochEnd. The training must validate.
 class SaveBestCheckpoint : public FitCallback {
  public:
   explicit SaveBestCheckpoint(const CallbackOptions& options = {.on = Stage::kValEpochEnd});

@@ -29,7 +29,7 @@ namespace lockstep {
 
 struct RankMap;
 
-// kMean needs a floating-point tensor.
+// kMean needs a floating-point or complex tensor; complex ones have kSum and kMean only.
 enum class ReduceOp { kSum, kMean, kMin, kMax, kProduct };
 
 struct CommunicatorOptions {

@@ -130,7 +130,9 @@ struct TrainConfig {
   std::optional<int64_t> global_batch_size = {};
   // Batches whose gradients are added for one optimizer step.
   int64_t accumulate_steps = 1;
-  // float32, float64, bfloat16 or float16: the type of parameters and of floating-point inputs.
+  // float32, float64, bfloat16 or float16: the type of parameters and of floating-point inputs. Complex
+  // ones stay complex. complex64, complex128: the type of parameters and of complex inputs; real inputs
+  // become float32 or float64. The loss must be real.
   std::string dtype = "float32";
   // fp32, bf16 or fp16. bf16 and fp16 are mixed precision: parameters stay in float32, the forward
   // computes in 16 bits where that is safe, and fp16 scales the loss.
@@ -273,8 +275,8 @@ struct TrainConfig {
   // Seconds between two lines of each GPU in gpu.csv in the run folder: utilisation, memory, power and
   // temperature, in the format of nvidia-smi (docs/tracking.md). 0: none.
   double gpu_log_every = 5;
-  // "10:12": writes what steps 10 to 12 did, and when, to trace_rank0.json and so on in the run folder, for
-  // Perfetto (docs/tracking.md). Empty: no trace.
+  // "10:12": writes what steps 10 to 12 did, and when, to rank0.pt.trace.json and so on in the run folder, for
+  // Perfetto and TensorBoard (docs/tracking.md). Empty: no trace.
   std::string trace_steps;
   // auto, bar or none. auto: a bar on a terminal, otherwise a line every ten seconds.
   std::string progress = "auto";
@@ -283,6 +285,10 @@ struct TrainConfig {
 
   // Called at the stages of training, after the callbacks that the fields above create.
   std::vector<std::shared_ptr<Callback>> callbacks = {};
+
+  // Set by from_args(): the program's defaults, with its own options among the hyperparameters. What
+  // differs from them is printed at the start and first in a report. Null: the defaults of these fields.
+  std::shared_ptr<const TrainConfig> program_defaults = {};
 
   // Reads TOML file, variables and flags over the defaults, also into the fields of `own`. Does not
   // change argv. ConfigError: an unknown flag or a bad value. HelpRequested: --help.

@@ -75,6 +75,38 @@ class DeviceImageDataset : public Dataset {
   std::unique_ptr<const Impl> impl_;
 };
 
+// MixUp as torchvision's v2.MixUp(alpha, num_classes) computes it: every image of a batch becomes `share` of
+// itself and 1 - share of the image before it (of the first one: the last), and so does its label as
+// probabilities, float [B, num_classes]. Labels may be such probabilities already. The images must be of a
+// floating type. ConfigError: they are bytes, or a label is not below num_classes.
+Batch mix_up(const Batch& batch, double share, int64_t num_classes);
+
+// The share for a seed, from the distribution Beta(alpha, alpha): that of torchvision after
+// torch.manual_seed(seed). ConfigError: alpha is not above 0.
+double draw_mix_up(double alpha, uint64_t seed);
+
+// A data set of {image, label} whose batches are mixed, for training only. The share of a batch depends on
+// the seed of its first sample, so it is another one in every batch and epoch. The loss gets labels of [B,
+// num_classes]: cross_entropy takes them.
+//
+//   lockstep::Loader loader(lockstep::MixUpDataset(images, /*alpha=*/0.2, /*num_classes=*/100),
+//                           {.batch_size = 256, .shuffle = true, .num_workers = 4});
+class MixUpDataset : public Dataset {
+ public:
+  // Shares the images. ConfigError: no images, or alpha or num_classes is not above 0.
+  MixUpDataset(std::shared_ptr<const Dataset> images, double alpha, int64_t num_classes);
+
+  int64_t size() const override;
+  // A sample alone is mixed with itself.
+  Example get(int64_t index, uint64_t seed) const override;
+  Batch get_batch(std::span<const int64_t> indices, const SampleSeeds& seeds) const override;
+
+ private:
+  std::shared_ptr<const Dataset> images_;
+  double alpha_;
+  int64_t num_classes_;
+};
+
 // The images of a source at `indices`, in that order. Shares the source. ConfigError: no source, or an
 // index outside of it.
 std::shared_ptr<const ImageSource> image_subset(std::shared_ptr<const ImageSource> source,

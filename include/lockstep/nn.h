@@ -29,11 +29,11 @@
 
 namespace lockstep::nn {
 
-// The fused kernels run if liblockstep_cuda.so is found, for float32, float16 and bfloat16 on a GPU, in the
-// layout channels last; BatchNormRelu also needs float32 parameters, and in training a momentum, in
-// evaluation that no gradient is needed. Otherwise, and with LOCKSTEP_FUSED_KERNELS=0, the plain operations
-// of LibTorch run, with the same bits as the plain modules. Fused results are rounded once, where the plain
-// operations round after each.
+// The fused kernels run if liblockstep_cuda.so is found, for float32, float16 and bfloat16 on a GPU of
+// compute capability 8.0 or higher, in the layout channels last; BatchNormRelu also needs float32 parameters,
+// and in training a momentum, in evaluation that no gradient is needed. Otherwise, and with
+// LOCKSTEP_FUSED_KERNELS=0, the plain operations of LibTorch run, with the same bits as the plain modules.
+// Fused results are rounded once, where the plain operations round after each.
 //
 // The fused kernels have no second derivative: ConfigError in backward if one is asked for.
 
@@ -98,8 +98,9 @@ struct AttentionOptions {
   double dropout = 0;  // of attention weights
   bool is_causal = false;
 };
-// torch::scaled_dot_product_attention of [batch, heads, length, size]. On a GPU cuDNN's kernels are the first
-// choice, which are faster than LibTorch's own on Hopper; if they cannot do it, LibTorch chooses.
+// torch::scaled_dot_product_attention of [batch, heads, length, size]. On GPUs of compute capability 9.0 or
+// higher cuDNN's kernels are the first choice, which are faster than LibTorch's own on Hopper; if they cannot
+// do it, LibTorch chooses.
 torch::Tensor attention(const torch::Tensor& query, const torch::Tensor& key, const torch::Tensor& value,
                         const AttentionOptions& options = {});
 
@@ -121,8 +122,8 @@ struct LinearCrossEntropyOptions {
 };
 // The mean cross entropy of the scores hidden * weight^T: cross_entropy(linear(hidden, weight), targets), for
 // heads with many classes. hidden is [rows, size], weight [classes, size], targets [rows] int64. Fused, it
-// never stores all scores: forward computes the loss and both gradients chunk by chunk, in autocast's type if
-// autocast is on. A target that is no class gives NaN. ConfigError: other shapes.
+// never stores all scores: forward computes the loss and the gradients that are needed chunk by chunk, in
+// autocast's type if autocast is on. A target that is no class gives NaN. ConfigError: other shapes.
 torch::Tensor linear_cross_entropy(const torch::Tensor& hidden, const torch::Tensor& weight,
                                    const torch::Tensor& targets,
                                    const LinearCrossEntropyOptions& options = {});

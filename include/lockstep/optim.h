@@ -79,7 +79,8 @@ struct PythonAdamOptions {
 
 // Adam with the bits of Python's torch.optim.Adam, with one parameter group; torch::optim::Adam rounds
 // its first moment in another way. The class of its state is "Adam" for both, so each can resume from a
-// checkpoint of the other.
+// checkpoint of the other. Complex parameters are pairs of real ones, as in Python; torch::optim::Adam would
+// take complex squares.
 std::unique_ptr<torch::optim::Optimizer> make_python_adam(const std::vector<at::Tensor>& parameters,
                                                           const PythonAdamOptions& options = {});
 

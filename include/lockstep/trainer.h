@@ -42,6 +42,9 @@ class Model;
 struct MetricCounts {
   at::Tensor counts;  // numbers of any shape, the same in all batches
   std::function<double(const at::Tensor& sums)> value;
+  // The counts have a row for each sample, and those of all batches and ranks are appended instead of added.
+  // The rows of single steps have no such metric.
+  bool appended = false;
 };
 
 // The result of a loss function. `loss` is a scalar, the mean over the samples of the batch, with a
@@ -99,6 +102,13 @@ enum class F1Average { kMacro, kMicro };
 // F1 of the class with the highest score, for LossResult::counts.
 MetricCounts f1_counts(const at::Tensor& scores, const at::Tensor& target,
                        F1Average average = F1Average::kMacro);
+
+// The area under the receiver operating characteristic of two classes, for LossResult::counts: the
+// probability that a sample of class 1 has a higher score than one of class 0, where equal scores count half.
+// `scores` and `target` have one number for each sample; a target is 0 or 1. NaN if one class has no sample,
+// or a score is NaN. Exact, so all scores are kept: 16 bytes for each sample on its rank, and while the value
+// is computed, those of all ranks on every rank.
+MetricCounts auroc_counts(const at::Tensor& scores, const at::Tensor& target);
 
 class GradientFreeOptimizer;
 class TrackerSet;

@@ -6,6 +6,8 @@
 namespace lockstep::checkpoint {
 namespace {
 
+constexpr std::string_view kComplexDoubleName = "C128";
+
 // An empty name: that format has none.
 struct DtypeNames {
   at::ScalarType dtype;
@@ -61,6 +63,14 @@ std::optional<at::ScalarType> safetensors_dtype(std::string_view name) {
     if (!names.safetensors.empty() && names.safetensors == name) return names.dtype;
   }
   return std::nullopt;
+}
+
+std::optional<std::string_view> manifest_dtype_name(at::ScalarType dtype) {
+  return dtype == at::kComplexDouble ? kComplexDoubleName : safetensors_dtype_name(dtype);
+}
+
+std::optional<at::ScalarType> manifest_dtype(std::string_view name) {
+  return name == kComplexDoubleName ? at::kComplexDouble : safetensors_dtype(name);
 }
 
 std::string_view python_dtype_name(at::ScalarType dtype) {

@@ -76,7 +76,7 @@ Json to_json(const FileEntry& file) {
 }
 
 Json to_json(const TensorEntry& tensor) {
-  Json result = {{"dtype", safetensors_dtype_name(tensor.dtype).value()}, {"shape", tensor.shape}};
+  Json result = {{"dtype", manifest_dtype_name(tensor.dtype).value()}, {"shape", tensor.shape}};
   if (tensor.index >= 0) {
     result["index"] = tensor.index;
     return result;
@@ -106,7 +106,7 @@ TensorEntry tensor_from_json(const Json& value, const std::filesystem::path& pat
   const JsonObject object(value, path, place);
   TensorEntry tensor;
   const std::string dtype = object.text("dtype");
-  const auto known = safetensors_dtype(dtype);
+  const auto known = manifest_dtype(dtype);
   if (!known) object.fail("dtype", fmt::format("unknown: {}", dtype));
   tensor.dtype = *known;
   tensor.shape = object.integers("shape", base::kMaxTensorDimensions);

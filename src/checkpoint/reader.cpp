@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "checkpoint/checksum.h"
+#include "checkpoint/dtype.h"
 #include "checkpoint/error.h"
 #include "checkpoint/for_each_index.h"
 #include "checkpoint/safetensors.h"
@@ -229,7 +230,8 @@ void Reader::verify(int threads) const {
     const auto item = static_cast<int64_t>(c10::elementSize(tensor.dtype));
     for (const Piece& piece : tensor.pieces) {
       const int64_t bytes = piece.count * item;
-      extents[static_cast<size_t>(piece.file)].emplace_back(piece.offset, piece.offset + bytes, tensor.dtype);
+      extents[static_cast<size_t>(piece.file)].emplace_back(piece.offset, piece.offset + bytes,
+                                                            shard_dtype(tensor.dtype));
       pieces.push_back({.file = piece.file,
                         .offset = piece.offset,
                         .bytes = bytes,

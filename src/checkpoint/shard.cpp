@@ -31,32 +31,35 @@ int64_t data_bytes(const at::Tensor& data) {
   throw ConfigError("checkpoint", fmt::format("cannot save the tensor '{}': {}", piece.name, reason));
 }
 
+SafetensorsTensor described(const TensorPiece& piece) {
+  SafetensorsTensor tensor{.name = piece.name, .dtype = piece.data.scalar_type(), .shape = piece.shape};
+  if (!piece.is_whole()) {
+    const int64_t end = piece.first_element + piece.data.numel();
+    tensor.name = fmt::format("{}[{}:{}]", piece.name, piece.first_element, end);
+    tensor.shape = {piece.data.numel()};
+  }
+  if (tensor.dtype == shard_dtype(tensor.dtype)) return tensor;
+  tensor.dtype = shard_dtype(tensor.dtype);
+  tensor.shape.push_back(2);
+  return tensor;
+}
+
 void check_piece(const TensorPiece& piece) {
   if (!piece.data.defined()) refuse(piece, "it is undefined");
   if (piece.data.layout() != at::kStrided || piece.data.is_quantized())
     refuse(piece, "it is sparse or quantized");
   if (piece.data.is_meta() && !piece.read) refuse(piece, "it is on the meta device and has no values");
-  if (!safetensors_dtype_name(piece.data.scalar_type())) {
+  if (!manifest_dtype_name(piece.data.scalar_type())) {
     refuse(piece, fmt::format("the format knows no dtype {}", c10::toString(piece.data.scalar_type())));
   }
   if (piece.name == base::kSafetensorsMetadata) refuse(piece, "safetensors keeps this name for itself");
-  if (piece.shape.size() > base::kMaxTensorDimensions) refuse(piece, "it has too many dimensions");
+  if (described(piece).shape.size() > base::kMaxTensorDimensions) refuse(piece, "it has too many dimensions");
   const auto whole = base::shape_bytes(piece.shape, static_cast<int64_t>(piece.data.element_size()));
   if (!whole || piece.first_element < 0 ||
       piece.first_element > *whole / static_cast<int64_t>(piece.data.element_size()) - piece.data.numel()) {
     refuse(piece, fmt::format("elements {} + {} are not in its shape [{}]", piece.first_element,
                               piece.data.numel(), fmt::join(piece.shape, ", ")));
   }
-}
-
-SafetensorsTensor described(const TensorPiece& piece) {
-  if (piece.is_whole()) {
-    return {.name = piece.name, .dtype = piece.data.scalar_type(), .shape = piece.shape};
-  }
-  const int64_t end = piece.first_element + piece.data.numel();
-  return {.name = fmt::format("{}[{}:{}]", piece.name, piece.first_element, end),
-          .dtype = piece.data.scalar_type(),
-          .shape = {piece.data.numel()}};
 }
 
 // Checks the pieces first.

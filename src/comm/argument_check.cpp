@@ -1,6 +1,7 @@
 #include "comm/argument_check.h"
 
 #include <ATen/ops/view.h>
+#include <ATen/ops/view_as_real.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
@@ -22,6 +23,9 @@ bool is_native(at::ScalarType dtype) {
     default: return false;
   }
 }
+
+// complex32 is left out: few operations of LibTorch support it.
+bool is_complex(at::ScalarType dtype) { return dtype == at::kComplexFloat || dtype == at::kComplexDouble; }
 
 bool supports(Transport::Devices devices, const at::Device& device) {
   switch (devices) {
@@ -53,6 +57,9 @@ void ArgumentCheck::tensor(std::string_view name, const at::Tensor& tensor) cons
     fail(fmt::format("{} is not contiguous, pass {}.contiguous(): sizes [{}], strides [{}]", name, name,
                      fmt::join(tensor.sizes(), ", "), fmt::join(tensor.strides(), ", ")));
   }
+  if (tensor.is_conj()) {
+    fail(fmt::format("{} is a conjugate view, pass {}.resolve_conj()", name, name));
+  }
   if (!supports(transport_.devices, tensor.device())) {
     fail(fmt::format("backend {} needs tensors on {}: {} is on {}", transport_.name,
                      device_name(transport_.devices), name, tensor.device().str()));
@@ -70,6 +77,11 @@ void ArgumentCheck::message(std::string_view name, const at::Tensor& tensor) con
 }
 
 void ArgumentCheck::reducible(std::string_view name, const at::Tensor& tensor, ReduceOp op) const {
+  if (is_complex(tensor.scalar_type())) {
+    if (op == ReduceOp::kSum || op == ReduceOp::kMean) return;
+    fail(fmt::format("complex tensors are reduced by kSum or kMean only: {} is {}", name,
+                     at::toString(tensor.scalar_type())));
+  }
   if (!is_native(tensor.scalar_type())) {
     fail(fmt::format("a tensor of this dtype cannot be reduced: {} is {}", name,
                      at::toString(tensor.scalar_type())));
@@ -127,6 +139,7 @@ void ArgumentCheck::peer(std::string_view name, int peer) const {
 
 at::Tensor wire_view(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.dim() == 1 ? tensor.detach() : tensor.detach().view(-1);
+  if (is_complex(flat.scalar_type())) return at::view_as_real(flat).view(-1);
   return is_native(flat.scalar_type()) ? flat : flat.view(at::kByte);
 }
 

@@ -16,7 +16,7 @@ class ArgumentCheck {
   ArgumentCheck(std::string_view operation, int rank, int size, const Transport& transport)
       : operation_(operation), rank_(rank), size_(size), transport_(transport) {}
 
-  // Defined, strided, contiguous, on a device that the backend supports.
+  // Defined, strided, contiguous, no conjugate view, on a device that the backend supports.
   void tensor(std::string_view name, const at::Tensor& tensor) const;
   // tensor(), for send and recv: Gloo sends from the CPU only.
   void message(std::string_view name, const at::Tensor& tensor) const;
@@ -43,8 +43,9 @@ class ArgumentCheck {
   const Transport& transport_;
 };
 
-// A flat view of a contiguous tensor in a dtype that every backend can move: the tensor's own
-// dtype, or bytes if c10d's backends do not support it (bool, int16, complex).
+// A flat view of a contiguous tensor in a dtype that every backend can move: the tensor's own dtype;
+// the real and imaginary parts of complex numbers; bytes if c10d's backends do not support it (bool,
+// int16).
 at::Tensor wire_view(const at::Tensor& tensor);
 
 }  // namespace lockstep::comm

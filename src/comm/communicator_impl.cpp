@@ -111,7 +111,7 @@ std::shared_ptr<Work::Impl> Communicator::Impl::new_work(std::string_view operat
   work->operation = operation;
   work->timeout = comm::bounded(timeout.value_or(request_.options.timeout));
   // A backend whose operations continue after wait() reports their progress itself.
-  if (size() > 1 && !transport_.failure) work->reported.start(operation);
+  if (size() > 1) work->reported.start(operation, /*to_launcher=*/!transport_.failure);
   return work;
 }
 

@@ -108,7 +108,7 @@ class Communicator::Impl : public std::enable_shared_from_this<Communicator::Imp
 namespace comm {
 
 // Reports to the launcher of this process that the process is inside a collective: from start()
-// until the collective has succeeded, or until its last handle is gone.
+// until the collective has succeeded, or until its last handle is gone. Adds this time to the trace.
 class ReportedCollective {
  public:
   ReportedCollective() = default;
@@ -116,17 +116,19 @@ class ReportedCollective {
   ReportedCollective& operator=(const ReportedCollective&) = delete;
   ~ReportedCollective() { finish(); }
 
-  void start(std::string_view operation) {
+  // to_launcher: false for collectives that go on after wait() and report their progress themselves.
+  void start(std::string_view operation, bool to_launcher = true) {
     running_ = true;
+    to_launcher_ = to_launcher;
     if (base::Trace::of_process().recording()) {
       operation_ = operation;
       began_ = base::Trace::Clock::now();
     }
-    base::Progress::of_process().collective_started(operation);
+    if (to_launcher) base::Progress::of_process().collective_started(operation);
   }
   void finish() {
     if (!running_) return;
-    base::Progress::of_process().collective_finished();
+    if (to_launcher_) base::Progress::of_process().collective_finished();
     // It runs in the background while others do.
     if (!operation_.empty())
       base::Trace::of_process().add("collective", operation_, began_, /*overlaps=*/true);
@@ -139,13 +141,14 @@ class ReportedCollective {
     finish();
   }
   void resume(std::string_view operation) {
-    if (paused_) start(operation);
+    if (paused_) start(operation, to_launcher_);
     paused_ = false;
   }
 
  private:
   bool running_ = false;
   bool paused_ = false;
+  bool to_launcher_ = true;
   std::string operation_;  // for the trace; empty: none was recorded at the start
   base::Trace::Clock::time_point began_;
 };

@@ -4,6 +4,8 @@
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -55,14 +57,31 @@ Description describe(const at::Tensor& bias, const at::Tensor& before) {
   return description;
 }
 
+// The bytes at whose multiples all these tensors are: what cuBLASLt assumes if nothing else is said, or what
+// the caller promises.
+uint32_t alignment_of(at::TensorList tensors) {
+  constexpr uint32_t kAssumed = 256;
+  constexpr uint32_t kPromised = 16;
+  const bool is_as_assumed = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
+    return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kAssumed == 0;
+  });
+  return is_as_assumed ? kAssumed : kPromised;
+}
+
 // What cuBLASLt would choose.
 cublasLtMatmulAlgo_t algorithm_for(cublasLtHandle_t handle, const Description& description,
-                                   const Layout& left, const Layout& right, const Layout& result) {
+                                   const Layout& left, const Layout& right, const Layout& result,
+                                   uint32_t alignment) {
   cublasLtMatmulPreference_t created = nullptr;
   check(cublasLtMatmulPreferenceCreate(&created));
   const Preference preference(created);
   check(cublasLtMatmulPreferenceSetAttribute(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                              &kWorkspaceBytes, sizeof(kWorkspaceBytes)));
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &alignment, sizeof(alignment)));
+  }
   cublasLtMatmulHeuristicResult_t best{};
   int count = 0;
   check(cublasLtMatmulAlgoGetHeuristic(handle, description.get(), left.get(), right.get(), result.get(),
@@ -82,15 +101,16 @@ void GeluProduct::run(const at::Tensor& input, const at::Tensor& weight, const a
   const Layout right = layout_of(input, type);
   const Layout result = layout_of(output, type);
   cublasLtHandle_t handle = at::cuda::getCurrentCUDABlasLtHandle();
-  const Key key = {input.get_device(), input.size(0), output.size(1), input.size(1),
-                   static_cast<int64_t>(type)};
+  const uint32_t alignment = alignment_of({input, weight, bias, before, output});
+  const Key key = {input.get_device(),         input.size(0), output.size(1), input.size(1),
+                   static_cast<int64_t>(type), alignment};
   std::optional<cublasLtMatmulAlgo_t> algorithm;
   {
     const base::MutexLock lock(mutex_);
     const auto found = algorithms_.find(key);
     if (found == algorithms_.end()) {
-      algorithm =
-          algorithms_.emplace(key, algorithm_for(handle, description, left, right, result)).first->second;
+      algorithm = algorithms_.emplace(key, algorithm_for(handle, description, left, right, result, alignment))
+                      .first->second;
     } else {
       algorithm = found->second;
     }

@@ -99,6 +99,11 @@ RandomState next_random() {
 
 class CudaKernels final : public nn::Kernels {
  public:
+  int compute_capability(c10::DeviceIndex index) const override {
+    const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(index);
+    return 10 * properties.major + properties.minor;
+  }
+
   NormResult batch_norm_relu(const at::Tensor& input, const Norm& norm, const at::Tensor& shortcut,
                              const at::Tensor& shortcut_bias) const override {
     const c10::cuda::CUDAGuard guard(input.device());
@@ -110,7 +115,8 @@ class CudaKernels final : public nn::Kernels {
     const bool drops = std::lround(norm.dropout * 65536) > 0;
     if (drops) result.key = at::empty({1}, result.statistics.options().dtype(at::kLong));
     const DropoutMask mask = mask_of(norm.dropout, result.key);
-    const Pixels pixels = pixels_of(input, is_aligned(input) && is_aligned(shortcut));
+    const Pixels pixels =
+        pixels_of(input, is_aligned(input) && is_aligned(shortcut) && is_aligned(shortcut_bias));
     const NormStatistics batch = statistics_in(result.statistics);
     const RunningStatistics running{.mean = mutable_floats_or_null(norm.running_mean),
                                     .variance = mutable_floats_or_null(norm.running_var),
@@ -134,8 +140,9 @@ class CudaKernels final : public nn::Kernels {
                         const at::Tensor& shortcut, const at::Tensor& shortcut_bias) const override {
     const c10::cuda::CUDAGuard guard(input.device());
     at::Tensor output = at::empty_like(input, at::MemoryFormat::ChannelsLast);
-    normalize_relu(pixels_of(input, is_aligned(input) && is_aligned(shortcut)), input.const_data_ptr(),
-                   floats_or_null(scale), floats_or_null(shift), mask_of(0, {}),
+    const bool are_aligned = is_aligned(input) && is_aligned(shortcut) && is_aligned(shortcut_bias);
+    normalize_relu(pixels_of(input, are_aligned), input.const_data_ptr(), floats_or_null(scale),
+                   floats_or_null(shift), mask_of(0, {}),
                    shortcut.defined() ? shortcut.const_data_ptr() : nullptr, floats_or_null(shortcut_bias),
                    output.mutable_data_ptr(), at::cuda::getCurrentCUDAStream());
     C10_CUDA_KERNEL_LAUNCH_CHECK();
@@ -144,7 +151,7 @@ class CudaKernels final : public nn::Kernels {
 
   NormGradients batch_norm_relu_backward(const at::Tensor& gradient, const at::Tensor& input,
                                          const at::Tensor& statistics, const at::Tensor& key, double dropout,
-                                         bool with_shortcut_bias) const override {
+                                         bool with_input, bool with_shortcut_bias) const override {
     const c10::cuda::CUDAGuard guard(input.device());
     const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
     const DropoutMask mask = mask_of(dropout, key);
@@ -152,7 +159,6 @@ class CudaKernels final : public nn::Kernels {
     const NormStatistics batch = statistics_in(statistics);
     const auto vector = [&] { return at::empty({input.size(1)}, statistics.options()); };
     NormGradients result;
-    result.input = at::empty_like(input, at::MemoryFormat::ChannelsLast);
     result.weight = vector();
     result.bias = vector();
     if (with_shortcut_bias) result.shortcut_bias = vector();
@@ -167,6 +173,8 @@ class CudaKernels final : public nn::Kernels {
                    .offset = mutable_floats_or_null(offset)},
                   sums.memory, stream);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
+    if (!with_input) return result;
+    result.input = at::empty_like(input, at::MemoryFormat::ChannelsLast);
     input_gradient(pixels, gradient.const_data_ptr(), input.const_data_ptr(), batch, mask,
                    floats_or_null(slope), floats_or_null(offset), result.input.mutable_data_ptr(), stream);
     C10_CUDA_KERNEL_LAUNCH_CHECK();

@@ -1,51 +1,46 @@
+#include "nn/attention.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <lockstep/nn.h>
 
-#include "base/mutex.h"
+#include "nn/kernels.h"
 
 namespace lockstep::nn {
 namespace {
 
-// While it lives, cuDNN is the first choice of LibTorch's attention. The order is LibTorch's global state.
-class CudnnFirst {
- public:
-  CudnnFirst() : lock_(mutex()) {
-    at::Context& context = at::globalContext();
-    for (const at::SDPBackend backend : context.sDPPriorityOrder()) {
-      before_.push_back(static_cast<int64_t>(backend));
-    }
-    std::vector<int64_t> order{static_cast<int64_t>(at::SDPBackend::cudnn_attention)};
-    for (const int64_t backend : before_) {
-      if (backend != order.front()) order.push_back(backend);
-    }
-    context.setSDPPriorityOrder(order);
-  }
-  ~CudnnFirst() { at::globalContext().setSDPPriorityOrder(before_); }
-  CudnnFirst(const CudnnFirst&) = delete;
-  CudnnFirst& operator=(const CudnnFirst&) = delete;
-
- private:
-  static base::Mutex& mutex() {
-    static base::Mutex mutex;
-    return mutex;
-  }
-
-  base::MutexLock lock_;
-  std::vector<int64_t> before_;
-};
+base::Mutex& mutex_of_order() {
+  static base::Mutex mutex;
+  return mutex;
+}
 
 }  // namespace
 
+bool prefers_cudnn(int capability) { return capability >= 90; }
+
+CudnnFirst::CudnnFirst(const c10::Device& device) {
+  if (!prefers_cudnn(compute_capability(device))) return;
+  lock_.emplace(mutex_of_order());
+  at::Context& context = at::globalContext();
+  for (const at::SDPBackend backend : context.sDPPriorityOrder()) {
+    before_.push_back(static_cast<int64_t>(backend));
+  }
+  std::vector<int64_t> order{static_cast<int64_t>(at::SDPBackend::cudnn_attention)};
+  for (const int64_t backend : before_) {
+    if (backend != order.front()) order.push_back(backend);
+  }
+  context.setSDPPriorityOrder(order);
+}
+
+CudnnFirst::~CudnnFirst() {
+  if (lock_) at::globalContext().setSDPPriorityOrder(before_);
+}
+
 torch::Tensor attention(const torch::Tensor& query, const torch::Tensor& key, const torch::Tensor& value,
                         const AttentionOptions& options) {
-  const auto run = [&] {
-    return at::scaled_dot_product_attention(query, key, value, /*attn_mask=*/std::nullopt, options.dropout,
-                                            options.is_causal);
-  };
-  if (!query.is_cuda()) return run();
-  const CudnnFirst cudnn_first;
-  return run();
+  const CudnnFirst cudnn_first(query.device());
+  return at::scaled_dot_product_attention(query, key, value, /*attn_mask=*/std::nullopt, options.dropout,
+                                          options.is_causal);
 }
 
 }  // namespace lockstep::nn

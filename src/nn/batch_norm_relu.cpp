@@ -30,6 +30,7 @@ class FusedBatchNormRelu : public torch::autograd::Function<FusedBatchNormRelu> 
                             const Kernels::Norm& norm) {
     const Kernels::NormResult result = kernels.batch_norm_relu(input, norm, shortcut.value_or(at::Tensor()),
                                                                shortcut_bias.value_or(at::Tensor()));
+    context->set_materialize_grads(false);
     context->save_for_backward({input, result.statistics, result.key});
     context->saved_data["dropout"] = norm.dropout;
     context->saved_data["with_shortcut"] = shortcut.has_value();
@@ -46,7 +47,7 @@ class FusedBatchNormRelu : public torch::autograd::Function<FusedBatchNormRelu> 
     const at::Tensor gradient = gradients[0].contiguous(at::MemoryFormat::ChannelsLast);
     Kernels::NormGradients own = loaded_kernels()->batch_norm_relu_backward(
         gradient, input, saved[1], saved[2], context->saved_data["dropout"].toDouble(),
-        context->saved_data["with_shortcut_bias"].toBool());
+        context->needs_input_grad(0), context->saved_data["with_shortcut_bias"].toBool());
     result[0] = std::move(own.input);
     result[1] = std::move(own.weight);
     result[2] = std::move(own.bias);
@@ -79,7 +80,10 @@ const Kernels* kernels_for_norm(const BatchNormReluImpl& norm, const at::Tensor&
       !(is_plain_float(norm.running_mean, input) && is_plain_float(norm.running_var, input))) {
     return nullptr;
   }
-  if (shortcut.defined() && shortcut.sizes() != input.sizes()) return nullptr;
+  if (norm.num_batches_tracked.defined() && norm.num_batches_tracked.device() != input.device())
+    return nullptr;
+  if (shortcut.defined() && (shortcut.sizes() != input.sizes() || shortcut.device() != input.device()))
+    return nullptr;
   if (shortcut_bias.defined() && !is_plain_float(shortcut_bias, input)) return nullptr;
   // One value for each channel: LibTorch has the error.
   if (norm.is_training() && input.numel() <= input.size(1)) return nullptr;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 
@@ -14,6 +15,9 @@ namespace lockstep::nn {
 class Kernels {
  public:
   virtual ~Kernels() = default;
+
+  // 10 * major + minor of a CUDA device: 90 for Hopper.
+  virtual int compute_capability(c10::DeviceIndex index) const = 0;
 
   // Parameters and buffers of a BatchNorm in training. float32; buffers may be undefined.
   struct Norm {
@@ -43,14 +47,15 @@ class Kernels {
                                 const at::Tensor& shortcut, const at::Tensor& shortcut_bias) const = 0;
 
   struct NormGradients {
-    at::Tensor input;
+    at::Tensor input;  // undefined unless it was asked for, as shortcut_bias
     at::Tensor weight;
     at::Tensor bias;
-    at::Tensor shortcut_bias;  // undefined unless it was asked for
+    at::Tensor shortcut_bias;
   };
   virtual NormGradients batch_norm_relu_backward(const at::Tensor& gradient, const at::Tensor& input,
                                                  const at::Tensor& statistics, const at::Tensor& key,
-                                                 double dropout, bool with_shortcut_bias) const = 0;
+                                                 double dropout, bool with_input,
+                                                 bool with_shortcut_bias) const = 0;
 
   struct PoolResult {
     at::Tensor output;
@@ -63,8 +68,8 @@ class Kernels {
   // The longest row of a layer norm; its length is a multiple of 8.
   static constexpr int64_t kMaxNormalized = 1792;
   // Layer norm over the last dimension of input + branch, which may be undefined; then `sum` is the input.
-  // The output is of type `type`, the branch's. REQUIRES: contiguous tensors, and float32 parameters, and an
-  // input that is float32 or of type `type`.
+  // The output is of type `type`, the branch's. REQUIRES: tensors for which is_vectors() holds, float32
+  // parameters, and an input that is float32 or of type `type`.
   struct LayerNormResult {
     at::Tensor sum;
     at::Tensor output;
@@ -79,14 +84,14 @@ class Kernels {
     at::Tensor weight;
     at::Tensor bias;
   };
-  // sum_gradient may be undefined.
+  // sum_gradient may be undefined. REQUIRES: tensors for which is_vectors() holds.
   virtual LayerNormGradients layer_norm_backward(const at::Tensor& gradient, const at::Tensor& sum_gradient,
                                                  const at::Tensor& sum, const at::Tensor& weight,
                                                  const at::Tensor& statistics, bool with_branch) const = 0;
 
   // gelu(input * weight^T + bias) with the approximation by tanh, and the argument of gelu, which backward
-  // needs. REQUIRES: contiguous, not empty, all float16 or all bfloat16: [rows, inputs], [outputs, inputs]
-  // and [outputs], with inputs and outputs multiples of 8.
+  // needs. REQUIRES: tensors on one device for which is_vectors() holds, not empty, all float16 or all
+  // bfloat16: [rows, inputs], [outputs, inputs] and [outputs], with inputs and outputs multiples of 8.
   struct GeluResult {
     at::Tensor before;
     at::Tensor output;
@@ -101,7 +106,8 @@ class Kernels {
   virtual at::Tensor column_sums(const at::Tensor& matrix) const = 0;
 
   // losses = the cross entropy of each row of scores, float32; 0 where the target is `ignored`. With a
-  // gradient, that of the sum of the losses replaces the scores. REQUIRES: contiguous tensors, int64 targets.
+  // gradient, that of the sum of the losses replaces the scores. REQUIRES: contiguous tensors on one device,
+  // int64 targets.
   virtual void cross_entropy(at::Tensor& scores, const at::Tensor& targets, int64_t ignored,
                              const at::Tensor& losses, bool with_gradient) const = 0;
 
@@ -118,14 +124,29 @@ inline constexpr char kPluginKernels[] = "lockstep_kernels";
 // LOCKSTEP_FUSED_KERNELS: 0 turns the fused kernels off.
 inline constexpr char kFusedKernels[] = "LOCKSTEP_FUSED_KERNELS";
 
+// The kernels for tensors of this device, or null: it is not a GPU that they were compiled for, there is no
+// plugin, or they are switched off.
+const Kernels* kernels_on(const c10::Device& device);
 // The kernels for images like this one, or null: the plain operations run.
 const Kernels* kernels_for(const at::Tensor& images);
 // In backward of a fused function: ConfigError if autograd records it for a second derivative, which the
 // kernels do not have.
 void refuse_second_derivative(const char* layer);
-// The type in which matrix products of this tensor run: autocast's on a GPU, or its own.
+// The type in which matrix products of this tensor run: autocast's on a GPU, or its own, as that of float64
+// always.
 at::ScalarType type_of_products(const at::Tensor& input);
-// The kernels of the plugin; null: there is none, or they are switched off.
+// The kernels of the plugin; null: there is none, or they are switched off. For backward of a fused function.
 const Kernels* loaded_kernels();
+// 10 * major + minor of a CUDA device; 0: another device, or there is no plugin, which would know it.
+int compute_capability(const c10::Device& device);
+// Whether the kernels have machine code for this compute capability.
+bool can_run_on(int capability);
+
+// Whether a tensor is contiguous and at a multiple of 16 bytes, the vectors that kernels load.
+bool is_vectors(const at::Tensor& tensor);
+// The tensor, or a copy for which is_vectors() holds.
+at::Tensor as_vectors(const at::Tensor& tensor);
+// values * factor, which has one value, in float32, rounded once to `type`.
+at::Tensor scaled(const at::Tensor& values, const at::Tensor& factor, at::ScalarType type);
 
 }  // namespace lockstep::nn

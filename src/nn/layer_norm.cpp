@@ -25,6 +25,7 @@ class FusedLayerNorm : public torch::autograd::Function<FusedLayerNorm> {
                                const Kernels& kernels) {
     const Kernels::LayerNormResult result =
         kernels.layer_norm(input, branch.value_or(at::Tensor()), weight, bias, eps, type);
+    context->set_materialize_grads(false);
     context->save_for_backward({result.sum, weight, result.statistics});
     context->saved_data["with_branch"] = branch.has_value();
     return branch.has_value() ? variable_list{result.output, result.sum} : variable_list{result.output};
@@ -34,15 +35,15 @@ class FusedLayerNorm : public torch::autograd::Function<FusedLayerNorm> {
     refuse_second_derivative("LayerNorm");
     const variable_list saved = context->get_saved_variables();
     const bool with_branch = context->saved_data["with_branch"].toBool();
-    const at::Tensor& of_sum = with_branch ? gradients[1] : saved[0];
+    const at::Tensor of_sum = with_branch ? gradients[1] : at::Tensor();
     variable_list result(7);
     if (!gradients[0].defined()) {  // only the sum was used
-      if (with_branch && of_sum.defined()) result[0] = result[1] = of_sum;
+      if (with_branch) result[0] = result[1] = of_sum;
       return result;
     }
     Kernels::LayerNormGradients own = loaded_kernels()->layer_norm_backward(
-        gradients[0].contiguous(), with_branch && of_sum.defined() ? of_sum.contiguous() : at::Tensor(),
-        saved[0], saved[1], saved[2], with_branch);
+        as_vectors(gradients[0]), of_sum.defined() ? as_vectors(of_sum) : of_sum, saved[0], saved[1],
+        saved[2], with_branch);
     result[0] = std::move(own.input);
     result[1] = std::move(own.branch);
     result[2] = std::move(own.weight);
@@ -50,10 +51,6 @@ class FusedLayerNorm : public torch::autograd::Function<FusedLayerNorm> {
     return result;
   }
 };
-
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
-}
 
 const Kernels* kernels_for_rows(const LayerNormImpl& norm, const at::Tensor& input,
                                 const at::Tensor& branch) {
@@ -64,15 +61,15 @@ const Kernels* kernels_for_rows(const LayerNormImpl& norm, const at::Tensor& inp
   const at::ScalarType type = type_of_products(input);
   if (type != at::kFloat && type != at::kHalf && type != at::kBFloat16) return nullptr;
   if (input.scalar_type() != at::kFloat && input.scalar_type() != type) return nullptr;
-  if (!is_plain(input)) return nullptr;
+  const auto fits = [&](const at::Tensor& tensor, at::ScalarType its_type) {
+    return tensor.scalar_type() == its_type && tensor.device() == input.device() && is_vectors(tensor);
+  };
+  if (!is_vectors(input)) return nullptr;
   for (const at::Tensor& parameter : {norm.weight, norm.bias}) {
-    if (!parameter.defined() || parameter.scalar_type() != at::kFloat || !is_plain(parameter)) return nullptr;
+    if (!parameter.defined() || !fits(parameter, at::kFloat)) return nullptr;
   }
-  if (branch.defined() &&
-      (branch.scalar_type() != type || branch.sizes() != input.sizes() || !is_plain(branch))) {
-    return nullptr;
-  }
-  return loaded_kernels();
+  if (branch.defined() && (branch.sizes() != input.sizes() || !fits(branch, type))) return nullptr;
+  return kernels_on(input.device());
 }
 
 }  // namespace

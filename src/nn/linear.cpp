@@ -51,6 +51,7 @@ class FusedLinear : public torch::autograd::Function<FusedLinear> {
                             const at::Tensor& bias, at::ScalarType type) {
     const at::Tensor rows = rows_of(input, type);
     const at::Tensor matrix = weight.to(type);
+    context->set_materialize_grads(false);
     context->save_for_backward({rows, matrix});
     save_types(context, input, weight);
     return with_rows(at::addmm(bias.to(type), rows, matrix.t()), input.sizes());
@@ -78,10 +79,11 @@ class FusedGeluMlp : public torch::autograd::Function<FusedGeluMlp> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& in_weight,
                             const at::Tensor& in_bias, const at::Tensor& out_weight,
                             const at::Tensor& out_bias, at::ScalarType type, const Kernels& kernels) {
-    const at::Tensor rows = rows_of(input, type);
-    const at::Tensor in = in_weight.to(type).contiguous();
+    const at::Tensor rows = as_vectors(rows_of(input, type));
+    const at::Tensor in = as_vectors(in_weight.to(type));
     const at::Tensor out = out_weight.to(type);
-    const Kernels::GeluResult hidden = kernels.linear_gelu(rows, in, in_bias.to(type).contiguous());
+    const Kernels::GeluResult hidden = kernels.linear_gelu(rows, in, as_vectors(in_bias.to(type)));
+    context->set_materialize_grads(false);
     context->save_for_backward({rows, in, out, hidden.before, hidden.output});
     save_types(context, input, in_weight);
     return with_rows(at::addmm(out_bias.to(type), hidden.output, out.t()), input.sizes());
@@ -108,21 +110,28 @@ class FusedGeluMlp : public torch::autograd::Function<FusedGeluMlp> {
   }
 };
 
-bool is_on_gpu(const at::Tensor& tensor, at::ScalarType type) {
-  return tensor.defined() && tensor.is_cuda() && tensor.scalar_type() == type;
+// The device of a layer, and the type in which it multiplies.
+struct Place {
+  c10::Device device;
+  at::ScalarType type;
+};
+
+bool is_at(const Place& place, const at::Tensor& tensor) {
+  return tensor.defined() && tensor.device() == place.device && type_of_products(tensor) == place.type;
 }
 
-// The kernels for a layer with this weight and bias, or null. Wrong shapes are left to LibTorch, whose errors
-// name them.
-const Kernels* kernels_for_linear(int64_t inputs, const at::Tensor& weight, const at::Tensor& bias) {
-  const bool fits = is_on_gpu(weight, weight.scalar_type()) && is_on_gpu(bias, weight.scalar_type()) &&
-                    weight.is_floating_point() && weight.dim() == 2 && bias.dim() == 1 &&
+// The kernels for a layer with this weight and bias, or null. Wrong shapes, types and devices are left to
+// LibTorch, whose errors name them.
+const Kernels* kernels_for_linear(const Place& place, int64_t inputs, const at::Tensor& weight,
+                                  const at::Tensor& bias) {
+  const bool fits = is_at(place, weight) && is_at(place, bias) &&
+                    weight.scalar_type() == bias.scalar_type() && weight.dim() == 2 && bias.dim() == 1 &&
                     weight.numel() > 0 && weight.size(1) == inputs && bias.size(0) == weight.size(0);
-  return fits ? loaded_kernels() : nullptr;
+  return fits ? kernels_on(place.device) : nullptr;
 }
 
 bool has_rows(const at::Tensor& input, at::ScalarType type) {
-  return input.is_cuda() && input.is_floating_point() && input.dim() > 0 && input.numel() > 0 &&
+  return input.is_cuda() && input.dim() > 0 && input.numel() > 0 &&
          (type == at::kHalf || type == at::kBFloat16);
 }
 
@@ -134,7 +143,8 @@ bool are_multiples_of_8(const at::Tensor& weight) {
 
 torch::Tensor linear(const torch::Tensor& input, const torch::Tensor& weight, const torch::Tensor& bias) {
   const at::ScalarType type = type_of_products(input);
-  if (has_rows(input, type) && kernels_for_linear(input.size(-1), weight, bias) != nullptr) {
+  if (has_rows(input, type) &&
+      kernels_for_linear({input.device(), type}, input.size(-1), weight, bias) != nullptr) {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCUDA);
     return FusedLinear::apply(input, weight, bias, type);
   }
@@ -145,10 +155,12 @@ torch::Tensor gelu_mlp(const torch::Tensor& input, const torch::Tensor& in_weigh
                        const torch::Tensor& in_bias, const torch::Tensor& out_weight,
                        const torch::Tensor& out_bias) {
   const at::ScalarType type = type_of_products(input);
+  const Place place{input.device(), type};
   const Kernels* kernels =
-      has_rows(input, type) ? kernels_for_linear(input.size(-1), in_weight, in_bias) : nullptr;
-  if (kernels != nullptr && are_multiples_of_8(in_weight) && is_on_gpu(out_weight, in_weight.scalar_type()) &&
-      kernels_for_linear(in_weight.size(0), out_weight, out_bias) != nullptr) {
+      has_rows(input, type) ? kernels_for_linear(place, input.size(-1), in_weight, in_bias) : nullptr;
+  if (kernels != nullptr && are_multiples_of_8(in_weight) &&
+      kernels_for_linear(place, in_weight.size(0), out_weight, out_bias) != nullptr &&
+      out_weight.scalar_type() == in_weight.scalar_type()) {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCUDA);
     return FusedGeluMlp::apply(input, in_weight, in_bias, out_weight, out_bias, type, *kernels);
   }

@@ -16,6 +16,7 @@ class FusedMaxPool : public torch::autograd::Function<FusedMaxPool> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const Kernels& kernels) {
     const Kernels::PoolResult result = kernels.max_pool_2x2(input);
+    context->set_materialize_grads(false);
     context->save_for_backward({result.place});
     context->saved_data["height"] = input.size(2);
     context->saved_data["width"] = input.size(3);
@@ -37,6 +38,7 @@ class FusedCornerMean : public torch::autograd::Function<FusedCornerMean> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, int64_t size,
                             const Kernels& kernels) {
+    context->set_materialize_grads(false);
     context->saved_data["size"] = size;
     context->saved_data["height"] = input.size(2);
     context->saved_data["width"] = input.size(3);

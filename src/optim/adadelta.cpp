@@ -23,13 +23,15 @@ void Adadelta::step_group(OptimizerParamGroup& group) {
     state.step(state.step() + 1);
     parameters.push_back(parameter);
     gradients.push_back(parameter.grad());
-    squares.push_back(state.square_avg());
-    accumulated.push_back(state.acc_delta());
+    squares.push_back(real_view(state.square_avg()));
+    accumulated.push_back(real_view(state.acc_delta()));
   }
   if (parameters.empty()) return;
   if (options.weight_decay() != 0) {
     gradients = at::_foreach_add(gradients, parameters, options.weight_decay());
   }
+  // Not the sums with parameters, as in Python: complex ones are rounded in another way than pairs.
+  make_real(gradients);
   at::_foreach_mul_(squares, options.rho());
   at::_foreach_addcmul_(squares, gradients, gradients, 1 - options.rho());
   auto deviations = at::_foreach_add(squares, options.eps());
@@ -40,6 +42,9 @@ void Adadelta::step_group(OptimizerParamGroup& group) {
   at::_foreach_mul_(deltas, gradients);
   at::_foreach_mul_(accumulated, options.rho());
   at::_foreach_addcmul_(accumulated, deltas, deltas, 1 - options.rho());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].is_complex()) deltas[i] = at::view_as_complex(deltas[i]);
+  }
   at::_foreach_add_(parameters, deltas, -options.lr());
 }
 

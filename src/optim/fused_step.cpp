@@ -241,6 +241,7 @@ std::string FusedStep::objection(const torch::optim::Optimizer& optimizer) {
       if (parameter.scalar_type() == at::kDouble) {
         return "its parameters are float64, for which the fused kernels are too coarse: set dtype to float32";
       }
+      if (parameter.is_complex()) return "its parameters are complex, which the fused kernels do not have";
     }
   }
   return "";

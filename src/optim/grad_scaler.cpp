@@ -116,6 +116,10 @@ std::vector<std::vector<at::Tensor>> groups_of(const std::vector<at::Tensor>& gr
   std::vector<std::vector<at::Tensor>> groups;
   for (const at::Tensor& gradient : gradients) {
     if (!gradient.defined() || gradient.numel() == 0) continue;
+    if (gradient.is_complex()) {
+      throw ConfigError("optim",
+                        "the gradient scaler is for real gradients, and one is complex: train without it");
+    }
     if (gradient.scalar_type() == at::kHalf) {
       throw ConfigError("optim",
                         "gradients are float16 and would overflow when they are unscaled: keep the "

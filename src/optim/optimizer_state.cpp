@@ -475,6 +475,13 @@ Commit prepare_archive(Optimizer& optimizer, const Json& values, optim::TensorPo
 
 }  // namespace
 
+bool optim::supports_complex(const Optimizer& optimizer) {
+  const std::type_info& type = typeid(optimizer);
+  if (type == typeid(torch::optim::SGD) || type == typeid(PythonAdam) || type == typeid(Adadelta))
+    return true;
+  return type != typeid(AdamLbfgs) && !visit_kind(optimizer, [](const auto& /*kind*/) {});
+}
+
 void optim::load_state_of(Optimizer& optimizer, const at::Tensor& parameter, const std::string& name,
                           const Json& values, const NamedTensors& tensors) {
   TensorPool pool(tensors.begin(), tensors.end());

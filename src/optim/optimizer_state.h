@@ -23,6 +23,10 @@ std::vector<at::Tensor> state_tensors(const torch::optim::Optimizer& optimizer, 
 int max_state_tensors(const torch::optim::Optimizer& optimizer,
                       const torch::optim::OptimizerOptions& options);
 
+// False: a class of LibTorch's or ours that would square complex gradients instead of their real and
+// imaginary parts, or cannot step complex parameters. Classes of programs count as able.
+bool supports_complex(const torch::optim::Optimizer& optimizer);
+
 // Loads the saved state of one parameter, independent of the others: `values`, and the tensors
 // "NAME/FIELD". REQUIRES: the optimizer is of a known class. ConfigError: a tensor is missing, or is
 // neither a scalar nor of the parameter's shape and dtype; the optimizer is unchanged then.

@@ -11,6 +11,16 @@ namespace lockstep::optim {
 
 // The optimizers of this library. make_adadelta() and its siblings in <lockstep/optim.h> make them.
 
+// The real and imaginary parts of a complex tensor; another tensor as it is. As Python's optimizers, those
+// that square gradients step complex parameters as pairs of real ones.
+inline at::Tensor real_view(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor;
+}
+
+inline void make_real(std::vector<at::Tensor>& tensors) {
+  for (at::Tensor& tensor : tensors) tensor = real_view(tensor);
+}
+
 // An optimizer that steps the parameters of a group together, by operations on lists of tensors in the
 // order of Python's. On the CPU such an operation is a loop over tensors, on a GPU a few kernels for
 // all.

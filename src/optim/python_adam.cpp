@@ -30,9 +30,9 @@ void append(AdamLists& lists, const at::Tensor& parameter, AdamParamState& state
   const auto steps = static_cast<double>(state.step());
   lists.parameters.push_back(parameter);
   lists.gradients.push_back(parameter.grad());
-  lists.averages.push_back(state.exp_avg());
-  lists.squares.push_back(state.exp_avg_sq());
-  if (options.amsgrad()) lists.largest.push_back(state.max_exp_avg_sq());
+  lists.averages.push_back(real_view(state.exp_avg()));
+  lists.squares.push_back(real_view(state.exp_avg_sq()));
+  if (options.amsgrad()) lists.largest.push_back(real_view(state.max_exp_avg_sq()));
   lists.step_sizes.emplace_back(options.lr() / (1 - std::pow(beta1, steps)) * -1);
   lists.roots.emplace_back(std::sqrt(1 - std::pow(beta2, steps)));
 }
@@ -57,6 +57,9 @@ void PythonAdam::step_group(OptimizerParamGroup& group) {
   if (options.weight_decay() != 0) {
     lists.gradients = at::_foreach_add(lists.gradients, lists.parameters, options.weight_decay());
   }
+  // After the weight decay, as in Python: complex sums are rounded in another way than sums of pairs.
+  make_real(lists.parameters);
+  make_real(lists.gradients);
   const auto [beta1, beta2] = options.betas();
   at::_foreach_lerp_(lists.averages, lists.gradients, 1 - beta1);
   at::_foreach_mul_(lists.squares, beta2);

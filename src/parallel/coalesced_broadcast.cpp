@@ -19,7 +19,8 @@ int64_t aligned_bytes(const at::Tensor& tensor) {
 }
 
 bool is_sent_alone(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && static_cast<int64_t>(tensor.nbytes()) >= kBroadcastBytes;
+  return tensor.is_contiguous() && !tensor.is_conj() &&
+         static_cast<int64_t>(tensor.nbytes()) >= kBroadcastBytes;
 }
 
 void broadcast_chunk(const BucketLayout& chunk, const std::vector<at::Tensor>& tensors,

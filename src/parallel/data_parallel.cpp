@@ -21,7 +21,8 @@ namespace {
 // Reduces a bucket in a smaller dtype. A bucket that is no wider than the dtype is reduced as it is.
 PendingReduction reduce_as(at::ScalarType dtype, std::vector<at::Tensor>& scratch,
                            const GradientBucket& bucket, const Communicator& communicator) {
-  const at::Tensor& gradients = bucket.gradients;
+  const at::Tensor gradients =
+      bucket.gradients.is_complex() ? at::view_as_real(bucket.gradients).view(-1) : bucket.gradients;
   if (!gradients.is_floating_point() ||
       static_cast<size_t>(gradients.element_size()) <= c10::elementSize(dtype)) {
     return {communicator.all_reduce(gradients, ReduceOp::kMean), {}};
@@ -32,7 +33,7 @@ PendingReduction reduce_as(at::ScalarType dtype, std::vector<at::Tensor>& scratc
     small = communicator.allocate(gradients.numel(), at::empty({0}, gradients.options().dtype(dtype)));
   }
   small.copy_(gradients).div_(communicator.size());
-  return {communicator.all_reduce(small, ReduceOp::kSum), [&gradients, &small] { gradients.copy_(small); }};
+  return {communicator.all_reduce(small, ReduceOp::kSum), [gradients, &small] { gradients.copy_(small); }};
 }
 
 // With the arithmetic of PyTorch's fp16_compress_hook: cast, divide by the world size, sum, cast back.

@@ -114,6 +114,9 @@ FlatBuffer make_hollow_buffer(const BucketLayout& layout, const std::vector<at::
   return buffer;
 }
 
-void clear(const at::Tensor& gradient) { gradient.fill_(-0.0); }
+void clear(const at::Tensor& gradient) {
+  // Both parts: fill_ would set the imaginary one to +0.
+  (gradient.is_complex() ? at::view_as_real(gradient) : gradient).fill_(-0.0);
+}
 
 }  // namespace lockstep::parallel

@@ -159,6 +159,15 @@ std::vector<NamedParameter> trained_parameters(const torch::nn::Module& module) 
   return parameters;
 }
 
+void require_real(const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& parameter : parameters) {
+    if (!parameter.tensor.is_complex()) continue;
+    throw ConfigError("shard", fmt::format("complex parameters are not sharded, replicate the model with "
+                                           "DataParallel: {}",
+                                           parameter.name));
+  }
+}
+
 // Buffers and frozen parameters are on the device, whole.
 void move_rest(torch::nn::Module& module, c10::Device device) {
   const at::NoGradGuard no_grad;
@@ -190,6 +199,7 @@ ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::opti
   parallel::require_fresh(optimizer);
   parallel::require_agreement(facts_of(options), communicator);
   const std::vector<NamedParameter> parameters = trained_parameters(*module);
+  require_real(parameters);
   const std::vector<int> groups = parallel::groups_of(optimizer, parameters);
   parallel::warn_of_casts(*module, communicator, options);
   parallel::require_memory(*module, optimizer, communicator, options);

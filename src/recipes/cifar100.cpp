@@ -37,6 +37,7 @@ struct CifarOptions {
     train.val_at_start = false;
     train.checkpoint_every = 10;
     train.run_name = "cifar100";
+    train.global_batch_size = batch_size;
   }
 
   ProgramOptions own() {
@@ -191,6 +192,7 @@ void train_cifar100(World& world, const CifarOptions& options) {
     config.global_batch_size = options.batch_size;
   } else {
     config.batch_size = batch_size;  // where the file has none
+    config.global_batch_size.reset();
   }
   const auto time = std::make_shared<TrainingTime>();
   config.callbacks.push_back(time);

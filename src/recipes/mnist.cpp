@@ -49,7 +49,7 @@ struct MnistOptions {
         .add("gamma", gamma, "factor of the learning rate after every epoch", {.minimum = 0})
         .add("no_cuda", no_cuda, "train on CPUs: the same as --compute-setup cpu", {.negatable = false})
         .add("no_mps", no_mps, "accepted and without effect: it is for Apple's GPUs", {.negatable = false})
-        .add("dry_run", dry_run, "train on one batch per epoch, to check the set-up")
+        .add("dry_run", dry_run, "train on one batch per epoch and test all samples, to check the set-up")
         .add("log_interval", log_interval, "batches between two lines", {.minimum = 1})
         .add("save_model", save_model, "write the weights for Python's torch.load at the end");
     return table;
@@ -69,10 +69,10 @@ constexpr Variant kFashionMnist{"fashion-mnist", "fashion_mnist_cnn.pt", 0.2860F
 
 class MnistTrainer : public Trainer {
  public:
-  MnistTrainer(World& world, Model model, torch::optim::Optimizer& optimizer, const MnistOptions& options,
-               const Loader& train)
-      : Trainer(world, std::move(model), optimizer, options.train, nll_with_accuracy),
-        log_interval_(options.log_interval),
+  MnistTrainer(World& world, Model model, torch::optim::Optimizer& optimizer, TrainConfig train_config,
+               int64_t log_interval, const Loader& train)
+      : Trainer(world, std::move(model), optimizer, std::move(train_config), nll_with_accuracy),
+        log_interval_(log_interval),
         batch_size_(*config().batch_size),
         samples_(train.dataset_size()),
         steps_(*this, train, batch_size_) {}
@@ -125,7 +125,10 @@ void train_mnist(World& world, const MnistOptions& options, const Variant& varia
       image_loader(test_set, images, transform, {.batch_size = options.test_batch_size}, world);
   const Model model = models::princeton_cnn();
   const auto optimizer = make_adadelta(model.module()->parameters(), {.lr = options.lr});
-  MnistTrainer trainer(world, model, *optimizer, options, train);
+  TrainConfig config = options.train;
+  // As on the page, a dry run tests all samples, and max_batches would limit the tests too.
+  if (options.dry_run && !config.max_val_batches) config.max_val_batches = test.num_batches();
+  MnistTrainer trainer(world, model, *optimizer, config, options.log_interval, train);
   trainer.print(ddp_start_lines(job_shape(world)));
   const FitResult result = trainer.fit(train, test);
   if (options.save_model && result.stopped != "interrupted") save_model(trainer, variant);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "recipes/model_input.h"
 
@@ -41,13 +42,13 @@ at::Tensor SelfAttention::forward(const at::Tensor& x) {
   const double dropout = is_training() ? dropout_ : 0.0;
   if (x.is_cuda()) {  // without Python's copies between the products
     // The backward of unbind() is one copy; that of three selections clears and adds whole tensors.
-    const std::vector<at::Tensor> parts = torch::linear(x, in_proj_weight_, in_proj_bias_)
+    const std::vector<at::Tensor> parts = nn::linear(x, in_proj_weight_, in_proj_bias_)
                                               .view({batch, length, 3, heads_, hidden / heads_})
                                               .unbind(2);
     const at::Tensor attended = nn::attention(parts[0].transpose(1, 2), parts[1].transpose(1, 2),
                                               parts[2].transpose(1, 2), {.dropout = dropout});
-    return torch::linear(attended.transpose(1, 2).reshape({batch, length, hidden}), out_proj_->weight,
-                         out_proj_->bias);
+    return nn::linear(attended.transpose(1, 2).reshape({batch, length, hidden}), out_proj_->weight,
+                      out_proj_->bias);
   }
   // Length first, as in Python: it decides which sums the matrix products are made of.
   const at::Tensor packed = torch::linear(x.transpose(1, 0), in_proj_weight_, in_proj_bias_)
@@ -121,15 +122,20 @@ EncoderBlock::EncoderBlock(const VisionTransformerOptions& options)
                                    torch::nn::Dropout(options.dropout)));
 }
 
-at::Tensor EncoderBlock::forward(const at::Tensor& x) {
+std::pair<at::Tensor, at::Tensor> EncoderBlock::forward(const at::Tensor& value, const at::Tensor& branch) {
+  nn::LayerNormImpl::Sum first{value, {}};
+  if (branch.defined()) {
+    first = ln_1_->add(value, branch);
+  } else {
+    first.normalized = ln_1_->forward(value);
+  }
   const auto [attended, normalized] =
-      ln_2_->add(x, dropout_->forward(self_attention_->forward(ln_1_->forward(x))));
-  // torch::linear, as Python: of more than two dimensions Linear::forward multiplies and adds
-  // the bias in two operations, which rounds differently.
-  at::Tensor y = torch::linear(normalized, mlp_in_->weight, mlp_in_->bias);
+      ln_2_->add(first.sum, dropout_->forward(self_attention_->forward(first.normalized)));
+  // linear(), as Python: of more than two dimensions Linear::forward multiplies and adds the bias in two
+  // operations, which rounds differently.
+  at::Tensor y = nn::linear(normalized, mlp_in_->weight, mlp_in_->bias);
   y = dropout_->forward(torch::gelu(y));
-  y = dropout_->forward(torch::linear(y, mlp_out_->weight, mlp_out_->bias));
-  return attended + y;
+  return {attended, dropout_->forward(nn::linear(y, mlp_out_->weight, mlp_out_->bias))};
 }
 
 Encoder::Encoder(const VisionTransformerOptions& options) : dropout_(options.dropout) {
@@ -147,9 +153,10 @@ Encoder::Encoder(const VisionTransformerOptions& options) : dropout_(options.dro
 }
 
 at::Tensor Encoder::forward(const at::Tensor& x) {
-  at::Tensor state = dropout_->forward(x + pos_embedding_);
-  for (const auto& block : blocks_) state = block->forward(state);
-  return ln_->forward(state);
+  at::Tensor value = dropout_->forward(x + pos_embedding_);
+  at::Tensor branch;
+  for (const auto& block : blocks_) std::tie(value, branch) = block->forward(value, branch);
+  return ln_->add(value, branch).normalized;
 }
 
 VisionTransformer::VisionTransformer(const VisionTransformerOptions& options)

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace lockstep::models {
@@ -35,7 +36,9 @@ class SelfAttention final : public torch::nn::Module {
 class EncoderBlock : public torch::nn::Module {
  public:
   explicit EncoderBlock(const VisionTransformerOptions& options);
-  at::Tensor forward(const at::Tensor& x);
+  // The input is value + branch, which the first LayerNorm adds in its pass; the branch may be undefined. The
+  // result is such a pair.
+  std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& value, const at::Tensor& branch);
 
  private:
   nn::LayerNorm ln_1_;

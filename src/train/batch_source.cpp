@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "optim/precision.h"
+
 namespace lockstep::train {
 namespace {
 
@@ -149,8 +151,7 @@ Batch to_device(const Batch& batch, c10::Device device, c10::ScalarType dtype) {
   for (at::Tensor& tensor : moved.tensors) {
     // Moved first and converted on the device: a conversion in host memory would be into pageable
     // memory, and its copy would make the host wait. Class indices and the like stay integers.
-    tensor = tensor.to(device, /*non_blocking=*/true);
-    if (tensor.is_floating_point()) tensor = tensor.to(dtype);
+    tensor = optim::convert_input(tensor.to(device, /*non_blocking=*/true), dtype);
   }
   for (BatchPart& part : moved.parts) part.batch = to_device(part.batch, device, dtype);
   return moved;
@@ -203,8 +204,7 @@ Batch DeviceCopy::operator()(const Batch& batch) {
 void DeviceCopy::start(Batch& batch, const c10::Stream& user) const {
   for (at::Tensor& tensor : batch.tensors) {
     if (!tensor.is_cpu()) continue;
-    tensor = tensor.to(device_, /*non_blocking=*/true);
-    if (tensor.is_floating_point()) tensor = tensor.to(dtype_);
+    tensor = optim::convert_input(tensor.to(device_, /*non_blocking=*/true), dtype_);
     // The host releases the batch while the step still reads it: the next copy must not reuse its
     // memory before that.
     tensor.record_stream(user);

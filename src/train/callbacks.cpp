@@ -56,6 +56,19 @@ void Callback::call(Trainer& trainer, int64_t count) {
   run(trainer);
 }
 
+FitCallback::FitCallback(FitAction action, const CallbackOptions& options)
+    : Callback(options), action_(action) {
+  const Stage on = options.on;
+  const bool per_rank = on == Stage::kValBatchStart || on == Stage::kValBatchEnd ||
+                        on == Stage::kTestBatchStart || on == Stage::kTestBatchEnd;
+  if (!per_rank || (action != FitAction::kLogModel && action != FitAction::kSaveCheckpoint)) return;
+  throw ConfigError(
+      "train",
+      fmt::format("{} needs all ranks, which have different numbers of batches at {}: give it "
+                  "another stage",
+                  action == FitAction::kLogModel ? "LogModelTracker" : "SaveCheckpoint", to_string(on)));
+}
+
 void FitCallback::run(Trainer& trainer) { trainer.act(action_); }
 
 SaveBestCheckpoint::SaveBestCheckpoint(const CallbackOptions& options)

@@ -23,10 +23,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+checkpoint::MetricKind metric_kind(const TrainConfig& config) {
+  return {config.best_metric, config.best_mode};
+}
+
 checkpoint::StoreOptions store_options(const TrainConfig& config) {
   checkpoint::StoreOptions options;
   options.rotation.keep_last = config.checkpoint_best_only ? 1 : config.checkpoint_keep;
   options.rotation.keep_best = config.checkpoint_keep_best;
+  options.rotation.metric = metric_kind(config);
   // One best checkpoint is the one that the criterion has marked; several are those with the best values.
   if (config.checkpoint_keep_best > 1 && !config.validation_criterion) {
     using Best = checkpoint::RotationRule::Best;
@@ -139,9 +144,10 @@ bool Checkpointing::write_now(const checkpoint::Snapshot& snapshot) {
 }
 
 void Checkpointing::save(TrainState& state, const Saved& what) {
-  checkpoint::Snapshot snapshot =
-      take_snapshot(state, world_, config_.checkpoint_weights_only && !what.resumable);
+  resumable_ = what.resumable || !config_.checkpoint_weights_only;
+  checkpoint::Snapshot snapshot = take_snapshot(state, world_, /*weights_only=*/!resumable_);
   snapshot.metric = what.metric;
+  snapshot.metric_kind = metric_kind(config_);
   snapshot.best = what.best;
   const bool sharded = state.step.sharded() != nullptr;
   // A shard in a file must be written now: the next step changes it.
@@ -187,6 +193,8 @@ std::optional<fs::path> Checkpointing::resume(TrainState& state) {
   const checkpoint::Reader reader(path);
   restore_snapshot(reader, state, world_, config_.seed);
   last_step_ = reader.step();
+  // Nothing was trained since: another start from this checkpoint leads to the same state.
+  resumable_ = true;
   return path;
 }
 

@@ -50,6 +50,8 @@ class Checkpointing {
   void save(TrainState& state, const Saved& what);
   // Whether the state of this step is saved, or is being saved.
   bool saved(int64_t step) const { return last_step_ == step; }
+  // The same, with all that a training needs to resume at this step, not only the weights.
+  bool saved_resumable(int64_t step) const { return saved(step) && resumable_; }
   // Weights that were loaded without the state of their training are the state of this step.
   void start_at(int64_t step) { last_step_ = step; }
   // The step that was saved last, or that of the loaded checkpoint; -1: none, or that save failed.
@@ -86,6 +88,7 @@ class Checkpointing {
   const bool enabled_;
   std::unique_ptr<Writer> writer_;  // if enabled: on rank 0, or on all ranks
   int64_t last_step_ = -1;
+  bool resumable_ = false;  // the state of last_step_ is more than weights
   int64_t failures_ = 0;
   bool not_begun_ = false;  // the last save did not start on this rank
 };

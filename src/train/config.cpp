@@ -1,9 +1,12 @@
 #include <fmt/format.h>
+#include <lockstep/callbacks.h>
 #include <lockstep/config.h>
 #include <lockstep/deepspeed_config.h>
 #include <lockstep/error.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "config/zero_options.h"
 #include "train/step_trace.h"
@@ -35,7 +38,7 @@ void add_training_options(config::OptionTable& table, TrainConfig& config) {
            "samples per step over all ranks and accumulated batches", {.minimum = 1})
       .add("accumulate_steps", config.accumulate_steps, "batches per optimizer step", {.minimum = 1})
       .add("dtype", config.dtype, "dtype of parameters and inputs",
-           {.choices = {"float32", "float64", "bfloat16", "float16"}})
+           {.choices = {"float32", "float64", "bfloat16", "float16", "complex64", "complex128"}})
       .add("precision", config.precision, "precision of the forward pass; bf16 and fp16 are mixed precision",
            {.choices = {"fp32", "bf16", "fp16"}})
       .add("clip_grad_norm", config.clip_grad_norm, "limit for the norm of all gradients; 0: none",
@@ -173,11 +176,16 @@ void check_gradient_options(const TrainConfig& config) {
   }
 }
 
+using train::has_action;
+
 // Options of validations and checkpoints that need each other.
 void check_validation(const TrainConfig& config) {
   const bool validates = config.val_every > 0 || config.val_every_steps > 0;
   if (config.checkpoint_best_only && !validates) {
     throw ConfigError("config", "checkpoint_best_only needs validation, and val_every is 0: set val_every");
+  }
+  if (has_action(config, FitAction::kSaveBestCheckpoint) && !validates) {
+    throw ConfigError("config", "SaveBestCheckpoint needs validation, and val_every is 0: set val_every");
   }
   if (config.checkpoint_best_only && config.checkpoint_every_min > 0) {
     throw ConfigError(
@@ -199,6 +207,19 @@ void check_together(const TrainConfig& config) {
                                             "dtype to float32, or precision to fp32",
                                             config.precision, config.dtype));
   }
+  if (config.dtype.starts_with("complex")) {
+    if (config.zero.stage > 0) {
+      throw ConfigError("config",
+                        fmt::format("zero_stage {} does not shard complex parameters, and dtype is {}: "
+                                    "set zero_stage to 0",
+                                    config.zero.stage, config.dtype));
+    }
+    if (config.clip_grad_value > 0) {
+      throw ConfigError("config", fmt::format("clip_grad_value is for real gradients, and dtype is {}: use "
+                                              "clip_grad_norm",
+                                              config.dtype));
+    }
+  }
   if (config.deterministic && config.cudnn_benchmark) {
     throw ConfigError("config",
                       "deterministic and cudnn_benchmark contradict each other: set one of the two to false");
@@ -207,6 +228,17 @@ void check_together(const TrainConfig& config) {
     throw ConfigError("config",
                       "plotting_functions run the model on rank 0 alone, which has no whole one with "
                       "zero_stage 3: use zero_stage 2, or set plot_every to 0");
+  }
+  if (config.zero.stage == 3 && has_action(config, FitAction::kWritePlots)) {
+    throw ConfigError(
+        "config",
+        "WritePlots runs the model on rank 0 alone, which has no whole one with zero_stage 3: use "
+        "zero_stage 2, or leave the callback out");
+  }
+  if (has_action(config, FitAction::kWritePlots) && config.plotting_functions.empty()) {
+    throw ConfigError("config",
+                      "WritePlots draws plotting_functions, and there are none: give some, or leave "
+                      "the callback out");
   }
   if (config.zero.stage == 3 && config.ema_decay > 0) {
     throw ConfigError("config",
@@ -273,6 +305,13 @@ config::OptionTable table_of(const ProgramOptions& own) {
   return table;
 }
 
+void add_hyperparameters(Hyperparameters& hyperparams, const config::OptionTable& program) {
+  const Json values = program.to_json();
+  for (const auto& [name, value] : values.items()) {
+    if (!value.is_null()) hyperparams.emplace(name, config::free_value_of(value));
+  }
+}
+
 // The trainer's options that a program replaces by its own or does not have.
 std::set<std::string> replaced_options(const ProgramOptions& own, const config::OptionTable& trainer) {
   const std::vector<std::string> names = trainer.names();
@@ -293,6 +332,22 @@ std::set<std::string> replaced_options(const ProgramOptions& own, const config::
 }
 
 }  // namespace
+
+bool train::has_action(const TrainConfig& config, FitAction action) {
+  return std::any_of(config.callbacks.begin(), config.callbacks.end(), [action](const auto& callback) {
+    const auto* const fit = dynamic_cast<const FitCallback*>(callback.get());
+    return fit != nullptr && fit->action() == action;
+  });
+}
+
+bool train::uploads_model(const TrainConfig& config) {
+  const bool is_given = config.log_model || has_action(config, FitAction::kLogModel);
+  return is_given && config.tracking_tool.find("mlflow") != std::string::npos;
+}
+
+Json train::program_defaults(const TrainConfig& config) {
+  return Json::parse((config.program_defaults ? *config.program_defaults : TrainConfig()).to_json());
+}
 
 config::OptionTable train::options_of(TrainConfig& config) {
   config::OptionTable table("");
@@ -317,12 +372,13 @@ TrainConfig TrainConfig::from_args(int argc, const char* const* argv, const Trai
   config::OptionTable table(own.description);
   table.add_config_file().add_all(program).add_all(trainer, replaced_options(own, trainer));
   const Json before = table.to_json();
+  auto usual = std::make_shared<TrainConfig>(config);
+  usual->program_defaults = nullptr;
+  add_hyperparameters(usual->hyperparams, program);
   table.parse(argc, argv);
   refuse_governed(config, before, table.to_json());
-  const Json values = program.to_json();
-  for (const auto& [name, value] : values.items()) {
-    if (!value.is_null()) config.hyperparams.emplace(name, config::free_value_of(value));
-  }
+  add_hyperparameters(config.hyperparams, program);
+  config.program_defaults = std::move(usual);
   check_together(config);
   return config;
 }

@@ -82,6 +82,8 @@ TrainConfig governed_by(const DeepSpeedConfig& file, TrainConfig config, const W
   refuse(config.cuda_graph, "cuda_graph");
   refuse(config.clip_grad_value > 0, "clip_grad_value");
   refuse(config.dtype == "float64", "dtype float64");
+  refuse(config.dtype == "complex64", "dtype complex64");
+  refuse(config.dtype == "complex128", "dtype complex128");
   if (file.train_batch_size || file.train_micro_batch_size_per_gpu || config.batch_size) {
     const DeepSpeedConfig::BatchTriple batch = file.resolve_batch(world.size(), config.batch_size);
     config.batch_size = batch.micro_batch_size;
@@ -190,8 +192,9 @@ void EngineStep::watch_gradients(bool with_values) {
 }
 
 at::Tensor EngineStep::gradient_norm() {
-  const std::optional<double> norm = core_->get_global_grad_norm();
-  return norm ? torch::tensor(*norm, torch::kFloat64) : at::Tensor();
+  const EngineCore::Impl& impl = core_->impl();
+  if (!impl.norm.defined()) return {};
+  return impl.norm.to(torch::kFloat64) / impl.norm_scale;  // where it is: nothing waits for it
 }
 
 void EngineStep::add_to(checkpoint::Snapshot& snapshot) const {

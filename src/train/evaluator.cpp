@@ -7,7 +7,9 @@
 #include <lockstep/optim.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <limits>
+#include <utility>
 
 #include "train/batch_source.h"
 
@@ -78,12 +80,13 @@ int64_t greatest_of_ranks(int64_t value, const World& world) {
 // number 0 and does not count.
 using BatchFunction = std::function<void(const Batch&, int64_t number, int64_t batches)>;
 
-// Calls `run` for this rank's batches, and for the first sample, which does not count, until it was
-// called `at_least` times; in step: as often as on any rank.
+// Calls `begin` with the number of this rank's batches, then `run` for them, and for the first sample, which
+// does not count, until it was called `at_least` times; in step: as often as on any rank.
 void run_batches(const DataSource& data, const World& world, const Evaluated& evaluated, int64_t at_least,
-                 const BatchFunction& run) {
+                 const std::function<void(int64_t batches)>& begin, const BatchFunction& run) {
   EvaluationBatches own(data, part_of_rank(world), evaluated.max_batches);
   const int64_t count = own.count();
+  begin(count);
   if (evaluated.in_step) at_least = greatest_of_ranks(std::max(at_least, count), world);
   int64_t done = 0;
   Batch batch;
@@ -93,17 +96,47 @@ void run_batches(const DataSource& data, const World& world, const Evaluated& ev
   for (; done < at_least; ++done) run(batch, 0, count);
 }
 
+// Shows the position of one evaluation.
+class EvaluationProgress {
+ public:
+  EvaluationProgress(const ShownEvaluation& shown, int ranks) : shown_(shown), ranks_(ranks) {}
+  ~EvaluationProgress() { shown_.bar.end_evaluation(); }
+  EvaluationProgress(const EvaluationProgress&) = delete;
+  EvaluationProgress& operator=(const EvaluationProgress&) = delete;
+
+  void begin(int64_t batches) { shown_.bar.begin({.batches = batches, .evaluation = shown_.name}); }
+
+  void batch_done(int64_t done, int64_t batches, int64_t samples, const LossResult& result) {
+    if (!shown_.bar.due()) return;
+    const double loss = scalar_value(result.loss);  // waits for the device
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    shown_.bar.show({.batch = done,
+                     .batches = batches,
+                     .loss = loss,
+                     .samples_per_s = static_cast<double>(samples * ranks_) / elapsed.count(),
+                     .left = elapsed * static_cast<double>(batches - done) / static_cast<double>(done),
+                     .evaluation = shown_.name});
+  }
+
+ private:
+  const ShownEvaluation& shown_;
+  const int ranks_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
 }  // namespace
 
 Evaluation evaluate(const DataSource& data, const World& world, c10::ScalarType dtype,
                     const std::function<LossResult(const Batch&)>& forward, const Evaluated& evaluated,
-                    const TrainConfig& config, const BatchHooks& hooks) {
+                    const TrainConfig& config, const BatchHooks& hooks, const ShownEvaluation& shown) {
   const EvaluationMode mode(evaluated.model);
   const torch::NoGradGuard no_grad;
   MetricSums sums(config.log_setup == "auto");
   DeviceCopy copy_to_device(world.device(), dtype);
   int64_t samples = 0;
-  run_batches(data, world, evaluated, 0, [&](const Batch& batch, int64_t number, int64_t batches) {
+  EvaluationProgress progress(shown, world.size());
+  const auto begin = [&progress](int64_t batches) { progress.begin(batches); };
+  run_batches(data, world, evaluated, 0, begin, [&](const Batch& batch, int64_t number, int64_t batches) {
     const Batch moved = copy_to_device(batch);
     if (number == 0) {
       forward(moved);
@@ -114,7 +147,7 @@ Evaluation evaluate(const DataSource& data, const World& world, c10::ScalarType 
     sums.add(result, moved.size());
     hooks.end(result);
     samples += moved.size();
-    hooks.progress(number, batches, samples, result);
+    progress.batch_done(number, batches, samples, result);
   });
   MetricSums::Means means = sums.over(world.communicator());
   Evaluation evaluation;
@@ -133,7 +166,8 @@ at::Tensor predict(const Loader& whole, const World& world, c10::ScalarType dtyp
   std::vector<at::Tensor> outputs;
   DeviceCopy copy_to_device(world.device(), dtype);
   // At least once: a rank without samples must know the shape of the others' outputs.
-  run_batches(whole, world, evaluated, 1, [&](const Batch& batch, int64_t number, int64_t) {
+  const auto begin = [](int64_t) {};
+  run_batches(whole, world, evaluated, 1, begin, [&](const Batch& batch, int64_t number, int64_t) {
     const at::Tensor output =
         evaluated.model.num_inputs() == 1
             ? evaluated.model(copy_to_device(batch).data())

@@ -8,9 +8,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "train/metric_sums.h"
+#include "train/progress_bar.h"
 
 namespace lockstep::train {
 
@@ -40,8 +42,12 @@ class EvaluationMode {
 struct BatchHooks {
   std::function<void(const Batch&)> start;
   std::function<void(const LossResult&)> end;
-  // After each batch: how many of this rank's are done, of how many, and their samples.
-  std::function<void(int64_t done, int64_t batches, int64_t samples, const LossResult&)> progress;
+};
+
+// Where an evaluation shows how far it is, and under which name: "validation".
+struct ShownEvaluation {
+  ProgressBar& bar;
+  std::string name;
 };
 
 struct Evaluated {
@@ -54,11 +60,11 @@ struct Evaluated {
 };
 
 // Loss and metrics over all samples of a loader, each on one rank, without gradients; with several
-// loaders by name until the shortest one ends. The model is in evaluation mode in the meantime.
-// Collective.
+// loaders by name until the shortest one ends. The model is in evaluation mode in the meantime. Its
+// position is shown from the beginning, before a batch is done. Collective.
 Evaluation evaluate(const DataSource& data, const World& world, c10::ScalarType dtype,
                     const std::function<LossResult(const Batch&)>& forward, const Evaluated& evaluated,
-                    const TrainConfig& config, const BatchHooks& hooks);
+                    const TrainConfig& config, const BatchHooks& hooks, const ShownEvaluation& shown);
 
 // The model's outputs in the order of the data, on the CPU of every rank. Collective.
 at::Tensor predict(const Loader& whole, const World& world, c10::ScalarType dtype, const Evaluated& evaluated,

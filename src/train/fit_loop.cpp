@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "comm/agree.h"
+#include "train/train_options.h"
 
 namespace lockstep::train {
 namespace {
@@ -62,11 +63,11 @@ std::string first_broken(const NamedTensors& weights) {
   return {};
 }
 
+}  // namespace
+
 int64_t steps_of_epoch(const BatchSource& data, const TrainConfig& config) {
   return (data.num_batches() + config.accumulate_steps - 1) / config.accumulate_steps;
 }
-
-}  // namespace
 
 FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSource& validation)
     : trainer_(trainer),
@@ -93,7 +94,8 @@ FitLoop::FitLoop(Trainer::Impl& trainer, const DataSource& train, const DataSour
              .progress = progress_,
              .config = config_},
       batches_(copy_to_device_),
-      trace_(config_.trace_steps, folder_.path(), world_.rank()) {
+      trace_(config_.trace_steps, folder_.path(), world_.rank(), world_.size(),
+             world_.communicator().backend()) {
   check_configuration();
   trainer_.run_folder = folder_.path().string();
   trainer_.bar = &bar_;
@@ -203,6 +205,7 @@ void FitLoop::train_epoch() {
   data_.begin_epoch(progress_.epochs_done);
   trainer_.clock.take();
   step_log_.resume_clock(own_samples_);
+  bar_.begin(position());
   while (train_step()) {
     look_at_limits();
     // The end of an epoch is also the end of a step, with more to save.
@@ -226,6 +229,7 @@ bool FitLoop::has_another_step() const {
 }
 
 bool FitLoop::train_step() {
+  step_start_ = Clock::now();
   trace_.before(progress_.result.step + 1);
   trainer_.clock.enter(base::Phase::kData);
   batches_.clear();
@@ -256,6 +260,7 @@ bool FitLoop::train_step() {
   if (logged) log_step(outcome, samples);
   trainer_.end(Stage::kTrainBatchEnd, progress_.result.step, outcome);
   if (bar_.due()) show_progress(scalar_value(outcome.loss));
+  stepping_ += Clock::now() - step_start_;
   return true;
 }
 
@@ -380,7 +385,8 @@ void FitLoop::validate() {
     best_step_ = progress_.result.step;
   }
   const bool is_asked_for = std::exchange(save_if_best_, false) && is_new_best;
-  const bool is_due = config_.checkpoint_best_only && is_among_best(value, is_new_best);
+  if (config_.checkpoint_best_only && before_save_) finish_saves();
+  const bool is_due = config_.checkpoint_best_only && (is_new_best || is_among_best(value));
   if ((is_due || is_asked_for) && progress_.result.step > 0) save();
 }
 
@@ -391,17 +397,34 @@ double FitLoop::value_of_best_metric() const {
                                        : config_.best_metric);
 }
 
-bool FitLoop::is_among_best(double value, bool is_new_best) {
+bool FitLoop::is_among_best(double value) const {
+  if (!ranks_by_value() || !std::isfinite(value)) return false;
   const auto most = static_cast<size_t>(config_.checkpoint_keep_best);
-  if (most == 1 || config_.validation_criterion) return is_new_best;
+  const std::vector<double>& values = progress_.best_values;
+  if (values.size() < most) return true;
+  return config_.best_mode == "max" ? value > values[most - 1] : value < values[most - 1];
+}
+
+// A NaN has no place in the order, and manifests have no infinities.
+void FitLoop::add_best_value(double value) {
+  if (!ranks_by_value() || !std::isfinite(value) || best_values_step_ == progress_.result.step) return;
+  best_values_step_ = progress_.result.step;
   const double sign = config_.best_mode == "max" ? -1 : 1;
   std::vector<double>& values = progress_.best_values;
-  const auto worse = [sign](double a, double b) { return sign * a < sign * b; };
-  const auto place = std::upper_bound(values.begin(), values.end(), value, worse);
-  if (place == values.end() && values.size() >= most) return false;
-  values.insert(place, value);
-  if (values.size() > most) values.pop_back();
-  return true;
+  const auto better = [sign](double a, double b) { return sign * a < sign * b; };
+  values.insert(std::upper_bound(values.begin(), values.end(), value, better), value);
+  const auto most = static_cast<size_t>(config_.checkpoint_keep_best);
+  if (values.size() > most) values.resize(most);
+}
+
+void FitLoop::finish_saves() {
+  const bool is_saved = checkpoints_.finish();
+  const std::optional<BestSaved> before = std::exchange(before_save_, std::nullopt);
+  if (is_saved || !before) return;
+  progress_.best_saved = before->best;
+  best_saved_step_ = before->best_step;
+  progress_.best_values = before->values;
+  best_values_step_ = before->values_step;
 }
 
 bool FitLoop::is_better(double value, double best) const {
@@ -464,6 +487,12 @@ void FitLoop::save(bool wait, bool resumable) {
   // A validation of other weights does not apply to these.
   std::optional<double> metric;
   if (validated_step_ == progress_.result.step) metric = value_of_best_metric();
+  if (before_save_) finish_saves();
+  if (metric) {
+    before_save_ =
+        BestSaved{progress_.best_saved, best_saved_step_, progress_.best_values, best_values_step_};
+    add_best_value(*metric);
+  }
   const bool best = metric && is_best_saved(*metric);
   progress_.trained_s = limits_.trained_s();
   checkpoints_.save(state_, {.metric = metric, .best = best, .wait = wait, .resumable = resumable});
@@ -476,11 +505,12 @@ void FitLoop::handle_preemption() {
   interrupted_ = true;
   step_log_.write(trainer_.trackers, /*all=*/true);
   const bool is_interrupt = preemption_->signal() == SIGINT;
-  checkpoints_.finish();  // a save of this step that failed is tried again
-  if (checkpoints_.enabled() && !checkpoints_.saved(progress_.result.step)) {
+  finish_saves();  // a save of this step that failed is tried again
+  // With checkpoint_weights_only a save of this step is not enough: the training could not resume.
+  if (checkpoints_.enabled() && !checkpoints_.saved_resumable(progress_.result.step)) {
     save(/*wait=*/true, /*resumable=*/true);
   }
-  checkpoints_.finish();
+  finish_saves();
   step_.finish_update();
   if (trainer_.preemption_save && !is_interrupt) trainer_.preemption_save();
   if (is_interrupt) return;
@@ -494,15 +524,17 @@ void FitLoop::save_at_end() {
   if (!checkpoints_.enabled()) return;
   const int64_t step = progress_.result.step;
   const bool was_begun = checkpoints_.saved(step);
-  checkpoints_.finish();
-  // A failed save is tried once more, because no later one follows.
-  const bool due = was_begun || (!config_.checkpoint_best_only && step > first_step_);
-  if (!due || checkpoints_.saved(step)) return;
-  save();
-  checkpoints_.finish();
+  finish_saves();
+  // A failed save is tried once more, because no later one follows. That of Ctrl-C has everything.
+  const bool saves_end = interrupted_ || !config_.checkpoint_best_only;
+  const bool is_saved = interrupted_ ? checkpoints_.saved_resumable(step) : checkpoints_.saved(step);
+  if (is_saved || !(was_begun || (saves_end && step > first_step_))) return;
+  save(/*wait=*/false, /*resumable=*/interrupted_);
+  finish_saves();
 }
 
 FitResult FitLoop::finish() {
+  trace_.finish();
   bar_.clear();
   step_log_.write(trainer_.trackers, /*all=*/true);
   trainer_.end(Stage::kTrainEnd, progress_.epochs_done);
@@ -536,8 +568,8 @@ FitResult FitLoop::finish() {
   // Waits for rank 0, which may have been busy with trackers, so that all ranks continue together. An
   // upload of the model to MLflow may take longer than a collective waits, so the barrier gets a long
   // timeout; a rank that dies is noticed without it.
-  const bool uploads = config_.log_model && config_.tracking_tool.find("mlflow") != std::string::npos;
-  world_.communicator().barrier(uploads ? Communicator::Timeout(std::chrono::hours(24)) : std::nullopt);
+  world_.communicator().barrier(uploads_model(config_) ? Communicator::Timeout(std::chrono::hours(24))
+                                                       : std::nullopt);
   return result;
 }
 

@@ -22,6 +22,9 @@
 
 namespace lockstep::train {
 
+// The steps of an epoch.
+int64_t steps_of_epoch(const BatchSource& data, const TrainConfig& config);
+
 // One call of Trainer::fit: the run folder, the data, and the loop over epochs and steps.
 class FitLoop {
  public:
@@ -74,9 +77,16 @@ class FitLoop {
   void validate();
   // The metric by which validations are compared. ConfigError: the validations have none of its name.
   double value_of_best_metric() const;
-  // Whether checkpoint_best_only saves the validated state: a new best, or with checkpoint_keep_best one of
-  // the best.
-  bool is_among_best(double value, bool is_new_best);
+  // Whether checkpoint_keep_best keeps several checkpoints, those with the best values. A criterion of one's
+  // own gives no order: it only finds new bests.
+  bool ranks_by_value() const { return config_.checkpoint_keep_best > 1 && !config_.validation_criterion; }
+  // Whether a checkpoint with this value of best_metric would be one of them.
+  bool is_among_best(double value) const;
+  // The value of a state that is saved now becomes one of the best saved ones, if it is one.
+  void add_best_value(double value);
+  // Waits until the last save is on disk. If it failed, its value is no longer among the saved ones.
+  // Collective.
+  void finish_saves();
   // Ends training on all ranks if one rank has asked for it. Collective.
   void agree_to_stop();
   void check_epoch_so_far() const;
@@ -89,6 +99,13 @@ class FitLoop {
   bool is_better(double value, double best) const;
   // Whether the state that is saved now, with this value of best_metric, is the best saved one.
   bool is_best_saved(double value);
+  // What is known of the values of saved states. A save that fails in the background takes back its own.
+  struct BestSaved {
+    double best;
+    int64_t best_step;
+    std::vector<double> values;
+    int64_t values_step;
+  };
   void save_on_request();
   // Waits until the last state is on disk, or cannot be written.
   void save_at_end();
@@ -109,6 +126,7 @@ class FitLoop {
   // The metrics and the learning rate to the trackers.
   void write_now();
   void log_model();
+  ProgressState position() const;
   void show_progress(double loss);
   // Rank 0: the hyperparameters of the run, and the metrics so far.
   void write_hyperparameters(const FinalMetrics& metrics);
@@ -139,14 +157,18 @@ class FitLoop {
   StepTrace trace_;
   Clock::time_point start_ = Clock::now();
   Clock::time_point epoch_start_ = Clock::now();
-  int64_t first_step_ = 0;        // of this call
-  int64_t validated_step_ = -1;   // the step whose weights were validated last
-  int64_t best_step_ = -1;        // the step with the best validation of this call
-  int64_t best_saved_step_ = -1;  // the same among the saved states
-  double samples_ = 0;            // of this call, over all ranks
-  double own_samples_ = 0;        // of this call, on this rank
+  int64_t first_step_ = 0;                // of this call
+  int64_t validated_step_ = -1;           // the step whose weights were validated last
+  int64_t best_step_ = -1;                // the step with the best validation of this call
+  int64_t best_saved_step_ = -1;          // the same among the saved states
+  int64_t best_values_step_ = -1;         // the state whose value was added to the best values last
+  std::optional<BestSaved> before_save_;  // before the last save, until it is known whether it failed
+  double samples_ = 0;                    // of this call, over all ranks
+  double own_samples_ = 0;                // of this call, on this rank
   double epoch_samples_per_s_ = 0;
   Clock::duration paused_{0};                  // of this epoch: validations inside it
+  Clock::duration stepping_{0};                // of this call: its steps before the running one
+  Clock::time_point step_start_;               // of the running step
   bool save_by_time_ = false;                  // after this step
   std::chrono::nanoseconds waited_before_{0};  // for collectives, until the last write
   bool save_if_best_ = false;                  // the running validation, for SaveBestCheckpoint

@@ -20,6 +20,7 @@
 #include "train/evaluator.h"
 #include "train/fit_loop.h"
 #include "train/model_graph.h"
+#include "train/train_options.h"
 
 namespace lockstep::train {
 namespace {
@@ -56,11 +57,11 @@ std::string shown_value(const Json& value) {
 
 }  // namespace
 
-// A table of the options that differ from their defaults, and of the hyperparameters.
+// A table of the options and hyperparameters that differ from the program's defaults.
 void FitLoop::announce() const {
   if (!config_.verbose || !world_.is_main()) return;
   const Json own = Json::parse(config_.to_json());
-  const Json usual = Json::parse(TrainConfig().to_json());
+  const Json usual = program_defaults(config_);
   struct Line {
     std::string name, value, rest;
   };
@@ -71,7 +72,13 @@ void FitLoop::announce() const {
     lines.push_back({name, shown_value(value), fmt::format("(default {})", shown_value(usual.at(name)))});
   }
   for (const auto& [name, value] : own.at(kHyperparameters).items()) {
-    lines.push_back({name, shown_value(value), ""});
+    const Json* const before = usual.at(kHyperparameters).find(name);
+    if (before != nullptr && *before == value) continue;
+    const Json unset;
+    lines.push_back({name, shown_value(value),
+                     config_.program_defaults
+                         ? fmt::format("(default {})", shown_value(before != nullptr ? *before : unset))
+                         : ""});
   }
   fmt::print("Training on {} rank{} ({}){}\n", world_.size(), world_.size() == 1 ? "" : "s",
              world_.device().str(), lines.empty() ? ", default configuration" : "");
@@ -129,7 +136,8 @@ void FitLoop::log_step(const LossResult& outcome, int64_t samples) {
   step_log_.add({.step = progress_.result.step,
                  .outcome = outcome,
                  .samples = samples,
-                 .total_samples = own_samples_ * ranks,
+                 .own_samples = own_samples_,
+                 .ranks = ranks,
                  .gradient_norm = norm,
                  .learning_rate = optimizer != nullptr && world_.is_main()
                                       ? std::optional<double>(learning_rates(*optimizer).front())
@@ -226,20 +234,36 @@ void FitLoop::draw_plots() {
   }
 }
 
+ProgressState FitLoop::position() const {
+  const int64_t steps_an_epoch = steps_of_epoch(data_, config_);
+  int64_t epochs = config_.max_iter;
+  if (config_.max_steps > 0 && steps_an_epoch > 0) {
+    epochs = std::min(epochs, (config_.max_steps + steps_an_epoch - 1) / steps_an_epoch);
+  }
+  return {.epoch = progress_.result.iteration,
+          .epochs = std::max(epochs, progress_.result.iteration),
+          .batch = data_.batches_done(),
+          .batches = data_.num_batches()};
+}
+
 void FitLoop::show_progress(double loss) {
-  const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
-  const double done = static_cast<double>(progress_.result.step - first_step_);
-  const auto steps_an_epoch =
-      static_cast<double>((data_.num_batches() + config_.accumulate_steps - 1) / config_.accumulate_steps);
-  const double left =
-      steps_an_epoch * static_cast<double>(config_.max_iter) - static_cast<double>(progress_.result.step);
-  bar_.show({.epoch = progress_.result.iteration,
-             .epochs = config_.max_iter,
-             .batch = data_.batches_done(),
-             .batches = data_.num_batches(),
-             .loss = loss,
-             .samples_per_s = own_samples_ * world_.size() / elapsed,
-             .left = std::chrono::duration<double>(std::max(0.0, left) * elapsed / done)});
+  const std::chrono::duration<double> stepping = stepping_ + (Clock::now() - step_start_);
+  const int64_t step = progress_.result.step;
+  // Not steps * epochs: it may be more than an int64_t holds.
+  const double all_steps =
+      static_cast<double>(steps_of_epoch(data_, config_)) * static_cast<double>(config_.max_iter);
+  const double last_step =
+      config_.max_steps > 0 ? std::min(all_steps, static_cast<double>(config_.max_steps)) : all_steps;
+  ProgressPace pace{
+      .steps = step - first_step_, .steps_left = last_step - static_cast<double>(step), .stepping = stepping};
+  if (config_.max_time_s > 0)
+    pace.limit = std::chrono::duration<double>(config_.max_time_s - limits_.trained_s());
+  const int ranks = step_.shares_samples() ? 1 : world_.size();
+  ProgressState state = position();
+  state.loss = loss;
+  state.samples_per_s = own_samples_ * ranks / stepping.count();
+  state.left = time_left(pace);
+  bar_.show(std::move(state));
 }
 
 void FitLoop::print_summary(const FitResult& result, double seconds) const {

@@ -14,7 +14,11 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kColumns = 4;  // elements, sum, greatest, least
 
-at::Tensor exact(const at::Tensor& gradient) { return gradient.detach().to(at::kCPU, at::kDouble).flatten(); }
+// Of a complex gradient: its real and imaginary parts.
+at::Tensor exact(const at::Tensor& gradient) {
+  const at::Tensor values = gradient.detach().resolve_conj();
+  return (values.is_complex() ? at::view_as_real(values) : values).to(at::kCPU, at::kDouble).flatten();
+}
 
 // One row for each parameter, from this rank's part of its gradient.
 at::Tensor row_of(const at::Tensor& gradient) {

@@ -14,6 +14,18 @@ constexpr std::string_view kLoss = "loss";
 constexpr const char* kCounts = "counts";
 constexpr const char* kShape = "shape";
 
+bool is_appended(const std::vector<int64_t>& shape) { return !shape.empty() && shape.front() < 0; }
+
+void add_numbers(std::vector<double>& sums, const at::Tensor& numbers, bool appended) {
+  const at::Tensor on_host = numbers.cpu().contiguous();
+  const double* const first = on_host.const_data_ptr<double>();
+  if (appended) {
+    sums.insert(sums.end(), first, first + on_host.numel());
+  } else {
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += first[i];
+  }
+}
+
 // Sent as bytes, because JSON has no infinities and no NaN.
 Json to_bits(double value) { return std::bit_cast<uint64_t>(value); }
 double from_bits(const Json& bits) { return std::bit_cast<double>(bits.get<uint64_t>()); }
@@ -49,10 +61,11 @@ void MetricSums::add(std::string_view name, const at::Tensor& value, int64_t sam
 
 void MetricSums::add(const std::string& name, const MetricCounts& counts) {
   Counts& own = counts_[name];
-  const std::vector<int64_t> shape = counts.counts.sizes().vec();
-  if (own.sums.empty()) {
+  std::vector<int64_t> shape = counts.counts.sizes().vec();
+  if (counts.appended && !shape.empty()) shape.front() = -1;
+  if (own.shape.empty()) {
     own.shape = shape;
-    own.sums.resize(static_cast<size_t>(counts.counts.numel()));
+    if (!counts.appended) own.sums.resize(static_cast<size_t>(counts.counts.numel()));
   }
   if (own.shape != shape) {
     throw ConfigError("train", fmt::format("the counts of the metric '{}' must have the same shape in all "
@@ -62,13 +75,13 @@ void MetricSums::add(const std::string& name, const MetricCounts& counts) {
   own.value = counts.value;
   const torch::NoGradGuard no_grad;
   const at::Tensor numbers = counts.counts.detach().to(torch::kFloat64);
-  if (!numbers.is_cpu() && keep_on_device_) {
-    if (!own.on_device.defined()) own.on_device = torch::zeros_like(numbers);
-    own.on_device.add_(numbers);
-    return;
+  if (numbers.is_cpu() || !keep_on_device_) {
+    add_numbers(own.sums, numbers, counts.appended);
+  } else if (counts.appended || own.on_device.empty()) {
+    own.on_device.push_back(numbers.clone());
+  } else {
+    own.on_device.front().add_(numbers);
   }
-  const at::Tensor on_host = numbers.cpu().contiguous();
-  for (size_t i = 0; i < own.sums.size(); ++i) own.sums[i] += on_host.const_data_ptr<double>()[i];
 }
 
 MetricSums::Totals MetricSums::own_totals() const {
@@ -79,10 +92,10 @@ MetricSums::Totals MetricSums::own_totals() const {
   }
   for (const auto& [name, counts] : counts_) {
     Counts& total = totals.counts[name] = counts;
-    if (!counts.on_device.defined()) continue;
-    const at::Tensor on_host = counts.on_device.cpu().contiguous();
-    for (size_t i = 0; i < total.sums.size(); ++i) total.sums[i] += on_host.const_data_ptr<double>()[i];
-    total.on_device = at::Tensor();
+    for (const at::Tensor& numbers : counts.on_device) {
+      add_numbers(total.sums, numbers, is_appended(counts.shape));
+    }
+    total.on_device.clear();
   }
   return totals;
 }
@@ -107,9 +120,14 @@ void MetricSums::add_json(Totals& totals, const Json& other) {
     }
     const Json& bits = sum.at(kCounts);
     Counts& total = totals.counts[name];
-    if (total.sums.empty()) {
-      total.sums.resize(bits.size());
-      sum.at(kShape).get_to(total.shape);
+    const auto shape = sum.at(kShape).get<std::vector<int64_t>>();
+    if (total.shape.empty()) {
+      total.shape = shape;
+      if (!is_appended(shape)) total.sums.resize(bits.size());
+    }
+    if (is_appended(shape) && shape == total.shape) {
+      for (const Json& number : bits) total.sums.push_back(from_bits(number));
+      continue;
     }
     if (total.sums.size() != bits.size()) {
       throw ConfigError("train", fmt::format("the counts of the metric '{}' must have the same shape on all "

@@ -57,8 +57,8 @@ class MetricSums {
   };
   struct Counts {
     std::vector<double> sums;
-    at::Tensor on_device;  // adds to sums
-    std::vector<int64_t> shape;
+    std::vector<at::Tensor> on_device;               // added to sums; rows are appended to them
+    std::vector<int64_t> shape;                      // the first number is -1 for rows
     std::function<double(const at::Tensor&)> value;  // empty: only known from a checkpoint so far
   };
   // Sums without a part on the device.

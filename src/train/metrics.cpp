@@ -3,6 +3,11 @@
 #include <lockstep/trainer.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
 namespace lockstep {
 namespace {
 
@@ -28,6 +33,31 @@ double f1_of(const at::Tensor& sums, F1Average average) {
   return (2 * correct.masked_select(occurs) / either.masked_select(occurs)).mean().item<double>();
 }
 
+// By the sum of the ranks of class 1 among all scores; equal scores share the mean of their ranks.
+double auroc_of(const at::Tensor& rows) {
+  std::vector<std::pair<double, bool>> samples;
+  const at::Tensor numbers = rows.contiguous();
+  const double* const first = numbers.const_data_ptr<double>();
+  double positive = 0;
+  for (int64_t i = 0; i < numbers.size(0); ++i) {
+    if (std::isnan(first[2 * i])) return std::nan("");
+    samples.emplace_back(first[2 * i], first[2 * i + 1] != 0);
+    positive += samples.back().second ? 1 : 0;
+  }
+  const double negative = static_cast<double>(samples.size()) - positive;
+  if (positive == 0 || negative == 0) return std::nan("");
+  std::sort(samples.begin(), samples.end());
+  double rank_sum = 0;
+  for (size_t begin = 0, end = 0; begin < samples.size(); begin = end) {
+    double equal_positive = 0;
+    for (; end < samples.size() && samples[end].first == samples[begin].first; ++end) {
+      equal_positive += samples[end].second ? 1 : 0;
+    }
+    rank_sum += equal_positive * static_cast<double>(begin + 1 + end) / 2;
+  }
+  return (rank_sum - positive * (positive + 1) / 2) / (positive * negative);
+}
+
 }  // namespace
 
 at::Tensor top_k_accuracy(const at::Tensor& scores, const at::Tensor& target, int64_t k) {
@@ -49,6 +79,17 @@ MetricCounts f1_counts(const at::Tensor& scores, const at::Tensor& target, F1Ave
   const at::Tensor wanted = torch::one_hot(target, classes);
   return {torch::stack({(predicted * wanted).sum(0), predicted.sum(0), wanted.sum(0)}),
           [average](const at::Tensor& sums) { return f1_of(sums, average); }};
+}
+
+MetricCounts auroc_counts(const at::Tensor& scores, const at::Tensor& target) {
+  if (scores.dim() != 1 || target.dim() != 1 || scores.size(0) != target.size(0)) {
+    throw ConfigError("train", fmt::format("auroc_counts needs one score of class 1 and one target for each "
+                                           "sample: {} and {} dimensions, {} and {} numbers",
+                                           scores.dim(), target.dim(), scores.numel(), target.numel()));
+  }
+  const torch::NoGradGuard no_grad;
+  return {torch::stack({scores.to(torch::kFloat64), target.to(torch::kFloat64)}, 1), auroc_of,
+          /*appended=*/true};
 }
 
 }  // namespace lockstep

@@ -19,6 +19,7 @@
 #include "base/number.h"
 #include "base/process.h"
 #include "checkpoint/error.h"
+#include "train/train_options.h"
 
 namespace lockstep::train {
 namespace {
@@ -326,7 +327,7 @@ void RunFolder::describe(const World& world, const TrainConfig& config,
   on_main_rank(world.communicator(), [&, ranks = ranks_json(world)] {
     try {
       base::publish_file(path_ / kConfigName, config.to_json() + "\n");
-      base::publish_file(path_ / "config_defaults.json", TrainConfig().to_json() + "\n");
+      base::publish_file(path_ / "config_defaults.json", program_defaults(config).dump(2) + "\n");
       base::publish_file(path_ / "ranks.json", ranks);
       base::publish_file(path_ / kRecordName, record(world, end));
     } catch (const std::exception& error) {

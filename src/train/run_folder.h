@@ -55,8 +55,8 @@ class RunFolder {
   // The end of the run in the folder before this process; nullopt: none is recorded.
   const std::optional<RunEnd>& end() const { return end_; }
 
-  // Writes config.json, config_defaults.json (the values that nothing sets), ranks.json (host and
-  // device of every rank) and run.json with `end`, if given. Call it when the run in the folder is
+  // Writes config.json, config_defaults.json (the values that no flag, variable or file sets), ranks.json
+  // (host and device of every rank) and run.json with `end`, if given. Call it when the run in the folder is
   // known to be this one. Collective. ConfigError on all ranks: rank 0 cannot write.
   void describe(const World& world, const TrainConfig& config, const std::optional<RunEnd>& end) const;
 

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <string_view>
 
@@ -118,6 +119,12 @@ std::vector<double> exact_list_of(const Json& metadata, const char* name) {
   return values;
 }
 
+void restore_average(const Reader& reader, const TrainState& state) {
+  if (state.average == nullptr) return;
+  const NamedTensors average = parallel::read_section(reader, "average");
+  if (!average.empty()) state.average->load_state(average);
+}
+
 // A checkpoint of another program has no epochs and no position in the data: both start from the
 // beginning.
 void restore_imported(const Reader& reader, TrainState& state) {
@@ -180,8 +187,7 @@ Snapshot take_snapshot(const TrainState& state, const World& world, bool weights
   metadata["val_losses"] = exact_list(progress.val_losses);
   metadata["best_validation"] = exact_number(progress.best_validation);
   metadata["best_saved"] = exact_number(progress.best_saved);
-  metadata["best_values"] = Json::array();
-  for (const double value : progress.best_values) metadata["best_values"].push_back(exact_number(value));
+  metadata["best_values"] = exact_list(progress.best_values);
   metadata["trained_s"] = progress.trained_s;
   metadata["config"] = Json::parse(state.config.to_json());
   return snapshot;
@@ -190,15 +196,12 @@ Snapshot take_snapshot(const TrainState& state, const World& world, bool weights
 void restore_snapshot(const Reader& reader, TrainState& state, const World& world, uint64_t seed) {
   const Json& metadata = reader.metadata();
   state.step.restore_weights(reader);
+  restore_average(reader, state);
   if (!metadata.contains("epochs_done")) {
     restore_imported(reader, state);
     return;
   }
   state.step.restore_state(reader);
-  if (state.average != nullptr) {
-    const NamedTensors average = parallel::read_section(reader, "average");
-    if (!average.empty()) state.average->load_state(average);
-  }
   TrainingProgress& progress = state.progress;
   progress.result.step = reader.step();
   metadata.at("iteration").get_to(progress.result.iteration);
@@ -222,8 +225,8 @@ void restore_snapshot(const Reader& reader, TrainState& state, const World& worl
     progress.best_validation = exact_number_of(metadata.at("best_validation"));
     progress.best_saved =
         exact_number_of(metadata.at(metadata.contains("best_saved") ? "best_saved" : "best_validation"));
-    if (const Json* const values = metadata.find("best_values")) {
-      for (const Json& value : *values) progress.best_values.push_back(exact_number_of(value));
+    for (const double value : exact_list_of(metadata, "best_values")) {
+      if (std::isfinite(value)) progress.best_values.push_back(value);
     }
   }
   restore_data(metadata.at("data"), state.data);

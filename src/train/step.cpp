@@ -45,7 +45,9 @@ void add_weighted(LossResult& total, const LossResult& part, double weight) {
   for (const auto& [name, counts] : part.counts) {
     MetricCounts& sum = total.counts[name];
     const at::Tensor own = counts.counts.detach();
-    sum = {sum.counts.defined() ? sum.counts + own : own, counts.value};
+    at::Tensor both = own;
+    if (sum.counts.defined()) both = counts.appended ? at::cat({sum.counts, own}) : sum.counts + own;
+    sum = {both, counts.value, counts.appended};
   }
 }
 
@@ -56,6 +58,10 @@ LossResult Step::forward(const Batch& batch) const {
     if (!result.loss.defined() || result.loss.numel() != 1) {
       throw ConfigError("train", fmt::format("the loss of a batch must be one number: it has {}",
                                              result.loss.defined() ? result.loss.numel() : 0));
+    }
+    if (result.loss.is_complex()) {
+      throw ConfigError("train",
+                        "the loss of a batch must be a real number, and it is complex: take its abs()");
     }
     for (const auto& [name, value] : result.metrics) {
       if (value.defined() && value.numel() == 1) continue;

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "comm/communicator_internal.h"
 #include "train/metric_sums.h"
 
 namespace lockstep::train {
@@ -55,38 +56,58 @@ StepLog::StepLog(const World& world, const TrainConfig& config, int64_t steps_pe
       over_ranks_(config.all_reduce_metrics && world.size() > 1),
       statm_(::open("/proc/self/statm", O_RDONLY | O_CLOEXEC)) {}
 
-std::vector<StepLog::Metric> StepLog::own_metrics(const LossResult& outcome) const {
-  std::vector<Metric> metrics = {{kLoss}};
-  for (const auto& [name, value] : outcome.metrics) metrics.push_back({name});
-  for (const auto& [name, counts] : outcome.counts) metrics.push_back({name, counts.counts.numel(), true});
-  return metrics;
+void StepLog::note_metrics(const LossResult& outcome) {
+  own_.try_emplace(kLoss, Metric{kLoss});
+  for (const auto& [name, value] : outcome.metrics) own_.try_emplace(name, Metric{name});
+  for (const auto& [name, counts] : outcome.counts) {
+    if (counts.appended) continue;  // a row for each sample
+    own_.try_emplace(name, Metric{name, counts.counts.numel(), true});
+  }
 }
 
-// The ranks add their sums as one tensor, so they agree once on its layout: the metrics of the first row, of
-// all ranks. A metric that a rank does not have in a step is missing from the row's sums.
-void StepLog::agree_on_metrics(const LossResult& outcome) {
-  if (metrics_ && over_ranks_) return;
-  metrics_ = own_metrics(outcome);
-  if (!over_ranks_) return;
-  Json own = Json::array();
-  for (const Metric& metric : *metrics_) own.push_back({metric.name, metric.size, metric.is_count});
+bool StepLog::lacks_place() const {
+  return std::any_of(own_.begin(), own_.end(), [this](const auto& own) {
+    return std::none_of(metrics_.begin(), metrics_.end(),
+                        [&](const Metric& metric) { return metric.name == own.first; });
+  });
+}
+
+// The ranks add their sums as one tensor, so they agree on its layout. A metric that a rank does not have in
+// a step is missing from the row's sums.
+void StepLog::make_places() {
   std::map<std::string, Metric> all;
-  for (const std::string& part : world_.communicator().all_gather_bytes(own.dump())) {
-    const Json other = Json::parse(part);
-    for (size_t i = 0; i < other.size(); ++i) {
-      const Json& entry = other.at(i);
-      const std::string name = entry.at(0).get<std::string>();
-      all.try_emplace(name, Metric{name, entry.at(1).get<int64_t>(), entry.at(2).get<bool>()});
+  for (const Metric& metric : metrics_) all.emplace(metric.name, metric);
+  if (!over_ranks_) {
+    all.insert(own_.begin(), own_.end());
+  } else {
+    Json own = Json::array();
+    for (const auto& [name, metric] : own_) own.push_back({name, metric.size, metric.is_count});
+    for (const std::string& part : world_.communicator().all_gather_bytes(own.dump())) {
+      const Json other = Json::parse(part);
+      for (size_t i = 0; i < other.size(); ++i) {
+        const Json& entry = other.at(i);
+        const std::string name = entry.at(0).get<std::string>();
+        all.try_emplace(name, Metric{name, entry.at(1).get<int64_t>(), entry.at(2).get<bool>()});
+      }
     }
   }
-  metrics_->clear();
-  for (const auto& [name, metric] : all) metrics_->push_back(metric);
+  metrics_.clear();
+  for (const auto& [name, metric] : all) metrics_.push_back(metric);
+}
+
+// The row was queued before the step that ends now, which the device computes meanwhile.
+bool StepLog::lacked_place() {
+  if (!lacking_) return false;
+  lacking_->computed.synchronize();
+  const bool lacked = *lacking_->numbers.const_data_ptr<double>() > 0;
+  lacking_.reset();
+  return lacked;
 }
 
 std::vector<double> StepLog::host_sums(const Row& row) const {
-  std::vector<double> sums;
+  std::vector<double> sums = {lacks_place() ? 1.0 : 0.0};
   const auto samples = static_cast<double>(row.samples);
-  for (const Metric& metric : *metrics_) {
+  for (const Metric& metric : metrics_) {
     const auto mean = row.outcome.metrics.find(metric.name);
     const auto counts = row.outcome.counts.find(metric.name);
     const bool has_counts =
@@ -104,9 +125,13 @@ std::vector<double> StepLog::host_sums(const Row& row) const {
     }
   }
   if (over_ranks_) {
-    const auto size = static_cast<int64_t>(sums.size());
-    const at::Tensor all = torch::from_blob(sums.data(), {size}, torch::kFloat64);
-    world_.communicator().all_reduce(all).wait();
+    const Communicator& group = world_.communicator();
+    const at::Tensor own =
+        torch::from_blob(sums.data(), {static_cast<int64_t>(sums.size())}, torch::kFloat64);
+    // A copy only where the group does not take tensors of the host.
+    const at::Tensor all = own.to(comm::device_of(group));
+    group.all_reduce(all).wait();
+    if (!all.is_same(own)) own.copy_(all);
   }
   if (row.gradient_norm.defined()) sums.push_back(scalar_value(row.gradient_norm));
   return sums;
@@ -121,7 +146,8 @@ at::Tensor StepLog::device_sums(const Row& row) const {
     parts.push_back(sums.detach().to(options).reshape({-1}));
     parts.push_back(torch::full({1}, count, options));
   };
-  for (const Metric& metric : *metrics_) {
+  parts.push_back(torch::full({1}, lacks_place() ? 1.0 : 0.0, options));
+  for (const Metric& metric : metrics_) {
     const auto mean = row.outcome.metrics.find(metric.name);
     const auto counts = row.outcome.counts.find(metric.name);
     if (metric.name == kLoss) {
@@ -143,6 +169,16 @@ at::Tensor StepLog::device_sums(const Row& row) const {
   return sums;
 }
 
+// The copy runs behind the work that is already queued; nothing waits for it here.
+StepLog::Copied StepLog::copied_to_host(const at::Tensor& numbers) {
+  const c10::DeviceType type = numbers.device().type();
+  Copied copied{torch::empty(numbers.sizes(), numbers.options().device(torch::kCPU).pinned_memory(true)),
+                c10::Event(type)};
+  copied.numbers.copy_(numbers, /*non_blocking=*/true);
+  copied.computed.record(c10::impl::VirtualGuardImpl(type).getStream(numbers.device()));
+  return copied;
+}
+
 double StepLog::memory_mib() const {
   if (world_.device().is_cpu()) return resident_bytes(statm_.get()) / kBytesPerMib;
   const auto stats = at::accelerator::getDeviceStats(world_.device().index());
@@ -151,17 +187,25 @@ double StepLog::memory_mib() const {
 }
 
 void StepLog::add(const Row& row) {
-  agree_on_metrics(row.outcome);
-  Pending pending{.step = row.step, .metrics = *metrics_};
+  note_metrics(row.outcome);
+  // Over ranks all of them must know that one lacks a place.
+  if (metrics_.empty() || (over_ranks_ ? lacked_place() : lacks_place())) make_places();
+  Pending pending{.step = row.step};
   const bool on_host = row.outcome.loss.is_cpu();
   at::Tensor sums;
   if (on_host) {
     pending.sums = host_sums(row);
+    if (pending.sums.front() > 0) {
+      make_places();
+      pending.sums = host_sums(row);
+    }
   } else {
     sums = device_sums(row);
+    if (over_ranks_) lacking_.emplace(copied_to_host(sums.narrow(0, 0, 1)));
   }
   if (!world_.is_main()) return;
-  for (const Metric& metric : *metrics_) {
+  pending.metrics = metrics_;
+  for (const Metric& metric : metrics_) {
     const auto counts = row.outcome.counts.find(metric.name);
     pending.counts.push_back(metric.is_count && counts != row.outcome.counts.end() ? counts->second
                                                                                    : MetricCounts());
@@ -170,28 +214,23 @@ void StepLog::add(const Row& row) {
   const double seconds = std::chrono::duration<double>(now - since_).count();
   if (row.learning_rate && row.with_rates) pending.known.emplace_back("learning_rate", *row.learning_rate);
   if (seconds > 0 && row.with_rates) {
-    pending.known.emplace_back("samples_per_s", (row.total_samples - samples_before_) / seconds);
+    pending.known.emplace_back("samples_per_s",
+                               (row.own_samples - own_samples_before_) * row.ranks / seconds);
   }
   pending.known.emplace_back("memory_mib", memory_mib());
-  resume_clock(row.total_samples);
-  if (!on_host) {
-    // The copy runs behind the work that is already queued; nothing waits for it here.
-    pending.copied = torch::empty(sums.sizes(), sums.options().device(torch::kCPU).pinned_memory(true));
-    pending.copied.copy_(sums, /*non_blocking=*/true);
-    pending.computed.emplace(sums.device().type());
-    pending.computed->record(c10::impl::VirtualGuardImpl(sums.device().type()).getStream(sums.device()));
-  }
+  resume_clock(row.own_samples);
+  if (!on_host) pending.copied.emplace(copied_to_host(sums));
   pending_.push_back(std::move(pending));
 }
 
 void StepLog::write(TrackerSet* trackers, bool all) {
   while (!pending_.empty()) {
     Pending& row = pending_.front();
-    if (row.computed) {
-      if (!all && !row.computed->query()) return;
-      row.computed->synchronize();
-      const double* const first = row.copied.const_data_ptr<double>();
-      row.sums.assign(first, first + row.copied.numel());
+    if (row.copied) {
+      if (!all && !row.copied->computed.query()) return;
+      row.copied->computed.synchronize();
+      const double* const first = row.copied->numbers.const_data_ptr<double>();
+      row.sums.assign(first, first + row.copied->numbers.numel());
     }
     if (trackers != nullptr) write_row(*trackers, row);
     pending_.pop_front();
@@ -200,7 +239,7 @@ void StepLog::write(TrackerSet* trackers, bool all) {
 
 void StepLog::write_row(TrackerSet& trackers, const Pending& row) const {
   std::vector<std::pair<std::string, double>> values;
-  size_t place = 0;
+  size_t place = 1;  // after the number of ranks that lack a place
   for (size_t i = 0; i < row.metrics.size(); ++i) {
     const Metric& metric = row.metrics[i];
     const auto size = static_cast<size_t>(metric.size);

@@ -18,6 +18,7 @@
 
 #include "base/log.h"
 #include "optim/precision.h"
+#include "optim/optimizer_state.h"
 #include "parallel/parallel_model.h"
 #include "report/report.h"
 #include "train/engine_step.h"
@@ -58,8 +59,9 @@ void move_optimizer_state(const torch::optim::Optimizer& optimizer) {
 
 // LibTorch's error does not name the option.
 void check_rates(const torch::optim::Optimizer& optimizer, c10::ScalarType dtype) {
-  const double most = dtype == torch::kFloat64 ? std::numeric_limits<double>::max()
-                                               : static_cast<double>(std::numeric_limits<float>::max());
+  const double most = c10::toRealValueType(dtype) == torch::kFloat64
+                          ? std::numeric_limits<double>::max()
+                          : static_cast<double>(std::numeric_limits<float>::max());
   for (const double rate : learning_rates(optimizer)) {
     if (std::abs(rate) <= most) continue;
     throw ConfigError("train",
@@ -94,6 +96,30 @@ void check_optimizer(const torch::optim::Optimizer& optimizer, const torch::nn::
 }
 
 std::optional<DeepSpeedConfig> read_deepspeed(const TrainConfig& config) {
+// What complex parameters do not go with. dtype complex64 is not the only way to have some: a module may
+// register complex parameters by itself.
+void check_complex(const torch::nn::Module& module, const torch::optim::Optimizer* optimizer,
+                   const TrainConfig& config) {
+  std::string name;
+  for (const auto& [known, parameter] : named_parameters(module)) {
+    if (parameter.requires_grad() && parameter.is_complex()) name = known;
+  }
+  if (name.empty()) return;
+  const auto refuse = [&](std::string_view what) {
+    throw ConfigError("train", fmt::format("{}: the parameter '{}' is complex", what, name));
+  };
+  if (optimizer == nullptr) refuse("training without gradients is for real parameters");
+  if (config.zero.stage > 0) refuse("zero_stage does not shard complex parameters, set it to 0");
+  if (config.precision != "fp32") refuse("mixed precision is for real parameters, set precision to fp32");
+  if (config.clip_grad_value > 0) refuse("clip_grad_value is for real gradients, use clip_grad_norm");
+  if (!optim::supports_complex(*optimizer)) {
+    refuse(
+        fmt::format("the optimizer {} is for real parameters, use torch::optim::SGD, make_python_adam() or "
+                    "make_adadelta()",
+                    optimizer_class(*optimizer)));
+  }
+}
+
   if (config.deepspeed) config.validate();  // throws: deepspeed needs deepspeed_config
   if (config.deepspeed_config.empty()) return std::nullopt;
   return DeepSpeedConfig::from_argument(config.deepspeed_config);
@@ -174,6 +200,7 @@ std::unique_ptr<train::Step> make_step(train::StepParts& parts, torch::optim::Op
   }
   if (optimizer != nullptr) check_optimizer(*optimizer, *parts.model.module(), dtype);
   parts.parallel = parallel::ParallelModel::make(parts.model.module(), optimizer, parts.world.communicator(),
+  check_complex(*parts.model.module(), optimizer, parts.config);
                                                  parallel_options(parts.config, parts.world.device()));
   if (parts.config.precision == "fp16") parts.scaler.emplace();
   if (search != nullptr) return std::make_unique<train::SearchStep>(parts, *search);
@@ -267,29 +294,16 @@ Evaluation Trainer::Impl::evaluate(const DataSource& data, const std::string& ph
   // Outside of fit() the evaluation has a bar of its own.
   std::optional<train::ProgressBar> own_bar;
   if (bar == nullptr) own_bar.emplace(config.verbose ? config.progress : "none", world.is_main());
-  train::ProgressBar& shown = bar != nullptr ? *bar : *own_bar;
   const std::string shown_name = is_test          ? "test"
                                  : phase == "val" ? "validation"
                                                   : "validation " + phase.substr(4);
-  const auto start = std::chrono::steady_clock::now();
-  hooks.progress = [&](int64_t done, int64_t of, int64_t samples, const LossResult& outcome) {
-    if (!shown.due()) return;
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    shown.show({.batch = done,
-                .batches = of,
-                .loss = train::scalar_value(outcome.loss),
-                .samples_per_s = static_cast<double>(samples * world.size()) / elapsed.count(),
-                .left = elapsed * static_cast<double>(of - done) / static_cast<double>(done),
-                .evaluation = shown_name});
-  };
   // All ranks use rank 0's buffers: an evaluation must not depend on the rank that runs it.
   const bool in_step = step->parallel().prepare_evaluation();
   std::optional<WeightAverage::Swap> averaged;
   if (average) averaged.emplace(average->swap_in());
   const auto forward = [this](const Batch& batch) { return step->forward(batch); };
-  const Evaluation evaluation =
-      train::evaluate(data, world, dtype, forward, {model, in_step, limit}, config, hooks);
-  shown.clear();
+  const Evaluation evaluation = train::evaluate(data, world, dtype, forward, {model, in_step, limit}, config,
+                                                hooks, {bar != nullptr ? *bar : *own_bar, shown_name});
   record(phase, evaluation);
   progress.result.evaluated_samples = evaluation.samples;
   stage = Stage::kIdle;

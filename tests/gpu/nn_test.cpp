@@ -10,6 +10,10 @@
 #include <lockstep/optim.h>
 #include <torch/torch.h>
 
+#include <cmath>
+#include <functional>
+#include <vector>
+
 #include "comm/plugin.h"
 #include "nn/kernels.h"
 #include "support/config_error.h"
@@ -110,9 +114,10 @@ class GpuFusedTest : public test::GpuTest {
 constexpr std::array kTypes{at::kFloat, at::kHalf, at::kBFloat16};
 
 TEST_F(GpuFusedTest, BatchNormReluEqualsFloat64) {
-  const std::vector<std::vector<int64_t>> shapes{
-      {2, 8, 4, 4},      {3, 16, 5, 7},  {2, 7, 3, 3},  {1, 160, 32, 32}, {64, 640, 8, 8}, {5, 12, 3, 2},
-      {33, 320, 16, 16}, {2, 641, 3, 5}, {4, 24, 1, 2}, {1000, 16, 9, 9}, {2, 2, 300, 400}};
+  const std::vector<std::vector<int64_t>> shapes{{2, 8, 4, 4},      {3, 16, 5, 7},     {2, 7, 3, 3},
+                                                 {1, 160, 32, 32},  {64, 640, 8, 8},   {5, 12, 3, 2},
+                                                 {32, 320, 16, 16}, {33, 320, 16, 16}, {2, 641, 3, 5},
+                                                 {4, 24, 1, 2},     {1000, 16, 9, 9},  {2, 2, 300, 400}};
   for (const at::ScalarType type : kTypes) {
     for (const auto& shape : shapes) {
       for (const auto& [dropout, shortcut, bias] :
@@ -546,6 +551,333 @@ TEST_F(GpuFusedTest, GeluMlpTakesAnyLayoutAndNoRows) {
   const at::Tensor transposed = nn::gelu_mlp(x, in.t().contiguous().t(), in_bias, out, out_bias);
   EXPECT_TRUE(transposed.equal(nn::gelu_mlp(x.contiguous(), in, in_bias, out, out_bias)));
   EXPECT_EQ(nn::gelu_mlp(made({0, 16}), in, in_bias, out, out_bias).sizes(), at::IntArrayRef({0, 16}));
+}
+
+// The same values, contiguous, at an address that is no multiple of 16 bytes.
+at::Tensor shifted(const at::Tensor& tensor, int64_t elements = 1) {
+  const at::Tensor memory = at::empty({tensor.numel() + elements}, tensor.options());
+  const at::Tensor result = memory.slice(0, elements).view(tensor.sizes());
+  result.copy_(tensor);
+  return result;
+}
+
+// The same values, with another value after each.
+at::Tensor strided(const at::Tensor& tensor) {
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes.push_back(2);
+  const at::Tensor result = at::full(sizes, 7, tensor.options()).select(-1, 0);
+  result.copy_(tensor);
+  return result;
+}
+
+TEST_F(GpuFusedTest, RunOnThisGpu) {
+  EXPECT_GE(nn::compute_capability(device()), 80);
+  EXPECT_EQ(nn::kernels_on(device()), nn::loaded_kernels());
+  EXPECT_EQ(nn::kernels_on(at::kCPU), nullptr);
+}
+
+TEST_F(GpuFusedTest, BatchNormReluTakesAnyGradientAndBias) {
+  for (const at::ScalarType type : kTypes) {
+    SCOPED_TRACE(c10::toString(type));
+    nn::BatchNormRelu norm = norm_of(16);
+    const at::Tensor x = images({4, 16, 5, 5}, type).requires_grad_();
+    const at::Tensor shortcut = images({4, 16, 5, 5}, type);
+    const at::Tensor bias = torch::randn({16}, device());
+    const at::Tensor gradient = images({4, 16, 5, 5}, type);
+    const auto results = [&](const at::Tensor& its_bias, const at::Tensor& its_gradient) {
+      const at::Tensor y = norm(x, shortcut, its_bias);
+      return std::vector{y.detach(), torch::autograd::grad({y}, {x}, {its_gradient})[0]};
+    };
+    const auto expected = results(bias, gradient);
+    const at::Tensor pixels = gradient.permute({0, 2, 3, 1});
+    for (const at::Tensor& its_gradient :
+         {gradient.contiguous(), strided(gradient), shifted(pixels).permute({0, 3, 1, 2})}) {
+      const auto values = results(shifted(bias), its_gradient);
+      EXPECT_LT(error_of(values[0], expected[0]), tolerance_of(type));
+      EXPECT_LT(error_of(values[1], expected[1]), tolerance_of(type));
+    }
+  }
+}
+
+TEST_F(GpuFusedTest, BatchNormReluComputesOnlyTheGradientsOfParameters) {
+  nn::BatchNormRelu norm = norm_of(16);
+  const at::Tensor x = images({4, 16, 5, 5}, at::kFloat), gradient = images({4, 16, 5, 5}, at::kFloat);
+  norm(x).backward(gradient);
+  const at::Tensor weight = norm->weight.grad().clone(), bias = norm->bias.grad().clone();
+  norm->zero_grad();
+  norm(x.detach().requires_grad_()).backward(gradient);
+  EXPECT_TRUE(torch::equal(norm->weight.grad(), weight));
+  EXPECT_TRUE(torch::equal(norm->bias.grad(), bias));
+}
+
+TEST_F(GpuFusedTest, OtherDevicesAreLeftToLibTorch) {
+  nn::LayerNorm on_cpu(torch::nn::LayerNormOptions({64}));
+  const at::Tensor x = torch::randn({4, 64}, device());
+  EXPECT_THROW(on_cpu(x), c10::Error);
+  nn::LayerNorm norm(torch::nn::LayerNormOptions({64}));
+  norm->to(device());
+  EXPECT_THROW(norm->add(x, x.cpu()), c10::Error) << "the branch";
+  nn::BatchNormRelu batch_norm = norm_of(8);
+  const at::Tensor y = images({2, 8, 4, 4}, at::kFloat);
+  EXPECT_THROW(batch_norm(y, y.cpu()), c10::Error) << "the shortcut";
+  const at::Tensor row = x.to(at::kHalf), weight = torch::randn({8, 64}, device()).to(at::kHalf);
+  const at::Tensor bias = torch::randn({8}, device()).to(at::kHalf);
+  EXPECT_THROW(nn::linear(row, weight.cpu(), bias), c10::Error);
+  EXPECT_THROW(nn::linear(row, weight.to(at::kFloat), bias.to(at::kFloat)), c10::Error) << "another type";
+  EXPECT_THROW(nn::gelu_mlp(row, weight, bias.cpu(), weight.t(), x[0].to(at::kHalf)), c10::Error);
+  const at::Tensor targets = torch::randint(8, {4});
+  EXPECT_THROW(nn::linear_cross_entropy(row, weight, targets), c10::Error);
+  EXPECT_THROW(nn::linear_cross_entropy(row, weight.cpu(), targets.to(device())), c10::Error);
+}
+
+TEST_F(GpuFusedTest, LayerNormTakesAnyLayout) {
+  for (const at::ScalarType type : kTypes) {
+    SCOPED_TRACE(c10::toString(type));
+    nn::LayerNorm norm(torch::nn::LayerNormOptions({64}));
+    norm->to(device());
+    const at::Tensor x = torch::randn({6, 64}, device()).to(type).requires_grad_();
+    const at::Tensor branch = torch::randn({6, 64}, device()).to(type).requires_grad_();
+    const at::Tensor gradient = torch::randn({6, 64}, device()).to(type);
+    const at::Tensor sum_gradient = torch::randn({6, 64}, device()).to(type);
+    const auto results = [&](const at::Tensor& of_output, const at::Tensor& of_sum) {
+      const auto both = norm->add(x, branch);
+      return torch::autograd::grad({both.normalized, both.sum}, {x, branch, norm->weight, norm->bias},
+                                   {of_output, of_sum});
+    };
+    const auto expected = results(gradient, sum_gradient);
+    for (const auto& changed : {std::function<at::Tensor(const at::Tensor&)>(strided),
+                                {[](const at::Tensor& t) { return shifted(t); }},
+                                {[](const at::Tensor& t) { return t.t().contiguous().t(); }}}) {
+      const auto values = results(changed(gradient), changed(sum_gradient));
+      for (size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(torch::equal(values[i], expected[i])) << i;
+      // LibTorch's operations run, which take parameters of the type of the input.
+      nn::LayerNorm plain(torch::nn::LayerNormOptions({64}));
+      plain->to(device(), type);
+      const at::Tensor exact = torch::layer_norm(x.detach().to(at::kDouble), {64});
+      EXPECT_LT(error_of(plain(changed(x.detach())), exact), 2 * tolerance_of(type));
+    }
+  }
+  nn::LayerNorm norm(torch::nn::LayerNormOptions({64}));
+  norm->to(device());
+  const at::Tensor none = torch::randn({0, 64}, device()).requires_grad_();
+  const auto both = norm->add(none, none);
+  EXPECT_EQ(both.normalized.sizes(), none.sizes());
+  both.normalized.sum().backward();
+  EXPECT_EQ(none.grad().sizes(), none.sizes());
+  EXPECT_EQ(norm->weight.grad().norm().item<double>(), 0);
+}
+
+TEST_F(GpuFusedTest, ALayerNormsSumThatNobodyUsesHasNoGradient) {
+  nn::LayerNorm norm(torch::nn::LayerNormOptions({64}));
+  norm->to(device());
+  const at::Tensor x = torch::randn({4, 64}, device()).requires_grad_();
+  const at::Tensor branch = torch::randn({4, 64}, device()).requires_grad_();
+  const at::Tensor gradient = torch::randn({4, 64}, device());
+  const auto results = [&](bool with_zeros) {
+    const auto both = norm->add(x, branch);
+    if (!with_zeros) return torch::autograd::grad({both.normalized}, {x, branch}, {gradient});
+    return torch::autograd::grad({both.normalized, both.sum}, {x, branch},
+                                 {gradient, torch::zeros_like(gradient)});
+  };
+  const auto values = results(false), expected = results(true);
+  for (size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(torch::equal(values[i], expected[i])) << i;
+}
+
+TEST_F(GpuFusedTest, AttentionWithDropout) {
+  constexpr double kDropout = 0.25;
+  for (const at::ScalarType type : kTypes) {
+    SCOPED_TRACE(c10::toString(type));
+    const at::Tensor q = torch::randn({2, 3, 64, 64}, device()).to(type);
+    const at::Tensor k = torch::randn({2, 3, 64, 64}, device()).to(type);
+    // With the identity as values, the result is the weights themselves.
+    const at::Tensor v = torch::eye(64, device()).to(type).expand({2, 3, 64, 64}).contiguous();
+    v.requires_grad_();
+    const at::Tensor y = nn::attention(q, k, v, {.dropout = kDropout});
+    const at::Tensor weights =
+        torch::softmax(q.to(at::kDouble).matmul(k.to(at::kDouble).transpose(-1, -2)) / 8, -1);
+    const at::Tensor kept = y != 0;
+    EXPECT_NEAR(kept.to(at::kDouble).mean().item<double>(), 1 - kDropout,
+                5 / std::sqrt(static_cast<double>(y.numel())));
+    const double tolerance = type == at::kFloat ? 2e-3 : 3 * tolerance_of(type);  // TF32 in float32
+    EXPECT_LT(error_of(y, weights * kept / (1 - kDropout)), tolerance);
+    const at::Tensor gradient = torch::randn(y.sizes(), device()).to(type);
+    y.backward(gradient);
+    const at::Tensor exact = y.detach().to(at::kDouble).transpose(-1, -2).matmul(gradient.to(at::kDouble));
+    EXPECT_LT(error_of(v.grad(), exact), 2 * tolerance) << "another mask in backward";
+    EXPECT_FALSE(torch::equal(y, nn::attention(q, k, v, {.dropout = kDropout}))) << "the same mask again";
+  }
+}
+
+TEST_F(GpuFusedTest, LinearCrossEntropyTakesAnyTargetsAndHidden) {
+  const at::Tensor hidden = torch::randn({40, 64}, device()).requires_grad_();
+  const at::Tensor weight = (torch::randn({1000, 64}, device()) / 4).requires_grad_();
+  const at::Tensor targets = torch::randint(1000, {40}, torch::TensorOptions(device()).dtype(at::kLong));
+  const auto results = [&](const at::Tensor& rows, const at::Tensor& matrix, const at::Tensor& labels) {
+    const at::Tensor loss = nn::linear_cross_entropy(rows, matrix, labels, {.chunk_rows = 16});
+    auto values = torch::autograd::grad({loss}, {hidden, weight});
+    values.push_back(loss.detach());
+    return values;
+  };
+  const auto expected = results(hidden, weight, targets);
+  const at::Tensor labels = torch::stack({torch::full_like(targets, 999), targets}, 1);
+  for (const auto& values :
+       {results(hidden, weight, labels.select(1, 1)), results(strided(hidden), weight, strided(targets)),
+        results(shifted(hidden), strided(weight), shifted(targets))}) {
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_LT(error_of(values[i], expected[i]), 2e-3) << i;  // TF32
+  }
+  const at::Tensor none = torch::randn({0, 64}, device()).requires_grad_();
+  const at::Tensor loss = nn::linear_cross_entropy(none, weight, targets.slice(0, 0, 0));
+  EXPECT_TRUE(std::isnan(loss.item<double>())) << "as LibTorch's";
+  loss.backward();
+  EXPECT_EQ(none.grad().sizes(), none.sizes());
+}
+
+TEST_F(GpuFusedTest, LinearCrossEntropyUnderAutocast) {
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    SCOPED_TRACE(c10::toString(type));
+    const at::Tensor hidden = torch::randn({200, 64}, device()).requires_grad_();
+    const at::Tensor weight = (torch::randn({1000, 64}, device()) / 4).requires_grad_();
+    const at::Tensor targets = torch::randint(1000, {200}, torch::TensorOptions(device()).dtype(at::kLong));
+    const at::Tensor hidden64 = hidden.detach().to(type).to(at::kDouble).requires_grad_();
+    const at::Tensor weight64 = weight.detach().to(type).to(at::kDouble).requires_grad_();
+    const at::Tensor loss64 = torch::cross_entropy_loss(hidden64.matmul(weight64.t()), targets);
+    loss64.backward();
+    {
+      const Autocast autocast(type, at::kCUDA);
+      const at::Tensor loss = nn::linear_cross_entropy(hidden, weight, targets, {.chunk_rows = 64});
+      EXPECT_EQ(loss.scalar_type(), at::kFloat);
+      EXPECT_LT(error_of(loss, loss64), 3 * tolerance_of(type));
+      loss.backward();
+      // Autocast leaves float64 as it is.
+      const at::Tensor exact = nn::linear_cross_entropy(hidden64, weight64, targets);
+      EXPECT_EQ(exact.scalar_type(), at::kDouble);
+      EXPECT_TRUE(torch::equal(exact, torch::cross_entropy_loss(torch::linear(hidden64, weight64), targets)));
+    }
+    EXPECT_EQ(hidden.grad().scalar_type(), at::kFloat);
+    EXPECT_LT(error_of(hidden.grad(), hidden64.grad()), 6 * tolerance_of(type));
+    EXPECT_LT(error_of(weight.grad(), weight64.grad()), 6 * tolerance_of(type));
+  }
+}
+
+TEST_F(GpuFusedTest, LinearCrossEntropyOfIgnoredRowsHasNoGradient) {
+  const at::Tensor hidden = torch::randn({10, 64}, device()).requires_grad_();
+  const at::Tensor weight = torch::randn({100, 64}, device()).requires_grad_();
+  const at::Tensor targets = torch::full({10}, -100, torch::TensorOptions(device()).dtype(at::kLong));
+  const at::Tensor loss = nn::linear_cross_entropy(hidden, weight, targets);
+  EXPECT_TRUE(std::isnan(loss.item<double>())) << "as LibTorch's";
+  loss.backward();
+  EXPECT_TRUE(torch::equal(hidden.grad(), torch::zeros_like(hidden)));
+  EXPECT_TRUE(torch::equal(weight.grad(), torch::zeros_like(weight)));
+}
+
+TEST_F(GpuFusedTest, LinearCrossEntropyOfAFrozenHeadAndOfFrozenRows) {
+  const at::Tensor hidden = torch::randn({40, 64}, device()).requires_grad_();
+  const at::Tensor weight = torch::randn({100, 64}, device()).requires_grad_();
+  const at::Tensor targets = torch::randint(100, {40}, torch::TensorOptions(device()).dtype(at::kLong));
+  const auto both =
+      torch::autograd::grad({nn::linear_cross_entropy(hidden, weight, targets)}, {hidden, weight});
+  const auto of_hidden =
+      torch::autograd::grad({nn::linear_cross_entropy(hidden, weight.detach(), targets)}, {hidden});
+  const auto of_weight =
+      torch::autograd::grad({nn::linear_cross_entropy(hidden.detach(), weight, targets)}, {weight});
+  EXPECT_TRUE(torch::equal(of_hidden[0], both[0]));
+  EXPECT_TRUE(torch::equal(of_weight[0], both[1]));
+}
+
+// The factor 1 / rows has no exact value in 16 bits: rounded, it would be that of all gradients.
+TEST_F(GpuFusedTest, LinearCrossEntropyDividesInFloat32) {
+  constexpr int64_t kRows = 8191;
+  const at::Tensor hidden = torch::randn({kRows, 64}, device()).to(at::kBFloat16).requires_grad_();
+  const at::Tensor weight = (torch::randn({50, 64}, device()) / 4).to(at::kBFloat16);
+  const at::Tensor targets = torch::randint(50, {kRows}, torch::TensorOptions(device()).dtype(at::kLong));
+  (nn::linear_cross_entropy(hidden, weight, targets) * 3000).backward();
+  const at::Tensor hidden64 = hidden.detach().to(at::kDouble).requires_grad_();
+  (torch::cross_entropy_loss(hidden64.matmul(weight.to(at::kDouble).t()), targets) * 3000).backward();
+  // Roundings of the values are in both directions, and vanish in the projection.
+  const at::Tensor exact = hidden64.grad();
+  const double ratio = ((hidden.grad().to(at::kDouble) * exact).sum() / (exact * exact).sum()).item<double>();
+  EXPECT_NEAR(ratio, 1, 3e-4);
+}
+
+TEST_F(GpuFusedTest, LinearTakesAnyLayoutAndNoRows) {
+  const auto made = [&](at::IntArrayRef sizes) {
+    return (torch::randn(sizes, device()) / 4).to(at::kBFloat16).requires_grad_();
+  };
+  const at::Tensor x = made({48, 64}), weight = made({32, 64}), bias = made({32});
+  const at::Tensor gradient = made({48, 32}).detach();
+  const auto results = [&](const at::Tensor& rows, const at::Tensor& matrix, const at::Tensor& vector,
+                           const at::Tensor& its_gradient) {
+    const at::Tensor y = nn::linear(rows, matrix, vector);
+    auto values = torch::autograd::grad({y}, {x, weight, bias}, {its_gradient});
+    values.push_back(y.detach());
+    return values;
+  };
+  const auto expected = results(x, weight, bias, gradient);
+  for (const auto& values :
+       {results(strided(x), strided(weight), strided(bias), strided(gradient)),
+        results(shifted(x), shifted(weight), shifted(bias), shifted(gradient)),
+        results(x.t().contiguous().t(), weight.t().contiguous().t(), bias, gradient.t().contiguous().t())}) {
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_LT(error_of(values[i], expected[i]), 8e-3) << i;
+  }
+  const at::Tensor none = made({0, 64});
+  const at::Tensor y = nn::linear(none, weight, bias);
+  EXPECT_EQ(y.sizes(), at::IntArrayRef({0, 32}));
+  y.sum().backward();
+  EXPECT_EQ(none.grad().sizes(), none.sizes());
+  EXPECT_EQ(weight.grad().norm().item<double>(), 0);
+}
+
+TEST_F(GpuFusedTest, GeluMlpTakesAnyAddress) {
+  const auto made = [&](at::IntArrayRef sizes) {
+    return (torch::randn(sizes, device()) / 4).to(at::kBFloat16).requires_grad_();
+  };
+  const std::vector<at::Tensor> leaves = {made({48, 64}), made({256, 64}), made({256}), made({64, 256}),
+                                          made({64})};
+  const at::Tensor gradient = made({48, 64}).detach();
+  const auto results = [&](const std::function<at::Tensor(const at::Tensor&)>& moved) {
+    std::vector<at::Tensor> t;
+    for (const at::Tensor& leaf : leaves) t.push_back(moved(leaf));
+    const at::Tensor y = nn::gelu_mlp(t[0], t[1], t[2], t[3], t[4]);
+    auto values = torch::autograd::grad({y}, leaves, {moved(gradient)});
+    values.push_back(y.detach());
+    return values;
+  };
+  const auto expected = results([](const at::Tensor& t) { return t; });
+  // 2 bytes, which needs copies, and 16 bytes, for which cuBLASLt is asked separately.
+  for (const int64_t elements : {1, 8}) {
+    const auto values = results([&](const at::Tensor& t) { return shifted(t, elements); });
+    for (size_t i = 0; i < values.size(); ++i) {
+      EXPECT_LT(error_of(values[i], expected[i]), 1.2e-2) << elements << ": " << i;
+    }
+  }
+}
+
+TEST_F(GpuFusedTest, PoolsTakeAnyLayout) {
+  for (const at::ScalarType type : kTypes) {
+    SCOPED_TRACE(c10::toString(type));
+    const at::Tensor x = images({4, 16, 8, 8}, type);
+    const at::Tensor pixels = x.permute({0, 2, 3, 1});
+    const at::Tensor wide = images({4, 32, 8, 8}, type), tall = images({8, 16, 8, 8}, type);
+    for (const at::Tensor& input : {shifted(pixels).permute({0, 3, 1, 2}), wide.slice(1, 8, 24),
+                                    tall.slice(0, 0, 8, 2), strided(x), x.contiguous()}) {
+      for (const bool is_max : {true, false}) {
+        SCOPED_TRACE(fmt::format("strides [{}] max {}", fmt::join(input.strides(), ", "), is_max));
+        const at::Tensor own = input.detach().requires_grad_();
+        const at::Tensor plain = input.detach().to(at::kDouble).requires_grad_();
+        const at::Tensor y = is_max ? nn::max_pool_2x2(own) : nn::avg_pool(own, 7);
+        const at::Tensor expected = is_max ? torch::max_pool2d(plain, 2) : torch::avg_pool2d(plain, 7);
+        EXPECT_LT(error_of(y, expected), tolerance_of(type));
+        const at::Tensor gradient = torch::randn(y.sizes(), device()).to(type);
+        const auto exact = torch::autograd::grad({expected}, {plain}, {gradient.to(at::kDouble)});
+        const at::Tensor rows = gradient.permute({0, 2, 3, 1}).contiguous();
+        for (const at::Tensor& each : {gradient, strided(gradient), shifted(rows).permute({0, 3, 1, 2})}) {
+          const auto values = torch::autograd::grad({y}, {own}, {each}, /*retain_graph=*/true);
+          EXPECT_LT(error_of(values[0], exact[0]), tolerance_of(type));
+        }
+      }
+    }
+  }
 }
 
 // GPT-2 on the GPU: fused in bfloat16, and in float32 without TF32, against the CPU.

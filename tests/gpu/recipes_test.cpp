@@ -78,6 +78,16 @@ TEST_F(GpuRecipesTest, CifarOnTwoRanksThatShareTheGpu) {
 
 TEST_F(GpuRecipesTest, MnistOnOneRank) { train({"mnist", "--max-samples", "512"}); }
 
+TEST_F(GpuRecipesTest, VitRecordedInBf16) {
+  train({"vit", "--model", "tiny", "--image-size", "32", "--max-samples", "64", "--batch-size", "8",
+         "--precision", "bf16", "--cuda-graph"});
+}
+
+TEST_F(GpuRecipesTest, GptRecordedInBf16) {
+  train({"gpt", "--context", "64", "--batch-size", "4", "--max-batches", "6", "--precision", "bf16",
+         "--cuda-graph"});
+}
+
 TEST_F(GpuRecipesTest, VitDividedOverTwoRanks) {
   train({"vit", "--model", "tiny", "--image-size", "32", "--max-samples", "64", "--batch-size", "8",
          "--dtype", "bfloat16", "--zero-stage", "3", "--nprocs", "2", "--backend", "gloo"});

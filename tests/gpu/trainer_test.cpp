@@ -5,6 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "support/gpu.h"
@@ -103,6 +107,18 @@ TEST_F(GpuTrainerTest, EndsWhereTheCpuEnds) {
   }
 }
 
+TEST_F(GpuTrainerTest, ATrainingOfAProgramLogsItsGpu) {
+  training("logged").run();
+  std::ifstream log(folder_.path() / "logged" / "gpu.csv");
+  std::string heading;
+  std::getline(log, heading);
+  EXPECT_EQ(heading.find("utilization.gpu") != std::string::npos, !device().is_cpu()) << heading;
+  Training silent = training("silent");
+  silent.config.gpu_log_every = 0;
+  silent.run();
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "silent" / "gpu.csv"));
+}
+
 TEST_F(GpuTrainerTest, LearnsInEveryPrecision) {
   Training reference = training("reference");
   reference.config.max_iter = 40;
@@ -181,6 +197,61 @@ TEST_F(GpuTrainerTest, EveryStageOverNcclTwoRanks) {
   });
 }
 
+std::map<int64_t, double> values_in_rows(const std::filesystem::path& folder, const std::string& name) {
+  std::map<int64_t, double> found;
+  std::ifstream file(folder / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto row = nlohmann::json::parse(line);
+    if (row.contains("step") && row.contains(name)) found[row["step"]] = row[name];
+  }
+  return found;
+}
+
+// NCCL takes no tensors of the host, where such a loss is, and that of a search.
+TEST_F(GpuTrainerTest, LossesOnTheHostHaveRowsOverNcclTwoRanks) {
+  run_nccl(2, [&](World& world) {
+    const auto folder = shared_folder(world) / "host";
+    Training two = joined(folder, 2, 0);
+    two.loss = [](const Batch& batch, const Model& model) { return LossResult(mse(batch, model).cpu()); };
+    const auto steps = static_cast<size_t>(two.run_rank(world).result.steps);
+    if (world.is_main()) EXPECT_EQ(values_in_rows(folder, "step_loss").size(), steps);
+
+    torch::nn::Linear model(1, 1);
+    model->to(world.device(), torch::kFloat64);
+    const auto search = make_cma_es(get_parameters(*model), {.sigma = 0.5, .seed = 3});
+    TrainConfig config = test::quiet_config(shared_folder(world) / "search");
+    config.max_iter = 2;
+    const auto x = torch::linspace(-1, 1, 32, torch::kFloat64).reshape({-1, 1});
+    const Loader data(TensorDataset({x, 3 * x - 1}), {.batch_size = 8});
+    Trainer(world, model, *search, config).fit(data);
+    if (world.is_main()) {
+      EXPECT_EQ(values_in_rows(shared_folder(world) / "search", "step_loss").size(), 8u);
+    }
+  });
+}
+
+// The rows after its first one, of which the ranks learn of it, and only on one rank.
+TEST_F(GpuTrainerTest, AMetricThatAppearsLaterHasRowsOverNcclTwoRanks) {
+  run_nccl(2, [&](World& world) {
+    const auto folder = shared_folder(world) / "later";
+    Training two = joined(folder, 2, 0);
+    two.config.log_every = 1;
+    int64_t step = 0;
+    two.loss = [&](const Batch& batch, const Model& model) {
+      LossResult result(mse(batch, model));
+      if (++step >= 3 && !world.is_main()) {
+        result.metrics.emplace("late", torch::full({}, step, result.loss.options().requires_grad(false)));
+      }
+      return result;
+    };
+    const int64_t steps = two.run_rank(world).result.steps;
+    if (!world.is_main()) return;
+    const auto late = values_in_rows(folder, "step_late");
+    EXPECT_EQ(late.size(), static_cast<size_t>(steps - 3));
+    for (const auto& [at, value] : late) EXPECT_EQ(value, static_cast<double>(at));
+  });
+}
+
 // An epoch on four ranks, on two, on one, and on four again, each at another stage.
 TEST_F(GpuTrainerTest, ResumesOnOtherNumbersOfRanksOverNcclFourRanks) {
   run_nccl(4, [&](World& world) {
@@ -256,6 +327,23 @@ TEST_F(GpuTrainerTest, NoStepWaitsForTheGpu) {
       EXPECT_GT(result.metrics.at("train_root"), 0);
     }
   }
+}
+
+// Each step has a row, with the norm that the engine computes.
+TEST_F(GpuTrainerTest, NoStepOfAnEngineWaitsForTheGpu) {
+  Training one = training("engine");
+  one.samples = 256;
+  one.loader.pin_memory = true;
+  one.loader.num_workers = 2;
+  one.config.max_iter = 1;
+  one.config.log_every = 1;
+  one.config.deepspeed_config = (folder_.path() / "engine.json").string();
+  std::ofstream(one.config.deepspeed_config) << R"({"gradient_clipping": 1.0})";
+  Waits waits(16);
+  one.make_callbacks = [&] { return waits.callbacks(); };
+  one.run();
+  EXPECT_EQ(waits.ended(), 16);
+  EXPECT_EQ(values_in_rows(folder_.path() / "engine", "grad_norm").size(), 16u);
 }
 
 // The proof that the guard sees anything: metrics that are read at every step.

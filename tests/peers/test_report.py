@@ -228,7 +228,7 @@ class Tab:
             pass_fds=[commands, answers], env=os.environ | {"HOME": str(folder)}, stderr=subprocess.DEVNULL)
         os.close(commands)
         os.close(answers)
-        self.session, self.number, self.received, self.errors = None, 0, b"", []
+        self.session, self.number, self.received, self.errors, self.loaded = None, 0, b"", [], False
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Runtime", "Log", "Page"):
@@ -261,16 +261,21 @@ class Tab:
         text, _, self.received = self.received.partition(b"\0")
         return json.loads(text)
 
+    def note(self, event):
+        """Keeps the errors of the page, and whether it is loaded."""
+        if event.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
+            self.errors.append(event["params"])
+        self.loaded = self.loaded or event.get("method") == "Page.loadEventFired"
+
     def call(self, method, **params):
-        """Returns the result of a command. Errors of the page that are reported meanwhile are kept."""
+        """Returns the result of a command."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": params}
         if self.session:
             message["sessionId"] = self.session
         os.write(self.commands, json.dumps(message).encode() + b"\0")
         while (answer := self.receive()).get("id") != self.number:
-            if answer.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
-                self.errors.append(answer["params"])
+            self.note(answer)
         assert "error" not in answer, answer
         return answer["result"]
 
@@ -290,8 +295,11 @@ class Tab:
         })""" % condition)
 
     def open(self, url):
+        """Returns when the page and its scripts are loaded."""
+        self.loaded = False
         self.call("Page.navigate", url=url)
-        self.wait_for("document.documentElement.dataset.charts > 0 && document.readyState === 'complete'")
+        while not self.loaded or self.evaluate("location.href") != url:  # the empty page may be loaded as late
+            self.note(self.receive())
 
     def picture(self):
         return Image.open(io.BytesIO(base64.b64decode(self.call("Page.captureScreenshot")["data"]))).convert("RGB")

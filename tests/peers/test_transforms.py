@@ -3,6 +3,7 @@
 What is random there is given to both sides; what is drawn from a seed is tested elsewhere.
 """
 
+import itertools
 import json
 import random
 import subprocess
@@ -13,6 +14,7 @@ import torch
 import torchvision.transforms
 import torchvision.transforms.functional as F
 from PIL import Image
+from torchvision.transforms import v2
 
 MEAN = [0.5071, 0.4865, 0.4409]
 STDDEV = [0.2673, 0.2564, 0.2762]
@@ -31,6 +33,14 @@ def resize(image, size):
     return narrowed.resize((width, height), Image.Resampling.BILINEAR)
 
 
+def change_colors(image, case):
+    """torchvision's ColorJitter with factors that are given."""
+    names = ("brightness", "contrast", "saturation", "hue")
+    factors = {f"{name}_factor": factor if limit > 0 else None
+               for name, factor, limit in zip(names, case["factors"], case["color_jitter"])}
+    return v2.ColorJitter().transform(image, {"fn_idx": torch.tensor(case["order"]), **factors})
+
+
 def expected(image, case):
     if "resize" in case:
         image = resize(image, case["resize"])
@@ -46,6 +56,8 @@ def expected(image, case):
         image = part.resize((side, part.height), Image.Resampling.BILINEAR).resize((side, side), Image.Resampling.BILINEAR)
     if case.get("flip"):
         image = F.hflip(image)
+    if "color_jitter" in case:
+        image = change_colors(image, case)
     tensor = F.to_tensor(image)
     return F.normalize(tensor, case["mean"], case["stddev"]) if "mean" in case else tensor
 
@@ -82,6 +94,10 @@ CASES = {
     "part, smaller": {"random_resized_crop": 9, "top": 3, "left": 5, "part_height": 27, "part_width": 22},
     "part, larger": {"random_resized_crop": 48, "top": 0, "left": 11, "part_height": 32, "part_width": 24, "flip": True,
                      "mean": MEAN, "stddev": STDDEV},
+    "colours": {"color_jitter": [0.4, 0.4, 0.4, 0.1], "order": [2, 0, 3, 1], "factors": [1.3, 0.7, 1.35, -0.08]},
+    "colours of a crop": {"random_crop": 32, "padding": 4, "top": 0, "left": 2, "flip": True, "mean": MEAN,
+                          "stddev": STDDEV, "color_jitter": [0.4, 0.4, 0, 0], "order": [1, 3, 2, 0],
+                          "factors": [0.62, 1.4, 1, 0]},
     "larger": {"resize": 100},
     "smaller": {"resize": 13},
     "all": {"resize": 40, "center_crop": 36, "random_crop": 32, "padding": 4, "top": 8, "left": 5, "flip": True,
@@ -135,6 +151,28 @@ def test_resize_in_one_call_is_at_most_one_off(bin_dir, tmp_path):
         assert np.abs(np.rint(result * 255).astype(int) - whole).max() <= 1
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]])
+def test_every_change_of_colours(bin_dir, tmp_path, order):
+    """All bytes with many factors, and those at which the arithmetic changes: 0, 1, and 0.5 of the circle."""
+    generator = random.Random(str(order))
+    images, cases = [], []
+    for factor in (0.0, 0.25, 1.0, 1.75, 3.0):
+        for hue in (-0.5, -0.04, 0.0, 0.31, 0.5):
+            images.append(picture(64, 64, 3, generator.randrange(2**30)))
+            factors = [generator.choice([factor, generator.uniform(0, 2)]) for _ in range(3)]
+            cases.append({"color_jitter": [2, 2, 2, 0.5], "order": order, "factors": [*factors, hue]})
+    compare(bin_dir, tmp_path, images, cases)
+
+
+def test_the_hue_of_every_colour(bin_dir, tmp_path):
+    """A picture of 2^18 colours through the other colour space and back."""
+    values = np.arange(0, 256, 4, dtype=np.uint8) + np.arange(64, dtype=np.uint8) % 4
+    colours = np.stack(np.meshgrid(values, values, values), axis=-1).reshape(512, 512, 3)
+    images = [Image.fromarray(np.ascontiguousarray(colours))] * 2
+    cases = [{"color_jitter": [0, 0, 0, 0.5], "order": [0, 1, 2, 3], "factors": [1, 1, 1, hue]} for hue in (0.0, 0.2)]
+    compare(bin_dir, tmp_path, images, cases)
+
+
 STEP, MASK = 0x9E3779B97F4A7C15, 2**64 - 1
 
 
@@ -183,3 +221,45 @@ def test_random_resized_crop_draws_as_torchvision(bin_dir, monkeypatch, area, ra
             top, left, part_height, part_width = torchvision.transforms.RandomResizedCrop.get_params(
                 torch.empty(3, height, width), area, ratio)
         assert line == f"{top} {left} {part_height} {part_width}", (height, width, seed)
+
+
+@pytest.mark.parametrize("limits", [(0.4, 0.4, 0.4, 0.1), (0, 2, 0.3, 0), (0.8, 0, 0, 0.5)])
+def test_colour_jitter_draws_as_torchvision(bin_dir, monkeypatch, limits):
+    """ColorJitter.make_params with our random numbers instead of torch's."""
+    seeds = [7919 * seed for seed in range(100)]
+    lines = "\n".join(json.dumps({"seed": seed, "color_jitter": limits}) for seed in seeds)
+    done = subprocess.run([bin_dir / "test" / "transform_images"], input=lines, text=True, check=True, capture_output=True)
+    orders = list(itertools.permutations(range(4)))
+    names = ("brightness", "contrast", "saturation", "hue")
+    for seed, line in zip(seeds, done.stdout.splitlines(), strict=True):
+        order, *factors = json.loads(line)
+        assert tuple(order) == orders[split_mix(seed, 32) * 24 >> 64]
+        jitter = v2.ColorJitter(*limits)
+        numbers = iter([33 + i for i, name in enumerate(names) if getattr(jitter, name) is not None])
+
+        def uniform(low, high):
+            fraction = torch.tensor((split_mix(seed, next(numbers)) >> 40) * 2.0**-24, dtype=torch.float32)
+            low, high = torch.tensor(low, dtype=torch.float32), torch.tensor(high, dtype=torch.float32)
+            return float(fraction * (high - low) + low)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(v2.ColorJitter, "_generate_value", staticmethod(uniform))
+            params = jitter.make_params([])
+        for name, ours, unset in zip(names, factors, (1, 1, 1, 0)):
+            theirs = params[f"{name}_factor"]
+            assert ours == (unset if theirs is None else theirs), (seed, name)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
+def test_mix_up_is_that_of_torchvision_after_its_seed(bin_dir, alpha):
+    generator = np.random.default_rng(1)
+    images = generator.random((5, 3, 2, 2), dtype=np.float32)
+    labels, classes, seeds = [3, 0, 1, 1, 2], 6, [0, 1, 7919, 2**31 + 5]
+    lines = "\n".join(json.dumps({"alpha": alpha, "seed": seed, "images": images.reshape(-1).tolist(), "labels": labels,
+                                  "num_classes": classes}) for seed in seeds)
+    done = subprocess.run([bin_dir / "test" / "mix_up_batches"], input=lines, text=True, check=True, capture_output=True)
+    for seed, line in zip(seeds, done.stdout.splitlines(), strict=True):
+        torch.manual_seed(seed)
+        wanted = v2.MixUp(alpha=alpha, num_classes=classes)(torch.from_numpy(images), torch.tensor(labels))
+        for ours, theirs in zip(json.loads(line), wanted, strict=True):
+            assert np.array_equal(np.array(ours, dtype=np.float32), theirs.numpy().reshape(-1)), seed

@@ -60,10 +60,30 @@ void expect_sine_output(const std::string& output, int ranks) {
 }
 
 TEST_F(ExamplesTest, SineOnOneProcess) {
-  const Process sine = run({program_path("sine"), "--compute_setup", "cpu"});
-  EXPECT_EQ(code_, 0) << sine.errors();
-  expect_sine_output(sine.output(), 1);
-  EXPECT_EQ(sine.errors(), "");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{}, std::vector<std::string>{"--nprocs", "1"}}) {
+    std::vector<std::string> command = {program_path("sine"), "--compute_setup", "cpu"};
+    command.insert(command.end(), words.begin(), words.end());
+    const Process sine = run(command);
+    EXPECT_EQ(code_, 0) << sine.errors();
+    expect_sine_output(sine.output(), 1);
+    EXPECT_EQ(sine.errors(), "");
+  }
+}
+
+// Without a launcher: each process says which rank it is, and a file of a shared folder brings them together.
+TEST_F(ExamplesTest, RanksStartedByHandMeetAtAFile) {
+  const std::string file = "file://" + (folder_ / "some_file").string();
+  const auto command = [&](int rank) {
+    return std::vector<std::string>{program_path("ranks"), "--compute_setup", "cpu", "--init_method",
+                                    file + "?rank=" + std::to_string(rank) + "&world_size=2"};
+  };
+  Process other(command(1), {{"OMP_NUM_THREADS", std::nullopt}});
+  const Process first = run(command(0));
+  EXPECT_EQ(code_, 0) << first.errors();
+  EXPECT_THAT(first.output(), ContainsRegex("rank=0 world_size=2.*\n.*rank=1 world_size=2"));
+  const auto status = other.wait(seconds(60));
+  EXPECT_TRUE(status && status->code == 0) << other.errors();
 }
 
 TEST_F(ExamplesTest, SineOnTwoProcessesWritesItsRunFolder) {
@@ -110,7 +130,7 @@ TEST_F(ExamplesTest, ATraceShowsWhatEachRankDidInItsSteps) {
                             "2", "--trace-steps", "3:4", "--run-dir", run_folder});
   EXPECT_EQ(code_, 0) << sine.errors();
   for (const int rank : {0, 1}) {
-    std::ifstream file(run_folder / ("trace_rank" + std::to_string(rank) + ".json"));
+    std::ifstream file(run_folder / ("rank" + std::to_string(rank) + ".pt.trace.json"));
     const nlohmann::json events = nlohmann::json::parse(file).at("traceEvents");
     std::map<std::string, int> names;
     for (const nlohmann::json& event : events) {
@@ -118,13 +138,14 @@ TEST_F(ExamplesTest, ATraceShowsWhatEachRankDidInItsSteps) {
       ++names[event.value("cat", "") + ":" + event.at("name").get<std::string>() +
               event.at("ph").get<std::string>()];
     }
-    EXPECT_EQ(names["phase:forwardX"], 2) << "one of each step";
-    EXPECT_EQ(names["phase:backwardX"], 2);
-    EXPECT_EQ(names["phase:optimizerX"], 2);
-    EXPECT_GE(names["phase:dataX"], 2);
-    EXPECT_GE(names["operator:aten::addmmX"], 4) << "two layers in two steps";
-    EXPECT_GE(names["collective:all_reduceb"], 2);
-    EXPECT_EQ(names["collective:all_reduceb"], names["collective:all_reducee"]);
+    EXPECT_EQ(names["user_annotation:ProfilerStep#3X"], 1);
+    EXPECT_EQ(names["user_annotation:ProfilerStep#4X"], 1);
+    EXPECT_EQ(names["user_annotation:forwardX"], 2) << "one of each step";
+    EXPECT_EQ(names["user_annotation:backwardX"], 2);
+    EXPECT_EQ(names["user_annotation:optimizerX"], 2);
+    EXPECT_GE(names["user_annotation:dataX"], 2);
+    EXPECT_GE(names["cpu_op:aten::addmmX"], 4) << "two layers in two steps";
+    EXPECT_GE(names["cpu_op:gloo:all_reduceX"], 2);
   }
   const Process wrong = run({program_path("sine"), "--trace-steps", "4:3"});
   EXPECT_EQ(code_, 2);

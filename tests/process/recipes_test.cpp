@@ -98,6 +98,90 @@ TEST_F(RecipesTest, TensorsOfFilesAreTheData) {
               HasSubstr("no integers: F32"));
 }
 
+struct StoredTensor {
+  std::string name;
+  std::string dtype;
+  std::string shape;
+  std::string bytes;
+};
+
+void write_safetensors(const std::filesystem::path& path, const std::vector<StoredTensor>& tensors) {
+  std::string header;
+  size_t begin = 0;
+  for (const StoredTensor& tensor : tensors) {
+    header += fmt::format(R"({}"{}": {{"dtype": "{}", "shape": {}, "data_offsets": [{}, {}]}})",
+                          header.empty() ? "{" : ", ", tensor.name, tensor.dtype, tensor.shape, begin,
+                          begin + tensor.bytes.size());
+    begin += tensor.bytes.size();
+  }
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const uint64_t size = header.size();
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&size), sizeof(size));
+  file << header;
+  for (const StoredTensor& tensor : tensors) file << tensor.bytes;
+}
+
+// The bytes after the header of a file that write_npy() wrote.
+std::string npy_bytes(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream content;
+  content << file.rdbuf();
+  return content.str().substr(128);
+}
+
+TEST_F(RecipesTest, TensorsOfEveryKindOfFileTrainToTheSameNumbers) {
+  const std::filesystem::path folder = folder_.path();
+  write_npy(folder / "x.npy", 64, 3,
+            [](int64_t i, int64_t j) { return static_cast<float>((i * 7 + j) % 5); });
+  write_npy(folder / "y.npy", 64, 2, [](int64_t i, int64_t j) { return static_cast<float>((i + j) % 2); });
+  write_safetensors(folder / "both.safetensors", {{"x", "F32", "[64, 3]", npy_bytes(folder / "x.npy")},
+                                                  {"y", "F32", "[64, 2]", npy_bytes(folder / "y.npy")}});
+  Process zip(
+      {"env", "-C", folder.string(), "python3", "-c",
+       "import zipfile\n"
+       "with zipfile.ZipFile('both.npz', 'w') as file: [file.write(name) for name in ('x.npy', 'y.npy')]"});
+  ASSERT_EQ(finish(zip).code, 0) << zip.errors();
+  Process exported({program_path("lockstep"), "ckpt", "export", (folder / "both.safetensors").string(),
+                    "--to", (folder / "both.pt").string()});
+  ASSERT_EQ(finish(exported).code, 0) << exported.errors();
+  const auto loss = [this](const std::string& inputs, const std::string& targets, const std::string& run) {
+    const Finished done = train({"sine", "--inputs", inputs, "--targets", targets, "--epochs", "1",
+                                 "--print-every", "1", "--run-dir", run_folder() + run});
+    EXPECT_EQ(done.code, 0) << done.errors;
+    std::smatch match;
+    return std::regex_search(done.output, match, std::regex("Train_Loss: [0-9.]+")) ? match[0].str() : "";
+  };
+  const std::string expected = loss("x.npy", "y.npy", "npy");
+  EXPECT_NE(expected, "");
+  for (const std::string kind : {"npz", "safetensors", "pt"}) {
+    EXPECT_EQ(loss("both." + kind + ":x", "both." + kind + ":y", kind), expected) << kind;
+  }
+}
+
+TEST_F(RecipesTest, ImagesOfTensorsTrainAnImageRecipe) {
+  std::string images;
+  std::string labels;
+  for (int i = 0; i < 16; ++i) {
+    images.append(28 * 28, static_cast<char>(15 * i));
+    labels += static_cast<char>(i % 10);
+  }
+  write_safetensors(folder_.path() / "digits.safetensors",
+                    {{"images", "U8", "[16, 28, 28]", images}, {"labels", "U8", "[16]", labels}});
+  const std::string file = "digits.safetensors";
+  const std::vector<std::string> words = {"mnist",    "--inputs",  file,           "--targets", file,
+                                          "--epochs", "1",         "--batch-size", "4",         "--nprocs",
+                                          "2",        "--run-dir", run_folder()};
+  EXPECT_THAT(train(words).errors, HasSubstr("mnist validates: give --val_inputs and --val_targets too"));
+  std::vector<std::string> validated = words;
+  validated.insert(validated.end(), {"--val-inputs", file, "--val-targets", file});
+  const Finished run = train(validated);
+  EXPECT_EQ(run.code, 0) << run.errors;
+  EXPECT_THAT(run.output,
+              AllOf(HasSubstr("Train Epoch: 1 [0/16 (0%)]"), ContainsRegex("Accuracy: [0-9]+/16 ")));
+}
+
 // What the lines look like with every measured number replaced.
 std::string without_losses(const std::string& text) {
   return std::regex_replace(text, std::regex(R"((Loss: |loss: )\d+\.\d+)"), "$1#");
@@ -200,6 +284,27 @@ TEST_F(RecipesTest, ADryRunIsOneBatchAnEpoch) {
   const std::vector<std::string> expected = {"Train Epoch: 1 [0/320 (0%)]\tLoss: #",
                                              "Train Epoch: 2 [0/320 (0%)]\tLoss: #"};
   EXPECT_EQ(page_lines(run.output, "^Train Epoch"), expected);
+  EXPECT_EQ(page_lines(run.output, "^Test set: .*/320 ").size(), 2u) << "as on the page: " << run.output;
+}
+
+TEST_F(RecipesTest, TheStartShowsWhatDiffersFromTheRecipesDefaults) {
+  const Finished run = train({"mnist", "--data", "synthetic", "--epochs", "0", "--lr", "0.5", "--val-every",
+                              "1", "--run-dir", run_folder()});
+  ASSERT_EQ(run.code, kExitSuccess) << run.errors;
+  std::vector<std::string> options;
+  for (const std::string& line : lines_of(run.output)) {
+    if (line.starts_with("  ")) options.push_back(line);
+  }
+  const std::vector<std::string> expected = {"  compute_setup  cpu",       "  log_folder     /",
+                                             "  max_iter       0",         "  progress       none",
+                                             "  data           synthetic", "  lr             0.5"};
+  ASSERT_EQ(options.size(), expected.size()) << run.output;
+  for (size_t i = 0; i < options.size(); ++i) EXPECT_THAT(options[i], testing::StartsWith(expected[i]));
+  EXPECT_THAT(options[2], ContainsRegex("0 +\\(default 14\\)$"));
+  EXPECT_THAT(options[5], ContainsRegex("0.5 +\\(default 1.0\\)$"));
+  std::stringstream defaults;
+  defaults << std::ifstream(folder_.path() / "run/config_defaults.json").rdbuf();
+  EXPECT_THAT(defaults.str(), AllOf(HasSubstr("\"max_iter\": 14"), HasSubstr("\"lr\": 1.0")));
 }
 
 TEST_F(RecipesTest, ARecipeGoesOnWhereItWas) {

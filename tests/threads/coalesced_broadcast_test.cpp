@@ -28,5 +28,17 @@ TEST(CoalescedBroadcastTest, DtypesOfAllWidthsInAnyOrder) {
   });
 }
 
+TEST(CoalescedBroadcastTest, ConjugateViewsArriveAsTheirValues) {
+  test::run_group({"shm", {0, 0}}, [](Communicator& group) {
+    for (const int64_t size : {3, 1 << 17}) {
+      const at::Tensor values =
+          torch::full({size}, c10::complex<double>(group.rank(), 2), at::kComplexDouble);
+      const at::Tensor view = values.conj();
+      broadcast_coalesced({view}, group, 1);
+      EXPECT_TRUE(at::equal(view.resolve_conj(), torch::full_like(values, c10::complex<double>(1, -2))));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::parallel

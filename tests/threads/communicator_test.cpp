@@ -95,6 +95,40 @@ TEST_P(CommunicatorTest, AllReduceOfEachNumericDtype) {
   });
 }
 
+// As sums of real and imaginary parts, bit for bit.
+TEST_P(CommunicatorTest, ComplexNumbersAreReducedAndMovedByParts) {
+  run([](Communicator& group) {
+    for (const auto dtype : {at::kComplexFloat, at::kComplexDouble}) {
+      const int64_t blocks = group.size();
+      const at::Tensor own =
+          torch::complex(sample(group.rank(), blocks * 101), sample(-3, blocks * 101) / 7).to(dtype);
+      const auto parts = [](const at::Tensor& tensor) { return torch::view_as_real(tensor).contiguous(); };
+      for (const auto op : {ReduceOp::kSum, ReduceOp::kMean}) {
+        const at::Tensor reduced = own.clone();
+        const at::Tensor expected = parts(own).clone();
+        group.all_reduce(reduced, op).wait();
+        group.all_reduce(expected, op).wait();
+        EXPECT_TRUE(torch::equal(parts(reduced), expected)) << dtype;
+        const at::Tensor block = torch::empty({101}, dtype);
+        group.reduce_scatter(block, own, op).wait();
+        EXPECT_TRUE(torch::allclose(block, reduced.view({blocks, 101})[group.rank()])) << dtype;
+      }
+      const at::Tensor gathered = torch::empty({blocks, blocks * 101}, dtype);
+      group.all_gather(gathered, own).wait();
+      EXPECT_TRUE(torch::equal(gathered[group.rank()], own)) << dtype;
+      const at::Tensor collected = group.rank() == 0 ? torch::empty_like(gathered) : at::Tensor();
+      group.gather(collected, own, 0).wait();
+      if (group.rank() == 0) EXPECT_TRUE(torch::equal(collected, gathered)) << dtype;
+      const at::Tensor dealt = torch::empty_like(own);
+      group.scatter(dealt, collected, 0).wait();
+      EXPECT_TRUE(torch::equal(dealt, own)) << dtype;
+      const at::Tensor copied = own.clone();
+      group.broadcast(copied).wait();
+      EXPECT_TRUE(torch::equal(copied, gathered[0])) << dtype;
+    }
+  });
+}
+
 TEST_P(CommunicatorTest, AllReduceGivesEveryRankTheSameBits) {
   run([](Communicator& group) {
     torch::manual_seed(0);

@@ -5,6 +5,7 @@
 #include <lockstep/data_parallel.h>
 #include <lockstep/deepspeed.h>
 #include <lockstep/error.h>
+#include <lockstep/launch.h>
 #include <torch/torch.h>
 
 #include <limits>
@@ -368,6 +369,13 @@ TEST_P(EngineTest, HandsOutItsSchedulerAndItsPlace) {
     EXPECT_EQ(engine.local_rank(), -1) << "a communicator does not know it";
     BlockNet other;
     EXPECT_EQ(initialize(other, config(R"(optimizer: {type: "SGD"})"), group).scheduler(), nullptr);
+    RankMap map;
+    map.rank = group.rank();
+    map.world_size = group.size();
+    map.local_rank = 3 + group.rank();  // not the rank
+    const World world(map, group, c10::kCPU);
+    BlockNet placed;
+    EXPECT_EQ(initialize(placed, config(R"(optimizer: {type: "SGD"})"), world).local_rank(), map.local_rank);
   });
 }
 

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "checkpoint/catalog.h"
+#include "support/config_error.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
 
@@ -131,6 +133,35 @@ TEST_F(FitCallbacksTest, SaveBestCheckpointSavesOnlyTheBest) {
               ThrowsMessage<ConfigError>(HasSubstr("val_epoch_end, not train_epoch_end")));
 }
 
+TEST_F(FitCallbacksTest, WhatACallbackNeedsIsCheckedAtTheStart) {
+  const auto refusal = [this](std::shared_ptr<Callback> callback, int stage = 0) {
+    Training training = training_;
+    training.config.zero.stage = stage;
+    training.config.callbacks = {std::move(callback)};
+    return test::error_of([&] { training.run(); });
+  };
+  EXPECT_THAT(refusal(std::make_shared<SaveBestCheckpoint>()),
+              HasSubstr("SaveBestCheckpoint needs validation, and val_every is 0"));
+  EXPECT_THAT(refusal(std::make_shared<WritePlots>()),
+              HasSubstr("WritePlots draws plotting_functions, and there are none"));
+  EXPECT_THAT(refusal(std::make_shared<WritePlots>(), /*stage=*/3), HasSubstr("zero_stage 3"));
+}
+
+// Ranks have different numbers of batches in a validation.
+TEST_F(FitCallbacksTest, WhatNeedsAllRanksHasNoStageOfSingleBatchesOfAValidation) {
+  for (const Stage stage :
+       {Stage::kValBatchStart, Stage::kValBatchEnd, Stage::kTestBatchStart, Stage::kTestBatchEnd}) {
+    SCOPED_TRACE(to_string(stage));
+    EXPECT_THAT(test::error_of([stage] { SaveCheckpoint({.on = stage}); }),
+                HasSubstr("SaveCheckpoint needs all ranks"));
+    EXPECT_THAT(test::error_of([stage] { LogModelTracker({.on = stage}); }),
+                HasSubstr("LogModelTracker needs all ranks"));
+    PrintMetrics({.on = stage});
+  }
+  SaveCheckpoint({.on = Stage::kTrainBatchEnd});
+  LogModelTracker({.on = Stage::kValEpochEnd});
+}
+
 TEST_F(FitCallbacksTest, LoadCheckpointResumes) {
   training_.config.checkpoint_every = 1;
   training_.run();
@@ -219,6 +250,24 @@ TEST_F(FitCallbacksTest, ValEpsilonIsTheLeastImprovement) {
   training_.run();
   EXPECT_THAT(epsilons, testing::Each(0.125));
   EXPECT_FALSE(epsilons.empty());
+}
+
+// Of the usual criterion too: the later validations are better, but not by this epsilon.
+TEST_F(FitCallbacksTest, ValEpsilonDecidesWithoutACriterion) {
+  const auto saved = [this](const std::string& folder, double epsilon) {
+    Training training = training_;
+    training.config.log_folder = (folder_.path() / folder).string();
+    training.config.val_every = 1;
+    training.config.val_at_start = false;
+    training.config.checkpoint_best_only = true;
+    training.config.val_epsilon = epsilon;
+    training.fit = [](Trainer& trainer, const Loader& data) { return trainer.fit(data, data); };
+    training.run();
+    const auto entries = checkpoint::list(folder_.path() / folder / "checkpoints");
+    return entries.empty() ? -1 : entries.front().step;
+  };
+  EXPECT_GT(saved("any", 0), 4);
+  EXPECT_EQ(saved("large", 1e6), 4) << "the first is better than none";
 }
 
 TEST_F(FitCallbacksTest, WithoutAllReduceTheMetricsAreThoseOfRank0) {

@@ -3,6 +3,7 @@
 #include <lockstep/c10d.h>
 
 #include <cmath>
+#include <vector>
 
 #include "support/rank_threads.h"
 
@@ -61,6 +62,32 @@ TEST(MetricSumsTest, CountsAreAddedBeforeTheirValueIsComputed) {
     resumed.add(counted(1, 10), 1);
     EXPECT_DOUBLE_EQ(resumed.over(communicator).values.at("rate"), 34.0 / 70);
     EXPECT_THROW(resumed.add({torch::tensor(1.0), {}, {{"rate", {torch::ones({3}), rate}}}}, 1), ConfigError);
+  });
+}
+
+// Samples 0 to 5 on three ranks, in batches of different sizes. The mean of the ranks' values would be
+// another number, and two of them have only one class.
+TEST(MetricSumsTest, AurocIsThatOfTheSamplesOfAllRanks) {
+  test::run_ranks(3, [](int rank, c10::intrusive_ptr<c10d::Store> store) {
+    const Communicator communicator = make_communicator(std::move(store), rank, 3, {.backend = "shm"});
+    const auto scored = [](const std::vector<float>& scores, const std::vector<int64_t>& targets) {
+      LossResult result{torch::tensor(1.0)};
+      result.counts["auroc"] = auroc_counts(torch::tensor(scores), torch::tensor(targets));
+      return result;
+    };
+    MetricSums sums;
+    if (rank == 0) {
+      sums.add(scored({0.1F, 0.4F}, {0, 0}), 2);
+      sums.add(scored({0.3F}, {0}), 1);
+    }
+    if (rank == 1) sums.add(scored({0.35F, 0.8F}, {1, 1}), 2);
+    // Rank 2 has no samples, and the same value.
+    EXPECT_DOUBLE_EQ(sums.over(communicator).values.at("auroc"), 5.0 / 6);
+    const Json totals = sums.totals(communicator);
+    MetricSums resumed;
+    if (rank == 0) resumed.load_totals(totals);
+    if (rank == 2) resumed.add(scored({0.2F}, {1}), 1);
+    EXPECT_DOUBLE_EQ(resumed.over(communicator).values.at("auroc"), 6.0 / 9);
   });
 }
 

@@ -101,6 +101,40 @@ TEST_F(TrainerCheckpointsTest, TheAverageOfTheWeightsCanBeSaved) {
       ThrowsMessage<ConfigError>(HasSubstr("there is no average of the weights to save: set ema_decay")));
 }
 
+// A finished run that starts again, and a training that starts from a checkpoint of weights.
+TEST_F(TrainerCheckpointsTest, ACheckpointOfWeightsKeepsTheirAverage) {
+  for (const int stage : {0, 2}) {
+    SCOPED_TRACE(stage);
+    const auto average_of = [](const std::filesystem::path& folder) {
+      const NamedTensors list = checkpoint::read_weights(folder / "model_average.safetensors");
+      EXPECT_FALSE(list.empty());
+      return std::map<std::string, at::Tensor>(list.begin(), list.end());
+    };
+    const auto expect_equal = [](const auto& a, const auto& b) {
+      for (const auto& [name, tensor] : a) EXPECT_TRUE(torch::equal(tensor, b.at(name))) << name;
+    };
+    Training one = training_;
+    one.ranks = stage == 0 ? 1 : 2;
+    one.config.zero.stage = stage;
+    one.config.log_folder = (folder_.path() / fmt::format("weights-{}", stage)).string();
+    one.config.max_iter = 2;
+    one.config.ema_decay = 0.9;
+    one.config.log_model = true;
+    one.config.checkpoint_every = 1;
+    one.config.checkpoint_weights_only = true;
+    one.run();
+    const auto first = average_of(one.config.log_folder);
+    one.run();
+    expect_equal(average_of(one.config.log_folder), first);
+    Training other = one;
+    other.config.log_folder += "-other";
+    other.config.resume = one.config.log_folder;
+    other.config.max_iter = 0;
+    other.run();
+    expect_equal(average_of(other.config.log_folder), first);
+  }
+}
+
 TEST_F(TrainerCheckpointsTest, BestOnlyRemembersThatTheRunHasEnded) {
   const auto train = [this](int64_t max_iter, int64_t stop_at) {
     Training training = training_;

@@ -60,5 +60,33 @@ TEST(TrainerTimesTest, ValidationIsNoPartOfAStep) {
   }
 }
 
+// A step takes the time of its callback at least, also the first one of an epoch.
+TEST(TrainerTimesTest, SamplesPerSecondOfARowAreThoseSinceTheRowBefore) {
+  constexpr int kBatch = 2;
+  static constexpr double kLeastSeconds = 0.004;
+  const test::TemporaryFolder folder;
+  test::Training training;
+  training.ranks = 2;
+  training.config = test::quiet_config(folder.path());
+  training.config.max_iter = 3;
+  training.config.log_every = 1;
+  training.samples = 64;
+  training.loader = {.batch_size = kBatch};
+  training.make_callbacks = [] {
+    const auto work = [](Trainer&) {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(kLeastSeconds);
+      while (std::chrono::steady_clock::now() < end) continue;
+    };
+    return std::vector<std::shared_ptr<Callback>>{
+        std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainBatchStart}, work)};
+  };
+  const auto rows = rows_of(training.run().result.run_folder);
+  ASSERT_EQ(rows.size(), 48u);
+  for (auto row : rows) {
+    EXPECT_GT(row["samples_per_s"], 0) << "step " << row["step"];
+    EXPECT_LE(row["samples_per_s"], 2 * kBatch / kLeastSeconds) << "step " << row["step"];
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -88,6 +88,20 @@ TEST_F(ReaderTest, ReadsIntoTensorsOfAnyForm) {
   EXPECT_TRUE(at::equal(bias, at::full({3}, 2, at::kLong)));
 }
 
+// Shards, which are safetensors, hold the numbers in pairs.
+TEST_F(ReaderTest, Complex128IsReadAsItWasSaved) {
+  const at::Tensor values = at::complex(at::rand({2, 3}, at::kDouble), at::rand({2, 3}, at::kDouble));
+  Snapshot snapshot{.step = 3};
+  snapshot.pieces.push_back(TensorPiece::whole("phase", values.conj()));
+  const Reader reader(store_.save(snapshot).path);
+  reader.verify();
+  EXPECT_EQ(reader.entry("phase").dtype, at::kComplexDouble);
+  EXPECT_TRUE(at::equal(reader.read("phase"), values.conj().resolve_conj()));
+  const at::Tensor part = at::empty({2}, at::kComplexDouble);
+  reader.read({{.name = "phase", .out = part, .first_element = 3}});
+  EXPECT_TRUE(at::equal(part, values.conj().resolve_conj().flatten().narrow(0, 3, 2)));
+}
+
 TEST_F(ReaderTest, ATensorOverSeveralShardsIsReadAcrossThem) {
   Draft draft = store_.begin(9, 0);
   const at::Tensor flat = values_.view({-1});

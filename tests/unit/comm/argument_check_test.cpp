@@ -39,6 +39,15 @@ TEST(ArgumentCheckTest, Dtypes) {
   EXPECT_REFUSED(group.all_reduce(torch::zeros({2}, at::kBool)), "cannot be reduced: tensor is Bool");
   EXPECT_REFUSED(group.reduce_scatter(torch::zeros({2}, at::kShort), torch::zeros({8}, at::kShort)),
                  "cannot be reduced: input is Short");
+  EXPECT_REFUSED(group.all_reduce(torch::zeros({2}, at::kComplexFloat), ReduceOp::kMax),
+                 "complex tensors are reduced by kSum or kMean only: tensor is ComplexFloat");
+  EXPECT_REFUSED(group.reduce_scatter(torch::zeros({2}, at::kComplexDouble),
+                                      torch::zeros({8}, at::kComplexDouble), ReduceOp::kProduct),
+                 "complex tensors are reduced by kSum or kMean only: input is ComplexDouble");
+  EXPECT_REFUSED(group.all_reduce(torch::zeros({2}, at::kComplexHalf)),
+                 "cannot be reduced: tensor is ComplexHalf");
+  EXPECT_REFUSED(group.broadcast(torch::zeros({2}, at::kComplexFloat).conj()),
+                 "tensor is a conjugate view, pass tensor.resolve_conj()");
   EXPECT_REFUSED(group.all_gather(torch::zeros({8}), torch::zeros({2}, at::kDouble)),
                  "dtypes differ: output is Float, input is Double");
 }

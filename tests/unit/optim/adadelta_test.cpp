@@ -10,6 +10,22 @@ namespace {
 using test::error_of;
 using testing::HasSubstr;
 
+TEST(Adadelta, StepsComplexParametersAsPairs) {
+  const at::Tensor start = torch::complex(test::formula({40}, 3), test::formula({40}, 4));
+  const auto paired = start.clone().set_requires_grad(true);
+  const auto pairs = torch::view_as_real(start).clone().set_requires_grad(true);
+  const auto complex = make_adadelta({paired});
+  const auto real = make_adadelta({pairs});
+  for (int step = 0; step < 5; ++step) {
+    const at::Tensor gradient = torch::complex(test::formula({40}, step), test::formula({40}, step + 9));
+    paired.mutable_grad() = gradient.clone();
+    pairs.mutable_grad() = torch::view_as_real(gradient).clone();
+    complex->step();
+    real->step();
+  }
+  EXPECT_TRUE(test::same_bits(torch::view_as_real(paired.detach()), pairs.detach()));
+}
+
 TEST(Adadelta, StepsAsItsFormulaSays) {
   auto weight = torch::tensor({1.0, -2.0}, torch::kDouble).set_requires_grad(true);
   const auto optimizer = make_adadelta({weight}, {.lr = 0.5, .rho = 0.8, .eps = 1e-3, .weight_decay = 0.1});

@@ -42,6 +42,28 @@ TEST(PythonAdam, GoesOnFromAStateOfTorchsAdam) {
   EXPECT_EQ(optimizer_class(*after), "Adam");
 }
 
+// As Python's, by pairs of real numbers: not by complex squares, as torch::optim::Adam does.
+TEST(PythonAdam, StepsComplexParametersAsPairs) {
+  const at::Tensor start = torch::complex(test::formula({40}, 3), test::formula({40}, 4));
+  const auto paired = start.clone().set_requires_grad(true);
+  const auto pairs = torch::view_as_real(start).clone().set_requires_grad(true);
+  const auto make = [](const at::Tensor& weight) {
+    return make_python_adam({weight}, {.lr = 0.01, .amsgrad = true});
+  };
+  const auto complex = make(paired);
+  const auto real = make(pairs);
+  for (int step = 0; step < 5; ++step) {
+    const at::Tensor gradient = torch::complex(test::formula({40}, step), test::formula({40}, step + 9));
+    paired.mutable_grad() = gradient.clone();
+    pairs.mutable_grad() = torch::view_as_real(gradient).clone();
+    complex->step();
+    real->step();
+  }
+  EXPECT_TRUE(test::same_bits(torch::view_as_real(paired.detach()), pairs.detach()));
+  EXPECT_EQ(optimizer_state(*complex, {{"weight", paired}}).tensors[0].second.scalar_type(),
+            at::kComplexFloat);
+}
+
 TEST(PythonAdam, RefusesOptionsThatMakeNoSense) {
   const auto weight = torch::ones({1}, torch::requires_grad());
   EXPECT_THAT(error_of([&] { make_python_adam({}); }), HasSubstr("'parameters'"));

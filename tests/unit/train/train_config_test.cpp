@@ -1,5 +1,7 @@
+#include <lockstep/callbacks.h>
 #include <lockstep/config.h>
 #include <lockstep/error.h>
+#include <lockstep/json.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -10,6 +12,7 @@
 
 #include "support/config_error.h"
 #include "support/temporary_folder.h"
+#include "train/train_options.h"
 
 namespace lockstep {
 namespace {
@@ -62,8 +65,8 @@ TEST_F(TrainConfigTest, NamesFieldValueAndWhatIsAllowed) {
       [] {
         parse({"--dtype", "float8"});
       },
-      ThrowsMessage<ConfigError>(
-          "[config] dtype must be one of float32, float64, bfloat16, float16: 'float8'"));
+      ThrowsMessage<ConfigError>("[config] dtype must be one of float32, float64, bfloat16, float16, "
+                                 "complex64, complex128: 'float8'"));
   TrainConfig config;
   config.nprocs = -3;
   EXPECT_THAT([&] { config.validate(); },
@@ -207,6 +210,51 @@ TEST_F(TrainConfigTest, AProgramHasOptionsOfItsOwn) {
       nlohmann::json({{"base_lr", 0.3}, {"data", "data"}, {"fast", true}, {"seed", 0.25}, {"width", 32}}));
 }
 
+TEST_F(TrainConfigTest, TheProgramsDefaultsStayKnown) {
+  double lr = 0.1;
+  std::optional<std::string> file;
+  const ProgramOptions own = {{"lr", lr, "learning rate"}, {"file", file, "weights"}};
+  const auto read = [&own](std::vector<const char*> words, const TrainConfig& defaults) {
+    words.insert(words.begin(), "program");
+    return TrainConfig::from_args(static_cast<int>(words.size()), words.data(), defaults, own);
+  };
+  const TrainConfig config = read({"--max-iter", "5", "--lr", "0.3", "--file", "x"}, {.max_iter = 9});
+  EXPECT_EQ(config.max_iter, 5);
+  const Json usual = train::program_defaults(config);
+  EXPECT_EQ(usual.at("max_iter"), Json(9));
+  EXPECT_EQ(usual.at("hyperparams"), Json({{"lr", 0.1}}));
+  // A configuration of flags is no longer the defaults once it is the base of others.
+  EXPECT_EQ(train::program_defaults(read({}, config)).at("max_iter"), Json(5));
+  EXPECT_EQ(train::program_defaults(TrainConfig{.max_iter = 3}).at("max_iter"), Json(10000))
+      << "without flags there are only those of the fields";
+}
+
+TEST_F(TrainConfigTest, PlotsOfAModelThatRank0DoesNotHaveAreRefused) {
+  TrainConfig config;
+  config.plotting_functions = {[](const Model&, int64_t) { return std::pair(std::string(), Image()); }};
+  config.callbacks = {std::make_shared<WritePlots>()};
+  config.zero.stage = 2;
+  config.validate();
+  config.zero.stage = 3;
+  EXPECT_THAT([&] { config.validate(); },
+              ThrowsMessage<ConfigError>(HasSubstr("WritePlots runs the model on rank 0 alone")));
+  config.callbacks = {std::make_shared<WriteMetrics>()};
+  config.validate();
+}
+
+TEST_F(TrainConfigTest, AModelIsUploadedForTheFieldAndForTheCallback) {
+  TrainConfig config;
+  config.tracking_tool = "tensorboard,mlflow";
+  EXPECT_FALSE(train::uploads_model(config));
+  config.log_model = true;
+  EXPECT_TRUE(train::uploads_model(config));
+  config.log_model = false;
+  config.callbacks = {std::make_shared<PrintMetrics>(), std::make_shared<LogModelTracker>()};
+  EXPECT_TRUE(train::uploads_model(config));
+  config.tracking_tool = "tensorboard";
+  EXPECT_FALSE(train::uploads_model(config));
+}
+
 TEST_F(TrainConfigTest, AnOptionOfAProgramReplacesOneWithTheSameAlias) {
   int64_t epochs = 7;
   const ProgramOptions own = {{"epochs", epochs, "passes over the data"}};
@@ -279,7 +327,7 @@ TEST_F(TrainConfigTest, NoFieldIsDead) {
   }
   const std::string docs = read_file(source / "docs/trainer.md");
   std::set<std::string> fields = {"validation_criterion", "trainstop_criterion", "plotting_functions",
-                                  "callbacks"};
+                                  "callbacks", "program_defaults"};
   const nlohmann::json values = json_of(TrainConfig());
   for (const auto& item : values.items()) fields.insert(item.key());
   // The header's own list of fields, so that none is forgotten here. Those of ZeroOptions have flags where
