@@ -31,11 +31,11 @@ LAYERS = {
     # data and checkpoint know rank and world size as numbers and do not communicate.
     "data": ("base", "config", "images"),
     "checkpoint": ("base", "config"),
-    # Models that Python exported: their files, and how their operators run.
-    "exported": ("base", "config", "checkpoint"),
     "optim": (*CORE, "comm", "checkpoint"),
     # Gradient reduction and ZeRO: a model replicated on the ranks or sharded over them.
     "parallel": (*CORE, "torch_private", "comm", "nn", "optim", "checkpoint"),
+    # Models that Python exported: their files, and how their operators run. Their modules are units of ZeRO.
+    "exported": ("base", "config", "checkpoint", "parallel"),
     "train": (*CORE, "torch_private", "comm", "nn", "parallel", "optim", "data", "checkpoint", "exported"),
     # What `lockstep train NAME` runs, and its models. Of these layers a recipe includes only the public
     # headers: check_program().

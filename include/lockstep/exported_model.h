@@ -17,6 +17,7 @@
 // More: docs/exported.md
 
 #include <c10/core/ScalarType.h>
+#include <lockstep/sharded.h>
 #include <lockstep/weights.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -42,7 +43,9 @@ class Model;
 //
 // Loading executes nothing of the file. The model calls operators of LibTorch alone; operators that read
 // files or change the process are refused.
-class ExportedModelImpl : public torch::nn::Module, public HasNonPersistentBuffers {
+class ExportedModelImpl : public torch::nn::Module,
+                          public HasNonPersistentBuffers,
+                          public parallel::UnitSource {
  public:
   // Loads the model into host memory. ConfigError: the file is not a valid exported program, or an
   // operator is not supported; the error names it and its line of Python.
@@ -72,6 +75,26 @@ class ExportedModelImpl : public torch::nn::Module, public HasNonPersistentBuffe
   // a number cannot be called so.
   Model as_model();
 
+  // The modules of Python that are units of ZeRO stage 3 (sharded.h): parameters that only one of them uses
+  // are gathered before its operators run and freed after them, forward and backward. A path in which *
+  // stands for any text without a dot, "layers.*"; several with commas; of modules inside of each other the
+  // outer one. "auto", as after loading: the outermost modules whose class occurs several times, if there are
+  // any.
+  // "": none. Call it before a ShardedModel or a trainer has the model. ConfigError: a pattern matches no
+  // module; the error lists the paths.
+  void shard_by(const std::string& pattern);
+  // The modules that compute their activations again in backward, as set_activation_checkpointing() does for
+  // units. Running statistics and counters change once. "auto" and patterns as above; "", as after loading:
+  // none. ConfigError: also a module that changes a value in place that it did not make.
+  void recompute_by(const std::string& pattern);
+  // The units of shard_by(), in the order in which they run.
+  std::vector<parallel::UnitSource::Owned> units() override;
+
+  // Inputs of the sizes that the program was exported with, of zeros. `batch`: the size of dimension 0 of
+  // the first input, on which others may depend; nullopt: the exported one. ConfigError: the program has
+  // another fixed size.
+  std::vector<c10::IValue> example_inputs(std::optional<int64_t> batch = std::nullopt) const;
+
   // Writes Python's state dict, which load_state_dict() takes strictly: with both names of tied weights,
   // and in Python's order. "*.safetensors", or a file for torch.load. As save_weights() otherwise.
   void save_state_dict(const std::filesystem::path& file) const;
@@ -95,7 +118,9 @@ class ExportedModelImpl : public torch::nn::Module, public HasNonPersistentBuffe
  private:
   struct Impl;
   explicit ExportedModelImpl(std::unique_ptr<Impl> impl);
+  void register_modules();
   void register_tensors();
+  void cut(const std::string& shard, const std::string& recompute);
 
   std::unique_ptr<Impl> impl_;
 };

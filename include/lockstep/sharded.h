@@ -102,6 +102,7 @@ class Unit {
   virtual ~Unit() = default;
   // nullptr: stop observing.
   void attach(UnitWatcher* watcher, size_t index) { *link_ = {watcher, index}; }
+  bool attached() const { return link_->watcher != nullptr; }
   void set_activation_checkpointing(bool enabled) { checkpoints_ = enabled; }
   bool checkpoints() const { return checkpoints_; }
 
@@ -126,6 +127,18 @@ class Unit {
   };
   std::shared_ptr<Link> link_ = std::make_shared<Link>();
   bool checkpoints_ = false;
+};
+
+// A module with units that are no modules: the parts of an exported program (exported_model.h).
+class UnitSource {
+ public:
+  struct Owned {
+    Unit* unit;
+    std::vector<at::Tensor> parameters;  // of the module; those of no unit belong to the module itself
+  };
+  virtual ~UnitSource() = default;
+  // In the order in which they run. The module owns them.
+  virtual std::vector<Owned> units() = 0;
 };
 
 }  // namespace parallel

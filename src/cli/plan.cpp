@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
+#include <lockstep/exported_model.h>
 #include <lockstep/json.h>
 #include <lockstep/model.h>
 #include <lockstep/optim.h>
@@ -43,6 +44,8 @@ struct PlannedModel {
   std::vector<int64_t> sample_shape;
   std::optional<c10::ScalarType> sample_dtype = {};  // nullopt: that of the parameters
   int64_t batch_size = 1;                            // a rank's
+  // Of an exported model, which knows its inputs.
+  std::shared_ptr<ExportedModelImpl> exported = {};
 };
 
 struct ModelChoice {
@@ -52,6 +55,9 @@ struct ModelChoice {
   std::string precision = "fp32";
   std::optional<int64_t> batch_size = {};
   int world = 1;
+  std::string operators;  // as the flags of `lockstep train MODEL.pt2`
+  std::string shard_by;
+  std::string recompute_by;
 };
 
 const std::vector<std::string> kOptimizers = {"adam",    "adamw", "adadelta", "adagrad",
@@ -148,6 +154,23 @@ PlannedModel model_of_file(const ModelChoice& choice) {
   return result;
 }
 
+PlannedModel model_of_export(const ModelChoice& choice) {
+  if (!choice.operators.empty()) ExportedModel::load_operators(choice.operators);
+  PlannedModel result;
+  result.exported = ExportedModel(choice.name).ptr();
+  if (!choice.shard_by.empty()) result.exported->shard_by(choice.shard_by == "none" ? "" : choice.shard_by);
+  if (!choice.recompute_by.empty()) result.exported->recompute_by(choice.recompute_by);
+  if (choice.precision != "fp32") result.exported->to(dtype_of(choice.precision));
+  result.module = result.exported;
+  result.optimizer_name = choice.optimizer.empty() ? "adamw" : choice.optimizer;
+  for (const c10::IValue& input : result.exported->example_inputs(choice.batch_size)) {
+    if (!input.isTensor() || input.toTensor().dim() == 0) continue;
+    result.batch_size = input.toTensor().size(0);
+    break;
+  }
+  return result;
+}
+
 PlannedModel model_of_recipe(const ModelChoice& choice) {
   const recipes::RecipeModel recipe = recipes::find_recipe(choice.name)->model(choice.size);
   PlannedModel result;
@@ -170,9 +193,9 @@ PlannedModel model_of_recipe(const ModelChoice& choice) {
 
 bool is_recipe(const std::string& name) { return recipes::find_recipe(name) != nullptr; }
 
-// Builds a recipe's model on the CPU. A file gives the names and shapes of its floating-point tensors, and
-// modules with numbered names ("layers.0", "layers.1") count as Sharded<> units. ConfigError: no recipe
-// and no file has the name.
+// Builds a recipe's model on the CPU, or loads an exported one. Another file gives the names and shapes of
+// its floating-point tensors, and modules with numbered names ("layers.0", "layers.1") count as Sharded<>
+// units. ConfigError: no recipe and no file has the name.
 PlannedModel planned_model(const ModelChoice& choice) {
   if (!is_recipe(choice.name) && !std::filesystem::exists(choice.name)) {
     std::vector<std::string> names;
@@ -180,7 +203,16 @@ PlannedModel planned_model(const ModelChoice& choice) {
     throw ConfigError(
         "plan", fmt::format("neither a recipe ({}) nor a file: '{}'", fmt::join(names, ", "), choice.name));
   }
-  PlannedModel result = is_recipe(choice.name) ? model_of_recipe(choice) : model_of_file(choice);
+  const bool is_export = recipes::is_exported_model(choice.name);
+  if (!is_export && !(choice.operators + choice.shard_by + choice.recompute_by).empty()) {
+    throw ConfigError("plan",
+                      fmt::format("--operators, --shard-by and --recompute-by are for exported models "
+                                  "(.pt2), and this is none: '{}'",
+                                  choice.name));
+  }
+  PlannedModel result = is_recipe(choice.name) ? model_of_recipe(choice)
+                        : is_export            ? model_of_export(choice)
+                                               : model_of_file(choice);
   if (!choice.optimizer.empty() || !result.optimizer) {
     result.optimizer = make_optimizer(result.optimizer_name, *result.module);
   }
@@ -201,6 +233,7 @@ struct Answer {
   // Of a rank; nullopt: the model cannot be run, or they are not asked for.
   std::optional<int64_t> activation_bytes = {};
   bool activations_asked = true;
+  bool is_exported = false;
   bool activation_checkpointing = false;
   std::optional<int64_t> memory_bytes = {};  // that a rank has
 
@@ -214,8 +247,12 @@ struct Answer {
   bool fits(const Stage& stage) const { return !memory_bytes || total(stage) <= *memory_bytes; }
 };
 
+constexpr const char* kMeasuredAtOnce =
+    "measured: the peak of a forward and a backward of this batch on this CPU, without the states";
 constexpr const char* kMeasured =
     "measured: the peak of a forward and a backward of one sample and of two on this CPU, without the states";
+
+const char* how_measured(const Answer& answer) { return answer.is_exported ? kMeasuredAtOnce : kMeasured; }
 
 // Where there are no bytes of activations: why.
 const char* why_unknown(const Answer& answer) {
@@ -299,7 +336,7 @@ std::string text_of(const Answer& answer) {
   }
   text += "\nBytes of each rank:\n\n" + stage_table(answer);
   text += answer.activation_bytes
-              ? fmt::format("\nActivations are {}{}.\n", kMeasured,
+              ? fmt::format("\nActivations are {}{}.\n", how_measured(answer),
                             answer.activation_checkpointing ? ", with activation checkpointing" : "")
               : fmt::format("\nActivations are {}.\n", why_unknown(answer));
   if (answer.memory_bytes) text += verdict(answer);
@@ -314,7 +351,7 @@ std::string json_of(const Answer& answer) {
                  {"precision", answer.precision}, {"optimizer", answer.optimizer},
                  {"world", answer.world},         {"batch_size", answer.batch_size}};
   result["activations"] = {{"bytes", answer.activation_bytes},
-                           {"method", answer.activation_bytes ? kMeasured : why_unknown(answer)},
+                           {"method", answer.activation_bytes ? how_measured(answer) : why_unknown(answer)},
                            {"checkpointing", answer.activation_checkpointing}};
   if (answer.memory_bytes) result["memory"] = *answer.memory_bytes;
   result["stages"] = Json::array();
@@ -395,7 +432,21 @@ struct PlanOptions {
 
 // Of images without the loss, which needs targets.
 std::optional<int64_t> activations_of(const plan::PlannedModel& model, const PlanOptions& options) {
-  if (!options.activations || !model.runnable) return std::nullopt;
+  if (!options.activations) return std::nullopt;
+  if (model.exported) {
+    return train::measure_peak(*model.module, [&] {
+      at::Tensor sum = torch::zeros({});
+      for (const c10::IValue& output :
+           model.exported->run(model.exported->example_inputs(model.batch_size))) {
+        if (output.isTensor() && output.toTensor().requires_grad()) sum = sum + output.toTensor().sum();
+      }
+      if (!sum.requires_grad()) {
+        throw ConfigError("plan", "no output of the model depends on a parameter that is trained");
+      }
+      return sum;
+    });
+  }
+  if (!model.runnable) return std::nullopt;
   const auto parameters = model.module->parameters();
   const c10::ScalarType dtype = model.sample_dtype.value_or(parameters.front().scalar_type());
   return train::measure_activations(*model.runnable, model.sample_shape, dtype).of(model.batch_size);
@@ -420,7 +471,7 @@ int print_plan(const PlanOptions& options) {
   answer.precision = options.choice.precision;
   answer.world = options.choice.world;
   answer.batch_size = model.batch_size;
-  answer.activation_checkpointing = options.activation_checkpointing;
+  answer.activation_checkpointing = options.activation_checkpointing || !options.choice.recompute_by.empty();
   for (const int stage : options.stages) {
     ShardedOptions sharded;
     sharded.zero.stage = stage;
@@ -435,6 +486,7 @@ int print_plan(const PlanOptions& options) {
     throw ConfigError("plan", fmt::format("there is nothing to train in '{}'", answer.model));
   }
   answer.activations_asked = options.activations;
+  answer.is_exported = model.exported != nullptr;
   answer.activation_bytes = activations_of(model, options);
   fmt::print("{}", options.json ? plan::json_of(answer) : plan::text_of(answer));
   return kExitSuccess;
@@ -452,7 +504,8 @@ int run_plan(int argc, const char* const* argv) {
       "  lockstep plan vit --model base --world 8 --precision bf16 --memory 80GB",
       config::kNoVariables)
       .add_argument("MODEL", options.choice.name,
-                    "a recipe (sine, mnist, cifar100, vit, gpt), or a checkpoint, .safetensors or .pt file",
+                    "a recipe (sine, mnist, cifar100, vit, gpt), an exported model (.pt2), or a checkpoint, "
+                    ".safetensors or .pt file",
                     {.required = true})
       .add("world", options.choice.world, "ranks", {.minimum = 1})
       .add("zero", options.stages, "stages to compare", {.several = true, .minimum = 0, .maximum = 3})
@@ -460,8 +513,9 @@ int run_plan(int argc, const char* const* argv) {
            {.choices = {"fp32", "bf16", "fp16"}})
       .add("autocast", options.autocast, "the type that operations compute in, while parameters stay fp32",
            {.choices = {"", "bf16", "fp16"}})
-      .add("batch", options.choice.batch_size, "samples of each rank", {.minimum = 1})
-      .add("optimizer", options.choice.optimizer, "left out: the recipe's; adam for a file",
+      .add("batch", options.choice.batch_size,
+           "samples of each rank; left out: the recipe's, or that of the export", {.minimum = 1})
+      .add("optimizer", options.choice.optimizer, "left out: the recipe's; adam for a file, adamw for a .pt2",
            {.choices = optimizers})
       .add("model", options.choice.size,
            "of the recipe: vit: tiny, small or base; gpt: tiny, 124M, 355M, 774M or 1558M")
@@ -472,6 +526,10 @@ int run_plan(int argc, const char* const* argv) {
       .add("activations", options.activations, "measure activations")
       .add("activation_checkpointing", options.activation_checkpointing,
            "units compute their activations again in backward", {.negatable = false})
+      .add("operators", options.choice.operators, "of a .pt2: the library of its custom operators")
+      .add("shard_by", options.choice.shard_by, "of a .pt2: the modules that are units at stage 3, or none")
+      .add("recompute_by", options.choice.recompute_by,
+           "of a .pt2: the modules that compute their activations again in backward")
       .add("json", options.json, "print JSON", {.negatable = false})
       .parse(argc, argv);
   return print_plan(options);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace lockstep::exported {
 namespace {
@@ -144,7 +145,11 @@ void Executable::describe_inputs(const Program& program) {
   if (program.differentiable.size() == differentiable_.size()) differentiable_ = program.differentiable;
 }
 
-Executable::Executable(const Program& program) : Executable(program.values) {
+Executable::Executable(const Program& program, Cuts cuts) : Executable(program.values) {
+  program_ = &program;
+  cuts_ = std::move(cuts);
+  cuts_.shard.resize(program.calls.size());
+  cuts_.recompute.resize(program.calls.size());
   describe_inputs(program);
   add_graph(program.graph);
   for (const Output& output : program.outputs) {
@@ -155,6 +160,8 @@ Executable::Executable(const Program& program) : Executable(program.values) {
     }
   }
   find_last_uses();
+  if (!segments_.empty()) describe_segments();
+  program_ = nullptr;
 }
 
 ValueId Executable::root(ValueId value) const {
@@ -163,13 +170,15 @@ ValueId Executable::root(ValueId value) const {
 }
 
 void Executable::add_graph(const Graph& graph) {
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    const size_t index = steps_.size();
-    add_node(graph.nodes[i]);
-    if (index == steps_.size() || !steps_[index].evaluation_fill) continue;
-    const double p = steps_[index].arguments[1].toDouble();
-    steps_[index].evaluation_fill = p > 0 && divides_by(graph, i, p) ? p : 1;
-  }
+  add_nodes(graph, cuts_of(graph.nodes, cuts_), 0, graph.nodes.size(), 0);
+}
+
+void Executable::add_node_of(const Graph& graph, size_t index) {
+  const size_t step = steps_.size();
+  add_node(graph.nodes[index]);
+  if (step == steps_.size() || !steps_[step].evaluation_fill) return;
+  const double p = steps_[step].arguments[1].toDouble();
+  steps_[step].evaluation_fill = p > 0 && divides_by(graph, index, p) ? p : 1;
 }
 
 void Executable::add_node(const Node& node) {
@@ -601,6 +610,7 @@ void Executable::run_step(const Step& step, Frame& frame) const {
 
 void Executable::run_region(size_t index, Frame& frame) {
   const Step& step = steps_[index];
+  if (step.kind == Step::Kind::kSegment) return run_segment(step.segment, frame);
   if (step.kind == Step::Kind::kGradientRegion) {
     const at::AutoGradMode mode(step.arguments[0].toBool());
     run_steps(index + 1, step.region_end, frame);
@@ -650,16 +660,21 @@ c10::IValue Executable::result(const Argument& output, const Frame& frame) const
   return list;
 }
 
-std::vector<c10::IValue> Executable::run(const std::vector<c10::IValue>& inputs, bool training,
-                                         c10::Device device) {
-  prepare(training, device);
+Executable::Frame Executable::take_frame() {
   Frame frame;
   if (spare_frames_.empty()) {
     frame.values = fixed_;
-  } else {
-    frame = std::move(spare_frames_.back());
-    spare_frames_.pop_back();
+    return frame;
   }
+  frame = std::move(spare_frames_.back());
+  spare_frames_.pop_back();
+  return frame;
+}
+
+std::vector<c10::IValue> Executable::run(const std::vector<c10::IValue>& inputs, bool training,
+                                         c10::Device device) {
+  prepare(training, device);
+  Frame frame = take_frame();
   for (size_t i = 0; i < user_inputs_.size(); ++i) frame.values[user_inputs_[i]] = inputs.at(i);
   // The program computes with the old content, which backward may need after the new one is written.
   frame.changed.resize(mutations_.size());

@@ -17,6 +17,7 @@
 #include "exported/executable.h"
 #include "exported/input_rules.h"
 #include "exported/operators.h"
+#include "exported/segments.h"
 
 namespace lockstep {
 namespace {
@@ -25,6 +26,9 @@ class ExportedSubmodule : public torch::nn::Module {
  public:
   explicit ExportedSubmodule(std::string name) : torch::nn::Module(std::move(name)) {}
 };
+
+// Names may be deeper, modules without tensors are then left out.
+constexpr int64_t kMaxModuleLevels = 64;
 
 // The module that owns `path`, made on the way: that of "layer1.0" for "layer1.0.weight". `name` becomes
 // the last part.
@@ -37,7 +41,7 @@ torch::nn::Module& owner_of(torch::nn::Module& root, const std::string& path, st
     if (const auto* const found = children.find(child)) {
       module = found->get();
     } else {
-      module = module->register_module(child, std::make_shared<ExportedSubmodule>(child)).get();
+      module = module->register_module(child, std::make_shared<ExportedSubmodule>("Module")).get();
     }
     begin = dot + 1;
   }
@@ -124,7 +128,8 @@ struct ExportedModelImpl::Impl {
   };
 
   Impl(std::string file_, std::shared_ptr<const exported::Program> program_)
-      : file(std::move(file_)), program(std::move(program_)), executable(*program), rules(*program) {
+      : file(std::move(file_)), program(std::move(program_)), rules(*program) {
+    make_executable("auto", "");
     for (const exported::Input& input : program->inputs) {
       if (input.kind == exported::Input::Kind::kUser && !input.only_value) input_names.push_back(input.name);
     }
@@ -133,11 +138,17 @@ struct ExportedModelImpl::Impl {
     }
   }
 
+  // exported::ProgramError: a pattern matches nothing, or a module cannot compute its activations again.
+  void make_executable(const std::string& shard, const std::string& recompute);
+  // Gives all tensors to the program.
+  void bind_tensors();
   void follow_parameters();
 
   std::string file;
   std::shared_ptr<const exported::Program> program;
-  exported::Executable executable;
+  std::string sharded;  // the patterns
+  std::string recomputed;
+  std::shared_ptr<exported::Executable> executable;
   exported::InputRules rules;
   std::vector<std::string> input_names;
   std::vector<std::string> output_names;
@@ -146,6 +157,37 @@ struct ExportedModelImpl::Impl {
   at::Tensor leader;                         // a tensor of the module, of floating point if there is one
   at::ScalarType loaded_dtype = at::kFloat;  // of `leader` in the file
 };
+
+void ExportedModelImpl::Impl::make_executable(const std::string& shard, const std::string& recompute) {
+  const std::vector<std::string> again = exported::modules_matching(*program, recompute);
+  if (again.empty() && !recompute.empty()) {
+    throw exported::ProgramError(
+        "no class of its modules occurs several times: choose modules by their paths");
+  }
+  auto made = std::make_shared<exported::Executable>(
+      *program,
+      exported::Cuts{.shard = exported::calls_of(*program, exported::modules_matching(*program, shard)),
+                     .recompute = exported::calls_of(*program, again)});
+  for (const exported::Executable::Segment& segment : made->segments()) {
+    if (!segment.recomputes || segment.refusal.empty()) continue;
+    throw exported::ProgramError(fmt::format("its module '{}' cannot compute its activations again: {}",
+                                             segment.path, segment.refusal));
+  }
+  executable = std::move(made);
+  sharded = shard;
+  recomputed = recompute;
+}
+
+void ExportedModelImpl::Impl::bind_tensors() {
+  const TensorsByName tensors = by_name(registered);
+  for (const exported::Input& input : program->inputs) {
+    const auto found = tensors.find(input.name);
+    const bool is_registered =
+        input.kind == exported::Input::Kind::kParameter || input.kind == exported::Input::Kind::kBuffer;
+    if (is_registered && found != tensors.end()) executable->bind(input.value, found->second);
+  }
+  for (const Unregistered& each : unregistered) executable->bind(each.value, each.tensor);
+}
 
 // Does to the tensors that are not registered what to(device, dtype) did to the module.
 void ExportedModelImpl::Impl::follow_parameters() {
@@ -156,7 +198,7 @@ void ExportedModelImpl::Impl::follow_parameters() {
     const at::ScalarType dtype = converts ? leader.scalar_type() : each.tensor.scalar_type();
     if (each.tensor.device() == leader.device() && each.tensor.scalar_type() == dtype) continue;
     each.tensor = each.tensor.to(leader.device(), dtype);
-    executable.bind(each.value, each.tensor);
+    executable->bind(each.value, each.tensor);
   }
 }
 
@@ -187,17 +229,17 @@ ExportedModelImpl::ExportedModelImpl(const std::filesystem::path& file) : torch:
   sort_as_python(*impl_->program, impl_->registered);
   register_tensors();
   if (impl_->leader.defined()) impl_->loaded_dtype = impl_->leader.scalar_type();
-  if (impl_->executable.exported_for_evaluation()) {
+  if (impl_->executable->exported_for_evaluation()) {
     base::log_warning("exported",
                       "'{}' was exported in evaluation mode: batch norm and dropout are off in training too; "
                       "call model.train() before torch.export.export",
                       impl_->file);
   }
-  if (!impl_->executable.always_random().empty()) {
+  if (!impl_->executable->always_random().empty()) {
     base::log_warning("exported", "'{}' draws random numbers in evaluation too: {}", impl_->file,
-                      impl_->executable.always_random());
+                      impl_->executable->always_random());
   }
-  for (const std::string& place : impl_->executable.without_gradient()) {
+  for (const std::string& place : impl_->executable->without_gradient()) {
     if (place.starts_with("torch.ops.aten.")) {
       base::log_warning(
           "exported",
@@ -227,6 +269,7 @@ ExportedModelImpl::~ExportedModelImpl() = default;
 
 // Registers `registered` and gives all tensors to the program.
 void ExportedModelImpl::register_tensors() {
+  register_modules();
   std::unordered_map<c10::TensorImpl*, bool> seen;
   bool leader_is_parameter = false;
   for (const exported::Payload& payload : impl_->registered) {
@@ -252,14 +295,76 @@ void ExportedModelImpl::register_tensors() {
       leader_is_parameter = payload.is_parameter;
     }
   }
-  const TensorsByName tensors = by_name(impl_->registered);
-  for (const exported::Input& input : impl_->program->inputs) {
-    const auto found = tensors.find(input.name);
-    const bool is_registered =
-        input.kind == exported::Input::Kind::kParameter || input.kind == exported::Input::Kind::kBuffer;
-    if (is_registered && found != tensors.end()) impl_->executable.bind(input.value, found->second);
+  impl_->bind_tensors();
+}
+
+// Python's modules, also those without tensors, by the names of their classes.
+void ExportedModelImpl::register_modules() {
+  std::unordered_map<std::string, std::string> classes;
+  for (const exported::ModuleCall& call : impl_->program->calls)
+    classes.emplace(call.path, call.module_class);
+  for (const std::string& path : impl_->program->modules) {
+    if (path.empty() || std::count(path.begin(), path.end(), '.') >= kMaxModuleLevels) continue;
+    const auto known = classes.find(path);
+    const std::string kind = known == classes.end() ? "Module" : known->second;
+    std::string name;
+    try {
+      owner_of(*this, path, name)
+          .register_module(name, std::make_shared<ExportedSubmodule>(kind.substr(kind.rfind('.') + 1)));
+    } catch (const c10::Error&) {
+      // A name that LibTorch does not take has no tensors either, or they are refused.
+    }
   }
-  for (const Impl::Unregistered& each : impl_->unregistered) impl_->executable.bind(each.value, each.tensor);
+}
+
+void ExportedModelImpl::cut(const std::string& shard, const std::string& recompute) {
+  for (const exported::Executable::Segment& segment : impl_->executable->segments()) {
+    if (segment.unit == nullptr || !segment.unit->attached()) continue;
+    throw ConfigError("exported", "shard_by() and recompute_by() were called after a trainer has the model");
+  }
+  try {
+    impl_->make_executable(shard, recompute);
+  } catch (const exported::ProgramError& error) {
+    throw ConfigError("exported", fmt::format("cannot cut '{}' by '{}' into modules: {}", impl_->file,
+                                              shard == impl_->sharded ? recompute : shard, error.what()));
+  }
+  impl_->bind_tensors();
+}
+
+void ExportedModelImpl::shard_by(const std::string& pattern) { cut(pattern, impl_->recomputed); }
+void ExportedModelImpl::recompute_by(const std::string& pattern) { cut(impl_->sharded, pattern); }
+
+std::vector<parallel::UnitSource::Owned> ExportedModelImpl::units() {
+  constexpr size_t kModel = SIZE_MAX;
+  const exported::Executable& executable = *impl_->executable;
+  // A tied parameter has several values. It belongs to the model unless one segment uses them all.
+  std::unordered_map<c10::TensorImpl*, size_t> owners;
+  std::unordered_map<std::string, exported::ValueId> values;
+  for (const exported::Input& input : impl_->program->inputs) {
+    if (input.kind == exported::Input::Kind::kParameter) values.emplace(input.name, input.value);
+  }
+  for (const exported::Payload& payload : impl_->registered) {
+    const auto value = values.find(payload.name);
+    if (value == values.end() || !executable.is_used(value->second)) continue;
+    const size_t owner = executable.owner_of(value->second).value_or(kModel);
+    const auto [found, is_new] = owners.try_emplace(payload.tensor.unsafeGetTensorImpl(), owner);
+    if (!is_new && found->second != owner) found->second = kModel;
+  }
+  std::vector<Owned> found;
+  std::unordered_map<size_t, size_t> places;
+  for (size_t i = 0; i < executable.segments().size(); ++i) {
+    if (executable.segments()[i].unit == nullptr) continue;
+    places[i] = found.size();
+    found.push_back({executable.segments()[i].unit.get(), {}});
+  }
+  for (const exported::Payload& payload : impl_->registered) {
+    const auto owner = owners.find(payload.tensor.unsafeGetTensorImpl());
+    if (owner == owners.end() || owner->second == kModel) continue;
+    found[places.at(owner->second)].parameters.push_back(payload.tensor);
+    owners.erase(owner);
+  }
+  std::erase_if(found, [](const Owned& owned) { return owned.parameters.empty(); });
+  return found;
 }
 
 const std::vector<std::string>& ExportedModelImpl::input_names() const { return impl_->input_names; }
@@ -283,7 +388,14 @@ std::vector<c10::IValue> ExportedModelImpl::run(const std::vector<c10::IValue>& 
   } else if (!inputs.empty() && inputs[0].isTensor()) {
     device = inputs[0].toTensor().device();
   }
-  return impl_->executable.run(inputs, is_training(), device);
+  return impl_->executable->run(inputs, is_training(), device);
+}
+
+std::vector<c10::IValue> ExportedModelImpl::example_inputs(std::optional<int64_t> batch) const {
+  const at::Tensor& leader = impl_->leader;
+  const bool converted =
+      leader.defined() && leader.is_floating_point() && leader.scalar_type() != impl_->loaded_dtype;
+  return impl_->rules.example(batch, converted ? std::optional(leader.scalar_type()) : std::nullopt);
 }
 
 std::map<std::string, c10::IValue> ExportedModelImpl::run(const std::map<std::string, c10::IValue>& inputs) {
@@ -393,6 +505,7 @@ std::shared_ptr<torch::nn::Module> ExportedModelImpl::clone(
     const std::optional<torch::Device>& device) const {
   const torch::NoGradGuard no_grad;
   auto copy = std::make_unique<Impl>(impl_->file, impl_->program);
+  copy->make_executable(impl_->sharded, impl_->recomputed);
   std::unordered_map<c10::TensorImpl*, at::Tensor> copies;  // tied weights stay tied
   for (const exported::Payload& payload : impl_->registered) {
     at::Tensor& tensor = copies[payload.tensor.unsafeGetTensorImpl()];

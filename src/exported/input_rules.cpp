@@ -1,6 +1,6 @@
 #include "exported/input_rules.h"
 
-#include <ATen/core/Tensor.h>
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
@@ -53,7 +53,7 @@ InputRules::InputRules(const Program& program) {
     if (input.kind != Input::Kind::kUser || input.only_value) continue;
     Rule rule{.name = input.name, .dtype = {}, .number = input.number.kind, .dimensions = {}};
     const auto add = [&](const Extent& extent, std::optional<size_t> dimension) {
-      Dimension made{.fixed = extent.fixed, .expression = {}};
+      Dimension made{.fixed = extent.fixed, .expression = {}, .exported = extent.exported};
       if (!extent.fixed) {
         made.expression = SizeExpression::parse(extent.expression, symbols_);
         equations_.push_back({{rules_.size(), dimension}, *made.expression, {}});
@@ -244,6 +244,60 @@ void InputRules::check(const std::vector<c10::IValue>& inputs) {
                                  : input.toInt());
   }
   for (const Bound& bound : bounds_) check_bound(bound);
+}
+
+const InputRules::Dimension& InputRules::dimension_at(const Place& place) const {
+  return rules_[place.input].dimensions[place.dimension.value_or(0)];
+}
+
+std::vector<c10::IValue> InputRules::example(std::optional<int64_t> batch,
+                                             std::optional<at::ScalarType> converted) const {
+  SymbolSizes sizes(symbols_.count());
+  const auto first = std::find_if(rules_.begin(), rules_.end(),
+                                  [](const Rule& rule) { return rule.dtype && !rule.dimensions.empty(); });
+  if (batch && first != rules_.end()) {
+    const Dimension& dimension = first->dimensions[0];
+    if (dimension.fixed && dimension.fixed != batch) {
+      refuse_input(
+          "input '{}' has size {} in dimension 0 and cannot have {}: dynamic_shapes of torch.export.export "
+          "makes a size variable",
+          first->name, *dimension.fixed, *batch);
+    }
+    if (dimension.expression && dimension.expression->symbols().size() == 1) {
+      const size_t symbol = dimension.expression->symbols()[0];
+      if (dimension.expression->is_linear_in(symbol)) {
+        sizes[symbol] = dimension.expression->solve(symbol, *batch, sizes);
+      }
+    }
+  }
+  for (const Equation& equation : equations_) {
+    const std::optional<int64_t>& exported = dimension_at(equation.place).exported;
+    if (!equation.solves || sizes[*equation.solves] || !exported) continue;
+    sizes[*equation.solves] = equation.expression.solve(*equation.solves, *exported, sizes);
+  }
+  std::vector<c10::IValue> inputs;
+  for (const Rule& rule : rules_) {
+    std::vector<int64_t> shape;
+    for (const Dimension& dimension : rule.dimensions) {
+      const std::optional<int64_t> size = dimension.fixed        ? dimension.fixed
+                                          : dimension.expression ? dimension.expression->value(sizes)
+                                                                 : std::optional<int64_t>(1);
+      if (!size || *size < 0)
+        refuse_input("the size of the input '{}' in the export is not known", rule.name);
+      shape.push_back(*size);
+    }
+    if (rule.dtype) {
+      const bool converts = converted && c10::isFloatingType(*rule.dtype);
+      inputs.emplace_back(at::zeros(shape, converts ? *converted : *rule.dtype));
+      continue;
+    }
+    switch (rule.number) {
+      case NumberMeta::Kind::kInteger: inputs.emplace_back(shape[0]); break;
+      case NumberMeta::Kind::kReal: inputs.emplace_back(1.0); break;
+      case NumberMeta::Kind::kBoolean: inputs.emplace_back(true); break;
+    }
+  }
+  return inputs;
 }
 
 std::string InputRules::sizes_text(size_t input) const {

@@ -22,6 +22,12 @@ class InputRules {
   // unless it throws. One thread at a time.
   void check(const std::vector<c10::IValue>& inputs);
 
+  // Inputs of zeros with the sizes of the export, of which the numbers are 1. `converted`: the dtype of a
+  // model that was converted, which floating-point inputs then have. `batch`: as
+  // ExportedModelImpl::example_inputs(). ConfigError: so is the program not called.
+  std::vector<c10::IValue> example(std::optional<int64_t> batch,
+                                   std::optional<at::ScalarType> converted) const;
+
   // The sizes of an input that users pass: "[1 to 64, 3]"; of a number its bounds.
   std::string sizes_text(size_t input) const;
 
@@ -34,6 +40,7 @@ class InputRules {
   struct Dimension {
     std::optional<int64_t> fixed;
     std::optional<SizeExpression> expression;  // nullopt: fixed, or any number
+    std::optional<int64_t> exported;           // the size in the export, of an expression
   };
   struct Rule {
     std::string name;

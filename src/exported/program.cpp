@@ -83,7 +83,13 @@ Extent extent_of(const Json& value) {
   const auto& [kind, content] = only_member(value);
   if (kind == "as_int") return {.fixed = size_of(value), .expression = {}};
   if (kind != "as_expr") refuse("a size of its program has the unknown kind '{}'", printable(kind));
-  return {.fixed = std::nullopt, .expression = text_member(content, "expr_str")};
+  Extent extent{.fixed = std::nullopt, .expression = text_member(content, "expr_str")};
+  if (const Json* const hint = optional_member(content, "hint")) {
+    if (const Json* const size = hint->is_object() ? optional_member(*hint, "as_int") : nullptr) {
+      if (size->is_integer_of<int64_t>()) extent.exported = size->get<int64_t>();
+    }
+  }
+  return extent;
 }
 
 TensorMeta tensor_meta(const Json& value) {
@@ -141,6 +147,7 @@ class Parser {
   static ValueId use(const Scope& scope, const std::string& name);
   Argument argument(const Scope& scope, const Json& value);
   std::vector<ValueId> results(Scope& scope, const Json& value);
+  std::vector<uint32_t> calls(const std::string& stack);
   Node node(Scope& scope, const Json& value);
   void graph(const Json& value, Scope& scope, Graph& into);
   void inputs(const Json& specs, const Json& graph, const Scope& scope);
@@ -149,7 +156,8 @@ class Parser {
   void name_user_values(const Json& calls);
 
   Program& program_;
-  const Json* metas_ = nullptr;  // of the tensors of the graph that is read
+  std::unordered_map<std::string, uint32_t> call_numbers_;  // by their text in nn_module_stack
+  const Json* metas_ = nullptr;                             // of the tensors of the graph that is read
 };
 
 ValueId Parser::define(Scope& scope, const std::string& name) {
@@ -276,6 +284,26 @@ std::vector<ValueId> Parser::results(Scope& scope, const Json& value) {
   refuse("its program has results of the kind '{}', which are not supported", printable(kind));
 }
 
+// The calls of nn_module_stack. The key of a second call of a module ends with "@1".
+std::vector<uint32_t> Parser::calls(const std::string& stack) {
+  constexpr std::string_view kUnknown = "_empty_nn_module_stack_from_metadata_hook";
+  std::vector<uint32_t> result;
+  for (size_t begin = 0; begin < stack.size();) {
+    const size_t end = std::min(stack.find(';', begin), stack.size());
+    std::string entry = stack.substr(begin, end - begin);
+    begin = end + 1;
+    const size_t first = entry.find(',');
+    const size_t second = first == std::string::npos ? first : entry.find(',', first + 1);
+    if (second == std::string::npos || entry.starts_with(kUnknown)) continue;
+    ModuleCall call{entry.substr(first + 1, second - first - 1), printable(entry.substr(second + 1))};
+    const auto [found, is_new] =
+        call_numbers_.try_emplace(std::move(entry), static_cast<uint32_t>(program_.calls.size()));
+    if (is_new) program_.calls.push_back(std::move(call));
+    result.push_back(found->second);
+  }
+  return result;
+}
+
 Node Parser::node(Scope& scope, const Json& value) {
   Node node;
   node.target = text_member(value, "target");
@@ -286,6 +314,7 @@ Node Parser::node(Scope& scope, const Json& value) {
     };
     node.python_line = python_line(text("stack_trace"));
     read_module(text("nn_module_stack"), node);
+    node.calls = calls(text("nn_module_stack"));
   }
   for (const Json& input : array_member(value, "inputs")) {
     Argument made = argument(scope, member(input, "arg"));

@@ -60,6 +60,15 @@ struct Node {
   std::string python_line;   // "model.py:12"; empty: unknown
   std::string module;        // the innermost module of Python: "layer1.0.conv1"; empty: the model
   std::string module_class;  // "torch.nn.modules.conv.Conv2d"; empty: unknown
+  // The calls of modules in which Python recorded the node, from the model to the innermost module: numbers
+  // in Program::calls. Empty: unknown.
+  std::vector<uint32_t> calls;
+};
+
+// A call of a module of Python. A module that is called twice has two.
+struct ModuleCall {
+  std::string path;          // "layer1.0.conv1"; empty: the model
+  std::string module_class;  // "torch.nn.modules.conv.Conv2d"
 };
 
 struct Graph {
@@ -71,7 +80,8 @@ struct Graph {
 // The extent of a dimension: a number, or an expression of the sizes of the inputs.
 struct Extent {
   std::optional<int64_t> fixed;
-  std::string expression;  // SymPy's text: "Symbol('s77', positive=True, integer=True)"
+  std::string expression;                // SymPy's text: "Symbol('s77', positive=True, integer=True)"
+  std::optional<int64_t> exported = {};  // the size in the export, of an expression
 };
 
 struct TensorMeta {
@@ -119,6 +129,7 @@ struct Program {
   std::vector<Input> inputs;
   std::vector<Output> outputs;
   std::vector<std::string> modules;     // Python's names of all modules, in the order of named_modules()
+  std::vector<ModuleCall> calls;        // in the order in which they begin
   std::map<std::string, Range> ranges;  // of expressions, by their text: "s77", "2*s77"
   std::string torch_version;
 };

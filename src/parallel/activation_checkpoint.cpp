@@ -231,11 +231,15 @@ class Recompute final : public torch::autograd::Node {
 
 size_t set_units(torch::nn::Module& module, bool enabled) {
   size_t units = 0;
-  for (const auto& part : module.modules()) {
-    auto* unit = dynamic_cast<parallel::Unit*>(part.get());
-    if (unit == nullptr) continue;
-    unit->set_activation_checkpointing(enabled);
+  const auto set = [&](parallel::Unit& unit) {
+    unit.set_activation_checkpointing(enabled);
     ++units;
+  };
+  for (const auto& part : module.modules()) {
+    if (auto* unit = dynamic_cast<parallel::Unit*>(part.get())) set(*unit);
+    if (auto* source = dynamic_cast<parallel::UnitSource*>(part.get())) {
+      for (const parallel::UnitSource::Owned& owned : source->units()) set(*owned.unit);
+    }
   }
   return units;
 }

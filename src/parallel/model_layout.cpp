@@ -8,18 +8,33 @@
 
 namespace lockstep::parallel {
 
+size_t UnitMap::number_of(Unit* unit, size_t parent) {
+  const auto [found, is_new] = index_.try_emplace(unit, units_.size() + 1);
+  if (is_new) {
+    units_.push_back(unit);
+    parents_.push_back(parent);
+  }
+  return found->second;
+}
+
+void UnitMap::give(const at::Tensor& parameter, size_t unit) {
+  const auto [found, is_new] = owner_.try_emplace(parameter.unsafeGetTensorImpl(), unit);
+  if (!is_new && found->second != unit) found->second = 0;
+}
+
 void UnitMap::visit(torch::nn::Module& module, size_t unit) {
-  if (auto* own = dynamic_cast<Unit*>(&module)) {
-    const auto [found, is_new] = index_.try_emplace(own, units_.size() + 1);
-    if (is_new) {
-      units_.push_back(own);
-      parents_.push_back(unit);
+  if (auto* own = dynamic_cast<Unit*>(&module)) unit = number_of(own, unit);
+  if (auto* source = dynamic_cast<UnitSource*>(&module)) {
+    for (const UnitSource::Owned& owned : source->units()) {
+      const size_t number = number_of(owned.unit, unit);
+      for (const at::Tensor& parameter : owned.parameters) {
+        give(parameter, number);
+        from_sources_.insert(parameter.unsafeGetTensorImpl());
+      }
     }
-    unit = found->second;
   }
   for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
-    const auto [found, is_new] = owner_.try_emplace(parameter.unsafeGetTensorImpl(), unit);
-    if (!is_new && found->second != unit) found->second = 0;
+    if (from_sources_.count(parameter.unsafeGetTensorImpl()) == 0) give(parameter, unit);
   }
   for (const auto& child : module.children()) visit(*child, unit);
 }

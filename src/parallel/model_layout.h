@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "parallel/bucket_plan.h"
@@ -15,8 +16,8 @@ class Module;
 
 namespace lockstep::parallel {
 
-// The unit of each parameter of a module: the innermost Sharded module around it, counted from 1. 0:
-// there is none, or a tied parameter has several.
+// The unit of each parameter of a module: the innermost Sharded module around it, or what a UnitSource
+// says, counted from 1. 0: there is none, or a tied parameter has several.
 class UnitMap {
  public:
   explicit UnitMap(torch::nn::Module& module) { visit(module, 0); }
@@ -31,11 +32,14 @@ class UnitMap {
 
  private:
   void visit(torch::nn::Module& module, size_t unit);
+  size_t number_of(Unit* unit, size_t parent);
+  void give(const at::Tensor& parameter, size_t unit);
 
   std::vector<Unit*> units_;
   std::vector<size_t> parents_;
   std::map<const Unit*, size_t> index_;
   std::map<const void*, size_t> owner_;
+  std::set<const void*> from_sources_;  // parameters whose unit a UnitSource has said
 };
 
 // How the trained parameters of a model become buckets. Arithmetic only, so that the memory of a

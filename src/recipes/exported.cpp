@@ -47,6 +47,8 @@ struct ExportedOptions {
   double weight_decay = 0;
   double momentum = 0;
   std::string schedule = "constant";
+  std::string shard_by = "auto";
+  std::string recompute_by;
   std::optional<std::string> dtype;  // unset: the model's
   std::string save_state_dict;
   std::string save_program;
@@ -82,6 +84,12 @@ struct ExportedOptions {
         .add("weight_decay", weight_decay, "weight decay", {.minimum = 0})
         .add("momentum", momentum, "momentum of sgd and rmsprop", {.minimum = 0})
         .add("schedule", schedule, "learning rate over the epochs", {.choices = {"constant", "cosine"}})
+        .add("shard_by", shard_by,
+             "with --zero-stage 3: the modules that are gathered one after the other, a path like layers.*; "
+             "auto: the outermost repeated ones; none")
+        .add("recompute_by", recompute_by,
+             "the modules that compute their activations again in backward, a path like layers.*; auto: the "
+             "outermost repeated ones")
         .add("dtype", dtype, "converts the model to this dtype; left out: it keeps its own",
              {.choices = {"float32", "float64", "bfloat16", "float16", "complex64", "complex128"}})
         .add("save_state_dict", save_state_dict, "file for the trained weights, for Python's load_state_dict")
@@ -437,6 +445,8 @@ void train_exported(World& world, const std::string& file, const ExportedOptions
   on_every_rank(world.communicator(), [&] {
     if (!options.operators.empty()) ExportedModel::load_operators(options.operators);
     model.emplace(file);
+    if (options.shard_by != "auto") (*model)->shard_by(options.shard_by == "none" ? "" : options.shard_by);
+    if (!options.recompute_by.empty()) (*model)->recompute_by(options.recompute_by);
     dtypes = dtypes_of(**model);
     config.dtype = training_dtype(options, dtypes);
     loss = make_loss(options, **model, tensors_of_sample(options));

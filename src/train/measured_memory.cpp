@@ -134,14 +134,18 @@ struct Measured {
   int64_t peak = 0;
 };
 
-Measured measure(const Model& model, std::vector<int64_t> shape, int64_t samples, c10::ScalarType dtype) {
-  shape.insert(shape.begin(), samples);
+Measured measure_once(const std::function<at::Tensor()>& forward) {
   const CountedMemory memory;
-  const at::Tensor sum = model(torch::zeros(shape, dtype)).sum();
+  const at::Tensor sum = forward().sum();
   const int64_t kept = memory.live_bytes();
   sum.backward();
   const int64_t left = memory.live_bytes();  // memory that kernels keep for their next call
   return {kept - left, memory.peak_bytes() - left};
+}
+
+Measured measure(const Model& model, std::vector<int64_t> shape, int64_t samples, c10::ScalarType dtype) {
+  shape.insert(shape.begin(), samples);
+  return measure_once([&] { return model(torch::zeros(shape, dtype)); });
 }
 
 }  // namespace
@@ -153,6 +157,11 @@ ActivationMemory measure_activations(const Model& model, const std::vector<int64
   const Measured two = measure(model, sample_shape, 2, dtype);
   const int64_t sample = std::max<int64_t>(0, two.peak - one.peak);
   return {std::max<int64_t>(0, one.peak - sample), sample, std::max<int64_t>(0, two.kept - one.kept)};
+}
+
+int64_t measure_peak(const torch::nn::Module& module, const std::function<at::Tensor()>& forward) {
+  const WithoutGradients scope(module);
+  return measure_once(forward).peak;
 }
 
 }  // namespace lockstep::train

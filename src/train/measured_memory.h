@@ -1,9 +1,11 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -31,6 +33,10 @@ class CountedMemory {
 
 }  // namespace lockstep::train
 
+namespace torch::nn {
+class Module;
+}
+
 namespace lockstep {
 class Model;
 }
@@ -56,5 +62,9 @@ struct ActivationMemory {
 // see CountedMemory.
 ActivationMemory measure_activations(const Model& model, const std::vector<int64_t>& sample_shape,
                                      c10::ScalarType dtype);
+
+// The peak of one forward and its backward: `forward` returns a tensor of which the sum is the loss. As
+// above otherwise.
+int64_t measure_peak(const torch::nn::Module& module, const std::function<at::Tensor()>& forward);
 
 }  // namespace lockstep::train

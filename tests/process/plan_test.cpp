@@ -6,10 +6,12 @@
 #include <torch/torch.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "checkpoint/weights.h"
+#include "support/golden.h"
 #include "support/process.h"
 #include "support/temporary_folder.h"
 
@@ -203,6 +205,45 @@ TEST(PlanTest, RefusesWhatItCannotPlan) {
     EXPECT_THAT(result.errors, HasSubstr(error));
     EXPECT_EQ(result.output, "");
   }
+}
+
+// Three blocks of 92 parameters between a tied weight of 16: 4 bytes each, and activations of a batch of 4 as
+// exported.
+TEST(PlanTest, PlansAnExportedModelByItsModules) {
+  const std::string file = data_path("unit/exported/golden/blocks.pt2");
+  const std::vector<std::string> words = {file, "--world", "2", "--zero", "0,3", "--persistence-threshold",
+                                          "0"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    return more;
+  };
+  const json answer = plan_json(words);
+  EXPECT_EQ(answer["parameters"], 292);
+  EXPECT_EQ(answer["batch_size"], 4);
+  EXPECT_EQ(answer["optimizer"], "adamw");
+  EXPECT_EQ(answer["stages"][0]["bytes"]["parameters"], (292 + 28) * 4);
+  const auto units = [](const json& plan) {
+    std::map<int, int64_t> elements;
+    for (const json& bucket : plan["stages"][1]["buckets"]) {
+      elements[bucket["unit"].get<int>()] += bucket["elements"].get<int64_t>();
+    }
+    return elements;
+  };
+  EXPECT_EQ(units(answer), (std::map<int, int64_t>{{0, 16}, {1, 92}, {2, 92}, {3, 92}}));
+  const json whole = plan_json(with({"--shard-by", "none"}));
+  EXPECT_EQ(units(whole), (std::map<int, int64_t>{{0, 292}}));
+  const json large = plan_json(with({"--batch", "64"}));
+  const json recomputed = plan_json(with({"--batch", "64", "--recompute-by", "blocks.*"}));
+  EXPECT_GT(large["activations"]["bytes"], answer["activations"]["bytes"]);
+  EXPECT_LT(recomputed["activations"]["bytes"], large["activations"]["bytes"]);
+  EXPECT_EQ(recomputed["activations"]["checkpointing"], true);
+
+  const Finished unknown = plan(with({"--shard-by", "layers.*"}));
+  EXPECT_EQ(unknown.code, kExitUsage);
+  EXPECT_THAT(unknown.errors, HasSubstr("'layers.*' matches no module; its modules are: embed, blocks.0, "));
+  const Finished recipe = plan({"sine", "--shard-by", "layers.*"});
+  EXPECT_EQ(recipe.code, kExitUsage);
+  EXPECT_THAT(recipe.errors, HasSubstr("are for exported models (.pt2), and this is none: 'sine'"));
 }
 
 }  // namespace

@@ -80,6 +80,7 @@ void run_case(const std::filesystem::path& file, lockstep::World& world) {
   const json spec = json::parse(std::ifstream(file));
   const auto folder = file.parent_path();
   lockstep::ExportedModel model(folder / "model.pt2");
+  model->recompute_by(spec.value("recompute_by", ""));
   std::ofstream(folder / ("losses." + std::to_string(world.rank()) + ".json")) << train(spec, model, world);
   if (!world.is_main()) return;
   model->save_state_dict(folder / "weights.pt");

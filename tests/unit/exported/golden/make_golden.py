@@ -166,6 +166,57 @@ class Copies(nn.Module):
         return hidden * counts
 
 
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.grow, self.norm, self.drop, self.shrink = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return x + self.shrink(self.drop(torch.relu_(self.norm(self.grow(x)))))
+
+
+class Blocks(nn.Module):
+    """Repeated blocks, and tied weights around them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Changing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.linear(torch.relu_(x))
+
+
+class Odd(nn.Module):
+    """Modules that change their input, one that runs twice, and blocks inside of a region."""
+
+    def __init__(self):
+        super().__init__()
+        self.changing = nn.ModuleList(Changing() for _ in range(2))
+        self.shared = nn.Linear(3, 3)
+        self.inside = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
+
+    def forward(self, x):
+        x = self.shared(self.changing[1](self.changing[0](self.shared(x))))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for layer in self.inside:
+                x = layer(x)
+        return x
+
+
 def fill(model):
     with torch.no_grad():
         for tensor in model.parameters():
@@ -208,3 +259,5 @@ save("waves", Waves(), (torch.ones(2),), None)
 save("copies", fill(Copies()), (torch.ones(4, 3),), rows, decompose=True)
 if torch.__version__.startswith("2.11."):
     save("net_2_11", fill(Net()), (torch.ones(4, 3),), rows)
+save("blocks", fill(Blocks()), (torch.ones(4, 4),), rows)
+save("odd", fill(Odd()), (torch.ones(4, 3),), rows)
