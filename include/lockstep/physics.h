@@ -61,7 +61,8 @@ struct GradWeightOptions {
 // (1 - alpha) w + alpha max|gradient of the fixed metric| / mean|gradient of this metric|; the weight of
 // the fixed metric stays. The gradients are those of all ranks. Validation uses the weights as they are.
 //
-// Copies share the weights. Not with sharded parameters (zero.stage 3): it calls autograd in forward.
+// Copies share the weights. Not with sharded parameters (zero.stage 3), a ConfigError: it calls autograd in
+// forward.
 class GradWeightedLoss {
  public:
   // ConfigError: alpha is outside of 0 to 1.

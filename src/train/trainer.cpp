@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 #include <lockstep/exported_model.h>
 #include <lockstep/nn.h>
+#include <lockstep/physics.h>
 #include <lockstep/schedule.h>
 #include <lockstep/search.h>
 #include <lockstep/sharded.h>
@@ -228,6 +229,11 @@ Trainer::Impl::Impl(Trainer& self_, World& world_, Model model_, torch::optim::O
   }
   step = make_step(parts, optimizer, search, deepspeed, dtype);
   if (!loss) throw ConfigError("train", "a trainer needs a loss: mse, cross_entropy, nll or a function");
+  if (config.zero.stage == 3 && loss.target<GradWeightedLoss>() != nullptr) {
+    throw ConfigError("train",
+                      "GradWeightedLoss needs the gradients of whole parameters, which no rank has with "
+                      "zero_stage 3: use zero_stage 2");
+  }
   if (step->optimizer() != nullptr) move_optimizer_state(*step->optimizer());
   if (config.deterministic) use_deterministic_algorithms();
   if (config.cudnn_benchmark) at::globalContext().setBenchmarkCuDNN(true);

@@ -145,6 +145,15 @@ TEST_F(PhysicsTest, GradWeightsAreThoseOfTheFormulaForAnyNumberOfRanks) {
               ThrowsMessage<ConfigError>(HasSubstr("no metric 'c' to balance the others with: it has a, b")));
 }
 
+TEST_F(PhysicsTest, GradWeightsOfShardedParametersAreRefused) {
+  const World alone(RankMap{}, Communicator(), torch::kCPU);
+  training_.ranks = 2;
+  training_.config.zero.stage = 3;
+  training_.loss = GradWeightedLoss(alone, residual_loss(equations()), "equation");
+  EXPECT_THAT([&] { training_.run(); },
+              ThrowsMessage<ConfigError>(HasSubstr("GradWeightedLoss needs the gradients of whole parameters")));
+}
+
 TEST_F(PhysicsTest, R3KeepsThePointsWhereTheFitnessIsLarge) {
   R3Dataset data(uniform_points, 6, 0.5, 7);
   const torch::Tensor before = data.points();
