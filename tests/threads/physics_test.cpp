@@ -150,8 +150,9 @@ TEST_F(PhysicsTest, GradWeightsOfShardedParametersAreRefused) {
   training_.ranks = 2;
   training_.config.zero.stage = 3;
   training_.loss = GradWeightedLoss(alone, residual_loss(equations()), "equation");
-  EXPECT_THAT([&] { training_.run(); },
-              ThrowsMessage<ConfigError>(HasSubstr("GradWeightedLoss needs the gradients of whole parameters")));
+  EXPECT_THAT(
+      [&] { training_.run(); },
+      ThrowsMessage<ConfigError>(HasSubstr("GradWeightedLoss needs the gradients of whole parameters")));
 }
 
 TEST_F(PhysicsTest, R3KeepsThePointsWhereTheFitnessIsLarge) {

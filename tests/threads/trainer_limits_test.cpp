@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <lockstep/c10d.h>
 
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -27,6 +28,7 @@ using nlohmann::json;
 using test::Training;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 using testing::ThrowsMessage;
 
 FitResult fit_with_validation(Trainer& trainer, const Loader& data) { return trainer.fit(data, data); }
@@ -227,6 +229,20 @@ TEST_F(TrainerLimitsTest, SavesByTime) {
   EXPECT_THAT(saved_steps("minutes"), ElementsAre(1, 2));
 }
 
+TEST_F(TrainerLimitsTest, ATraceOfStepsThatWereNotTrainedIsMissed) {
+  Training one = training("traced");
+  one.config.max_iter = 1;
+  one.config.trace_steps = "100:101";
+  testing::internal::CaptureStderr();
+  one.run();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("trace_steps is 100:101, and steps 1 to 4 were trained"));
+  one.config.trace_steps = "3:100";
+  one.config.log_folder = (folder_.path() / "cut").string();
+  one.run();
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() / "cut" / "rank0.pt.trace.json"));
+}
+
 // --- validation ---
 
 TEST_F(TrainerLimitsTest, ValidatesInsideAnEpochAndWritesIt) {
@@ -392,7 +408,7 @@ TEST_F(TrainerLimitsTest, WeightsOnlyCheckpointsHaveNoStateAndAFinishedRunStaysF
 
 // --- gradients between ranks ---
 
-TEST_F(TrainerLimitsTest, CompressionBucketsAndStaticGraphReachTheReduction) {
+TEST_F(TrainerLimitsTest, CompressionReachesTheReduction) {
   const auto run = [this](const std::string& name, const std::function<void(TrainConfig&)>& change) {
     Training one = training(name);
     one.ranks = 2;
@@ -401,12 +417,6 @@ TEST_F(TrainerLimitsTest, CompressionBucketsAndStaticGraphReachTheReduction) {
     return one.run();
   };
   const auto plain = run("plain", [](TrainConfig&) {});
-  const auto buckets = run("buckets", [](TrainConfig& config) {
-    config.bucket_cap_mb = 0.001;
-    config.first_bucket_cap_mb = 0.001;
-    config.static_graph = true;
-  });
-  test::expect_close_weights(plain, buckets);
   for (const char* dtype : {"fp16", "bf16"}) {
     const auto compressed = run(dtype, [dtype](TrainConfig& config) { config.gradient_compression = dtype; });
     EXPECT_FALSE(torch::equal(plain.weights[0], compressed.weights[0])) << "rounded";
@@ -421,6 +431,62 @@ TEST_F(TrainerLimitsTest, CompressionBucketsAndStaticGraphReachTheReduction) {
       },
       ThrowsMessage<ConfigError>(
           HasSubstr("gradient_compression is for a replicated model, and zero_stage is 1")));
+}
+
+// The gradients of a bucket are views of one memory.
+TEST_F(TrainerLimitsTest, SizesOfBucketsReachTheReduction) {
+  const auto buckets = [this](const std::string& name, std::optional<double> cap,
+                              std::optional<double> first) {
+    Training one = training(name);
+    one.ranks = 2;
+    one.config.max_iter = 1;
+    one.config.bucket_cap_mb = cap;
+    one.config.first_bucket_cap_mb = first;
+    // From the end: 8, 1600, 1600 and 1600 bytes.
+    one.make_model = [] {
+      return torch::nn::Sequential(torch::nn::Linear(1, 200), torch::nn::Tanh(), torch::nn::Linear(200, 1));
+    };
+    std::atomic<size_t> count = 0;
+    one.config.callbacks = {
+        std::make_shared<Callback>(CallbackOptions{.on = Stage::kTrainBatchEnd}, [&](Trainer& trainer) {
+          std::set<const void*> memory;
+          for (const torch::Tensor& parameter : trainer.model().module()->parameters()) {
+            memory.insert(parameter.grad().storage().data());
+          }
+          count = memory.size();
+        })};
+    one.run();
+    return count.load();
+  };
+  constexpr double kKilobyte = 0.001;
+  EXPECT_EQ(buckets("usual", {}, {}), 1u);
+  EXPECT_EQ(buckets("small", kKilobyte, {}), 3u);
+  EXPECT_EQ(buckets("small-first", {}, kKilobyte), 2u);
+  EXPECT_EQ(buckets("large-first", kKilobyte, 1), 1u);
+}
+
+// The first step teaches which parameters are used; without static_graph an unused one is an error.
+TEST_F(TrainerLimitsTest, StaticGraphReachesTheReduction) {
+  const auto run = [this](const std::string& name, bool is_static, int64_t forwards_without) {
+    Training one = training(name);
+    one.ranks = 2;
+    one.config.max_iter = 2;
+    one.config.static_graph = is_static;
+    std::atomic<int64_t> forwards = 0;  // of both ranks, which make each step together
+    one.loss = [&](const Batch& batch, const Model& model) -> LossResult {
+      const bool uses_all = forwards++ >= forwards_without;
+      const auto& layers = dynamic_cast<const torch::nn::SequentialImpl&>(*model.module());
+      return uses_all ? mse(batch, model)
+                      : layers.ptr<torch::nn::LinearImpl>(0)->forward(batch.data()).mean();
+    };
+    one.run();
+  };
+  run("static", true, /*forwards_without=*/1000);
+  EXPECT_THAT([&] { run("changes", true, /*forwards_without=*/4); },
+              ThrowsMessage<ConfigError>(
+                  HasSubstr("static_graph: a parameter that the first step did not use got a gradient")));
+  EXPECT_THAT([&] { run("dynamic", false, 1000); },
+              ThrowsMessage<ConfigError>(Not(HasSubstr("static_graph"))));
 }
 
 TEST_F(TrainerLimitsTest, SyncBatchNormNormalisesOverTheBatchesOfAllRanks) {
