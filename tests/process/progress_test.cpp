@@ -158,5 +158,22 @@ TEST_F(ProgressTest, APipeGetsLinesOfRank0AndNothingOfTheOthers) {
   EXPECT_THAT(main.output(), HasSubstr("stopped: interrupted"));
 }
 
+TEST_F(ProgressTest, APipeGetsALineWhileTheFirstStepRuns) {
+  Process program({program_path("test/slow_step"), "--root_folder", folder_.path()},
+                  {{"OMP_NUM_THREADS", "1"}});
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto has_line = [&program] {
+    return program.errors().find("epoch 1/3 [--------------------] 0/4\n") != std::string::npos;
+  };
+  while (!has_line() && std::chrono::steady_clock::now() < deadline) {
+    program.read_line(std::chrono::milliseconds(100));  // nothing comes on standard output
+  }
+  EXPECT_TRUE(has_line()) << program.output() << program.errors();
+  program.close_input();
+  const auto status = program.wait(kPatience);
+  ASSERT_TRUE(status) << program.output();
+  EXPECT_EQ(*status, ExitStatus{.code = 0}) << program.output();
+}
+
 }  // namespace
 }  // namespace lockstep::test
