@@ -1,5 +1,6 @@
-// The arithmetic, in float32 and in this order, is that of perceptrain: the results are equal for the
-// same walk.
+// The arithmetic, in float32 and in this order, is that of perceptrain if PyTorch's default dtype is float32:
+// the contents and their maximum have the same bits for the same walk. The bounds differ by the rounding of
+// the inverse normal distribution.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <lockstep/error.h>
