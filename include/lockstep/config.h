@@ -275,8 +275,8 @@ struct TrainConfig {
   // Seconds between two lines of each GPU in gpu.csv in the run folder: utilisation, memory, power and
   // temperature, in the format of nvidia-smi (docs/tracking.md). 0: none.
   double gpu_log_every = 5;
-  // "10:12": writes what steps 10 to 12 did, and when, to rank0.pt.trace.json and so on in the run folder, for
-  // Perfetto and TensorBoard (docs/tracking.md). Empty: no trace.
+  // "10:12": writes what steps 10 to 12 did, and when, to rank0.pt.trace.json and so on in the run folder,
+  // for Perfetto and TensorBoard (docs/tracking.md). Empty: no trace.
   std::string trace_steps;
   // auto, bar or none. auto: a bar on a terminal, otherwise a line every ten seconds.
   std::string progress = "auto";

@@ -18,8 +18,8 @@
 #include <string>
 
 #include "base/log.h"
-#include "optim/precision.h"
 #include "optim/optimizer_state.h"
+#include "optim/precision.h"
 #include "parallel/parallel_model.h"
 #include "report/report.h"
 #include "train/engine_step.h"
@@ -96,7 +96,6 @@ void check_optimizer(const torch::optim::Optimizer& optimizer, const torch::nn::
   check_rates(optimizer, dtype);
 }
 
-std::optional<DeepSpeedConfig> read_deepspeed(const TrainConfig& config) {
 // What complex parameters do not go with. dtype complex64 is not the only way to have some: a module may
 // register complex parameters by itself.
 void check_complex(const torch::nn::Module& module, const torch::optim::Optimizer* optimizer,
@@ -121,6 +120,7 @@ void check_complex(const torch::nn::Module& module, const torch::optim::Optimize
   }
 }
 
+std::optional<DeepSpeedConfig> read_deepspeed(const TrainConfig& config) {
   if (config.deepspeed) config.validate();  // throws: deepspeed needs deepspeed_config
   if (config.deepspeed_config.empty()) return std::nullopt;
   return DeepSpeedConfig::from_argument(config.deepspeed_config);
@@ -200,8 +200,8 @@ std::unique_ptr<train::Step> make_step(train::StepParts& parts, torch::optim::Op
     return std::make_unique<train::EngineStep>(parts, *deepspeed, *optimizer);
   }
   if (optimizer != nullptr) check_optimizer(*optimizer, *parts.model.module(), dtype);
-  parts.parallel = parallel::ParallelModel::make(parts.model.module(), optimizer, parts.world.communicator(),
   check_complex(*parts.model.module(), optimizer, parts.config);
+  parts.parallel = parallel::ParallelModel::make(parts.model.module(), optimizer, parts.world.communicator(),
                                                  parallel_options(parts.config, parts.world.device()));
   if (parts.config.precision == "fp16") parts.scaler.emplace();
   if (search != nullptr) return std::make_unique<train::SearchStep>(parts, *search);
