@@ -178,8 +178,8 @@ class LogHyperparameters : public FitCallback {
       : FitCallback(FitAction::kLogHyperparameters, options) {}
 };
 
-// Gives the weights to the trackers, as TrainConfig::log_model does. ConfigError: a stage of single batches of
-// a validation or a test, of which ranks have different numbers.
+// Gives the weights to the trackers, as TrainConfig::log_model does. ConfigError: a stage of single batches
+// of a validation or a test, of which ranks have different numbers.
 class LogModelTracker : public FitCallback {
  public:
   explicit LogModelTracker(const CallbackOptions& options = {.on = Stage::kTrainEnd})
