@@ -23,7 +23,7 @@ struct Problem {
   int64_t ignored;
   int64_t chunk;
   at::ScalarType type;  // of the matrix products
-  // The gradients that somebody needs.
+  // Which gradients backward needs.
   bool of_hidden;
   bool of_weight;
 };

@@ -48,7 +48,7 @@ TEST(TrainerProgressTest, TheTimeLeftIsToTheLimitAndWithoutValidations) {
     one.config.verbose = true;
     one.config.progress = "bar";
     const auto work = [&validating](Trainer& trainer) {
-      // The bar is drawn anew after a tenth of a second.
+      // The bar is drawn again after a tenth of a second.
       const auto begin = std::chrono::steady_clock::now();
       while (std::chrono::steady_clock::now() < begin + std::chrono::milliseconds(200)) continue;
       validating += std::chrono::steady_clock::now() - begin;

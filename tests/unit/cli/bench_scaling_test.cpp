@@ -71,17 +71,20 @@ report::ScalingRow row_on_gpus(int ranks) {
   return row;
 }
 
+scaling::Study study_on_gpus() {
+  return {.nodes = {},
+          .ranks = {},
+          .cpus_per_rank = {},
+          .gpus = true,
+          .job = {},
+          .command = {"./train"},
+          .output = {}};
+}
+
 TEST(ScalingStudyTest, ARunGetsTheFirstOfTheGpusThatThisProcessSees) {
-  const scaling::Study study{.nodes = {},
-                             .ranks = {},
-                             .cpus_per_rank = {},
-                             .gpus = true,
-                             .job = {},
-                             .command = {"./train"},
-                             .output = {}};
   const scaling::Machine machine{.cpus = {3, 1, 2}, .num_gpus = 3};
   const auto gpus = [&](int ranks, base::Environment environment) {
-    return process_of(study, row_on_gpus(ranks), machine, std::move(environment), 1)
+    return process_of(study_on_gpus(), row_on_gpus(ranks), machine, std::move(environment), 1)
         .environment.get("CUDA_VISIBLE_DEVICES");
   };
   EXPECT_EQ(gpus(2, {}), "0,1");
@@ -89,7 +92,8 @@ TEST(ScalingStudyTest, ARunGetsTheFirstOfTheGpusThatThisProcessSees) {
   EXPECT_EQ(gpus(1, {{"CUDA_VISIBLE_DEVICES", "7"}}), "7");
   report::ScalingRow on_cpus = row_on_gpus(2);
   on_cpus.one_gpu_each = false;
-  const base::ProcessOptions options = process_of(study, on_cpus, machine, {{"GPUS_PER_NODE", "3"}}, 1);
+  const base::ProcessOptions options =
+      process_of(study_on_gpus(), on_cpus, machine, {{"GPUS_PER_NODE", "3"}}, 1);
   EXPECT_EQ(options.environment.get("CUDA_VISIBLE_DEVICES"), std::nullopt);
   EXPECT_EQ(options.environment.get("GPUS_PER_NODE"), "3");
   EXPECT_EQ(options.environment.get("LOCKSTEP_LOG_FOLDER"), "/study/ranks");
@@ -98,15 +102,8 @@ TEST(ScalingStudyTest, ARunGetsTheFirstOfTheGpusThatThisProcessSees) {
 
 // GPUS_PER_NODE of a batch script counts the GPUs that the run does not see.
 TEST(ScalingStudyTest, ARunOnSomeOfTheGpusDoesNotSeeTheirNumberOfTheBatchScript) {
-  const scaling::Study study{.nodes = {},
-                             .ranks = {},
-                             .cpus_per_rank = {},
-                             .gpus = true,
-                             .job = {},
-                             .command = {"./train"},
-                             .output = {}};
   const base::ProcessOptions options =
-      process_of(study, row_on_gpus(1), {.cpus = {0}, .num_gpus = 3}, {{"GPUS_PER_NODE", "3"}}, 1);
+      process_of(study_on_gpus(), row_on_gpus(1), {.cpus = {0}, .num_gpus = 3}, {{"GPUS_PER_NODE", "3"}}, 1);
   EXPECT_EQ(options.environment.get("GPUS_PER_NODE"), std::nullopt);
 }
 
