@@ -11,6 +11,10 @@ std::string data_path(const std::string& relative) {
   return std::string(root) + "/tests/" + relative;
 }
 
+std::string exported_file(const std::string& name) {
+  return data_path("unit/exported/golden/" + name + ".pt2");
+}
+
 const std::map<std::string, std::optional<std::string>>& portable_kernels() {
   static const std::map<std::string, std::optional<std::string>> variables{
       {"ATEN_CPU_CAPABILITY", "default"}, {"MKL_CBWR", "COMPATIBLE"}, {"ONEDNN_MAX_CPU_ISA", "SSE41"}};

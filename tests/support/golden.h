@@ -18,6 +18,9 @@ inline constexpr double kGoldenTolerance = 1e-6;
 // The path of a file below tests/, whatever folder the test runs in.
 std::string data_path(const std::string& relative);
 
+// A file that tests/unit/exported/golden/make_golden.py wrote: "net" is net.pt2.
+std::string exported_file(const std::string& name);
+
 // Variables that make ATen, MKL and oneDNN run the kernels that every x86-64 processor has, so that weights
 // kept in files do not depend on the machine: tests/numeric/golden/make_ddp_golden.py sets the same. They are
 // read when a process starts.

@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-std::filesystem::path counter_file() { return test::data_path("unit/exported/golden/counter.pt2"); }
+std::filesystem::path counter_file() { return test::exported_file("counter"); }
 
 TEST(ExportedTraining, RanksStartWithTheBuffersOfRankZero) {
   test::run_group(test::on_one_host(2), [](Communicator& group) {

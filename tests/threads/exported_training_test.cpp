@@ -21,9 +21,7 @@ TEST(ExportedTrainingTest, SyncBatchNormIsRefusedIfTheModelHasBatchNorm) {
     test::Training training;
     training.config = test::quiet_config(folder.path() / name);
     training.config.sync_batch_norm = true;
-    training.make_model = [name] {
-      return ExportedModel(test::data_path("unit/exported/golden/" + name + ".pt2"))->as_model();
-    };
+    training.make_model = [name] { return ExportedModel(test::exported_file(name))->as_model(); };
     training.run();
   };
   EXPECT_THAT([&] { train("net"); },

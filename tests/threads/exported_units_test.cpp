@@ -33,7 +33,7 @@ ShardedOptions exported_options(bool prefetch) {
   return {.zero = {.stage = 3, .persistence_threshold = 0, .prefetch = prefetch}};
 }
 
-std::string blocks_file() { return test::data_path("unit/exported/golden/blocks.pt2"); }
+std::string blocks_file() { return test::exported_file("blocks"); }
 
 // Parameters after three steps of a rank.
 std::vector<at::Tensor> train_sharded(Communicator& group, const std::string& shard_by,

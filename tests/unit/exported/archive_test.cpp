@@ -25,10 +25,6 @@ const std::string kWeights = "data/weights/model_weights_config.json";
 const std::string kConstants = "data/constants/model_constants_config.json";
 const std::string kProgram = "models/model.json";
 
-std::string golden_archive(const std::string& name) {
-  return test::data_path("unit/exported/golden/" + name + ".pt2");
-}
-
 using ArchiveRecords = std::map<std::string, std::string>;
 
 ArchiveRecords records_of(const std::string& file) {
@@ -63,7 +59,7 @@ class ArchiveFile {
  private:
   static ArchiveRecords edited(const std::string& golden, const std::string& record, const std::string& old,
                                const std::string& replacement) {
-    ArchiveRecords records = records_of(golden_archive(golden));
+    ArchiveRecords records = records_of(test::exported_file(golden));
     std::string& text = records.at(record);
     const size_t at = text.find(old);
     EXPECT_NE(at, std::string::npos) << old;
@@ -112,7 +108,7 @@ TEST(ExportedArchiveTest, NamesWhatIsWrongWithItsTensors) {
 }
 
 TEST(ExportedArchiveTest, ReadsATensorThatWasExpanded) {
-  ArchiveRecords records = records_of(golden_archive("pair"));
+  ArchiveRecords records = records_of(test::exported_file("pair"));
   // Both records of the file say that "shift" has as many elements as it could not store.
   const auto replace = [&](const std::string& record, const std::string& after, const std::string& old,
                            const std::string& replacement) {
@@ -137,12 +133,12 @@ TEST(ExportedArchiveTest, RefusesOlderFormats) {
   expect_archive_refused(
       ArchiveFile(ArchiveRecords{{"serialized_exported_program.json", "{}"}, {"version", "8.7"}}),
       "it has the format of PyTorch before 2.8: export the model again with PyTorch 2.11 to 2.15");
-  ArchiveRecords records = records_of(golden_archive("net"));
+  ArchiveRecords records = records_of(test::exported_file("net"));
   records["data/weights/model.pt"] = "";
   expect_archive_refused(
       ArchiveFile(records),
       "its weights have an older format: export the model again with PyTorch 2.11 to 2.15");
-  records = records_of(golden_archive("net"));
+  records = records_of(test::exported_file("net"));
   records["byteorder"] = "big";
   expect_archive_refused(ArchiveFile(records), "its numbers are not little-endian");
 }
@@ -168,7 +164,8 @@ TEST(ExportedArchiveTest, AnAutocastRegionKeepsItsDevice) {
   const std::string cpu = "\"as_string\": \"cpu\"";
   const std::vector<c10::IValue> inputs = {test::formula({5, 3}, 0), torch::arange(10.), torch::tensor(0.5F)};
   const ArchiveFile other("pair", kProgram, cpu, "\"as_string\": \"cuda\"");
-  EXPECT_EQ(ExportedModel(golden_archive("pair"))->run(inputs)[2].toTensor().scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(ExportedModel(test::exported_file("pair"))->run(inputs)[2].toTensor().scalar_type(),
+            torch::kBFloat16);
   EXPECT_EQ(ExportedModel(other.path())->run(inputs)[2].toTensor().scalar_type(), torch::kFloat32);
   expect_archive_refused({"pair", kProgram, cpu, "\"as_string\": \"abacus\""},
                          "its operator torch.ops.higher_order.wrap_with_autocast: this LibTorch has no "
@@ -203,7 +200,7 @@ TEST(ExportedArchiveTest, AnAutocastRegionWithoutACacheOptionKeepsThePresentOne)
 }
 
 TEST(ExportedArchiveTest, ARegionWithoutAutocastIsSoOnEveryDevice) {
-  ArchiveRecords records = records_of(golden_archive("pair"));
+  ArchiveRecords records = records_of(test::exported_file("pair"));
   std::string& text = records.at(kProgram);
   const std::string options =
       R"("as_string": "cpu"}, "kind": 1}, {"name": "", "arg": {"as_scalar_type": 13}, )"

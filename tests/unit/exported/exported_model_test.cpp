@@ -22,11 +22,6 @@ using ::testing::HasSubstr;
 using ::testing::Key;
 using ::testing::ThrowsMessage;
 
-// A file that golden/make_golden.py wrote.
-std::string exported_file(const std::string& name) {
-  return test::data_path("unit/exported/golden/" + name + ".pt2");
-}
-
 at::Tensor eighths(at::IntArrayRef shape) {
   return (torch::arange(c10::multiply_integers(shape)) / 8).reshape(shape);
 }
@@ -54,7 +49,7 @@ std::vector<std::string> names_in(const torch::OrderedDict<std::string, at::Tens
 }
 
 TEST(ExportedModelTest, HasTheNamesOfPython) {
-  ExportedModel model(exported_file("net"));
+  ExportedModel model(test::exported_file("net"));
   EXPECT_THAT(names_in(model->named_parameters()),
               ElementsAre("layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias",
                           "head.weight", "head.bias"));
@@ -66,7 +61,7 @@ TEST(ExportedModelTest, HasTheNamesOfPython) {
 }
 
 TEST(ExportedModelTest, TrainsAndEvaluatesWithTheBitsOfTheSameModule) {
-  ExportedModel exported(exported_file("net"));
+  ExportedModel exported(test::exported_file("net"));
   Twin twin;
   torch::optim::SGD exported_optimizer(exported->parameters(), 0.01);
   torch::optim::SGD twin_optimizer(twin->parameters(), 0.01);
@@ -103,7 +98,7 @@ TEST(ExportedModelTest, TrainsAndEvaluatesWithTheBitsOfTheSameModule) {
 }
 
 TEST(ExportedModelTest, TakesInputsAndGivesOutputsByName) {
-  ExportedModel model(exported_file("pair"));
+  ExportedModel model(test::exported_file("pair"));
   EXPECT_THAT(model->input_names(), ElementsAre("x", "extra.0", "weight"));
   EXPECT_THAT(model->output_names(), ElementsAre("sum", "more.0", "more.1", "rows"));
   EXPECT_THAT(names_in(model->named_parameters()), ElementsAre("encode.weight"));  // tied to decode.weight
@@ -134,7 +129,7 @@ TEST(ExportedModelTest, TakesInputsAndGivesOutputsByName) {
 }
 
 TEST(ExportedModelTest, RefusesInputsThatItWasNotExportedFor) {
-  ExportedModel model(exported_file("net"));
+  ExportedModel model(test::exported_file("net"));
   EXPECT_NO_THROW(model->forward(torch::ones({64, 3})));
   EXPECT_THAT(
       [&] {
@@ -154,7 +149,7 @@ TEST(ExportedModelTest, RefusesInputsThatItWasNotExportedFor) {
         model->forward(torch::ones({4, 3}, torch::kLong));
       },
       ThrowsMessage<ConfigError>(HasSubstr("dtype Long, and the model was exported for Float")));
-  ExportedModel pair(exported_file("pair"));
+  ExportedModel pair(test::exported_file("pair"));
   EXPECT_THAT(
       [&] {
         pair->run({torch::ones({5, 3}), torch::ones({8}), torch::ones({})});
@@ -164,7 +159,7 @@ TEST(ExportedModelTest, RefusesInputsThatItWasNotExportedFor) {
 }
 
 TEST(ExportedModelTest, FollowsItsParametersToAnotherDtype) {
-  ExportedModel model(exported_file("pair"));
+  ExportedModel model(test::exported_file("pair"));
   model->to(torch::kDouble);
   const auto outputs =
       model->run({test::formula({5, 3}, 0).to(torch::kDouble), torch::arange(10.), torch::tensor(0.5)});
@@ -173,7 +168,7 @@ TEST(ExportedModelTest, FollowsItsParametersToAnotherDtype) {
 
 // The first is from scale_by_keep=True of timm's DropPath, the second from False.
 TEST(ExportedModelTest, StochasticDepthKeepsEverySampleInEvaluation) {
-  ExportedModel model(exported_file("paths"));
+  ExportedModel model(test::exported_file("paths"));
   const at::Tensor x = test::formula({16, 3}, 1);
   model->eval();
   for (const c10::IValue& output : model->run({x})) EXPECT_TRUE(torch::equal(output.toTensor(), x));
@@ -185,7 +180,7 @@ TEST(ExportedModelTest, StochasticDepthKeepsEverySampleInEvaluation) {
 }
 
 TEST(ExportedModelTest, KeepsTheDtypesOfTheFileUntilItIsConverted) {
-  ExportedModel model(exported_file("mixed"));
+  ExportedModel model(test::exported_file("mixed"));
   const at::Tensor x = test::formula({5, 3}, 1);
   const at::Tensor grid = torch::arange(4, torch::kDouble) / 3;
   const at::Tensor weights = torch::arange(4, torch::kDouble) / 7;
@@ -202,7 +197,7 @@ TEST(ExportedModelTest, KeepsTheDtypesOfTheFileUntilItIsConverted) {
 }
 
 TEST(ExportedModelTest, ABatchNormWithoutStatisticsUsesThoseOfTheBatchInEvaluation) {
-  ExportedModel model(exported_file("mixed"));
+  ExportedModel model(test::exported_file("mixed"));
   const at::Tensor x = test::formula({5, 3}, 1);
   const at::Tensor trained = model->run({x})[0].toTensor();
   model->eval();
@@ -210,14 +205,14 @@ TEST(ExportedModelTest, ABatchNormWithoutStatisticsUsesThoseOfTheBatchInEvaluati
 }
 
 TEST(ExportedModelTest, RunsWithComplexParametersAlone) {
-  ExportedModel model(exported_file("waves"));
+  ExportedModel model(test::exported_file("waves"));
   const at::Tensor x = torch::tensor({1.F, 2.F});
   const at::Tensor expected = torch::tensor({0.5F, 4.F}) * torch::tensor({2.F, 5.F}).sqrt();
   EXPECT_TRUE(torch::allclose(model->forward(x), expected));
 }
 
 TEST(ExportedModelTest, ChangesOfBuffersAndInputsMayBeResultsOfTheProgram) {
-  ExportedModel model(exported_file("functional"));
+  ExportedModel model(test::exported_file("functional"));
   torch::nn::Linear linear(3, 4);
   torch::nn::BatchNorm1d norm(4);
   {
@@ -253,7 +248,7 @@ TEST(ExportedModelTest, ChangesOfBuffersAndInputsMayBeResultsOfTheProgram) {
 }
 
 TEST(ExportedModelTest, ComputesWithNumbers) {
-  ExportedModel model(exported_file("numbers"));
+  ExportedModel model(test::exported_file("numbers"));
   const at::Tensor x = test::formula({5, 3}, 1);
   const at::Tensor rows = torch::linear(x, eighths({1, 3}), eighths({1}));
   for (const int64_t repeats : {3, 2}) {
@@ -271,8 +266,8 @@ TEST(ExportedModelTest, ComputesWithNumbers) {
 }
 
 TEST(ExportedModelTest, RunsAFileOfPyTorch211) {
-  ExportedModel old(exported_file("net_2_11"));
-  ExportedModel model(exported_file("net"));
+  ExportedModel old(test::exported_file("net_2_11"));
+  ExportedModel model(test::exported_file("net"));
   const at::Tensor x = test::formula({7, 3}, 1);
   for (const bool training : {true, false}) {
     old->train(training);
@@ -285,7 +280,7 @@ TEST(ExportedModelTest, RunsAFileOfPyTorch211) {
 }
 
 TEST(ExportedModelTest, LibTorchSavesAndLoadsIt) {
-  ExportedModel model(exported_file("pair"));
+  ExportedModel model(test::exported_file("pair"));
   {
     const torch::NoGradGuard guard;
     model->parameters()[0].fill_(3);
@@ -293,7 +288,7 @@ TEST(ExportedModelTest, LibTorchSavesAndLoadsIt) {
   }
   std::stringstream file;
   torch::save(model, file);
-  ExportedModel loaded(exported_file("pair"));
+  ExportedModel loaded(test::exported_file("pair"));
   torch::load(loaded, file);
   const std::vector<c10::IValue> inputs = {test::formula({5, 3}, 0), torch::arange(10.), torch::tensor(0.5F)};
   EXPECT_TRUE(torch::equal(loaded->run(inputs)[0].toTensor(), model->run(inputs)[0].toTensor()));
@@ -302,7 +297,7 @@ TEST(ExportedModelTest, LibTorchSavesAndLoadsIt) {
 
 TEST(ExportedModelTest, NonPersistentBuffersAreInNoStateDict) {
   const test::TemporaryFolder folder;
-  ExportedModel model(exported_file("pair"));
+  ExportedModel model(test::exported_file("pair"));
   EXPECT_THAT(model->non_persistent_buffers(), ElementsAre("scale"));
   // Also where the model is a part of another.
   const torch::nn::Sequential whole(model);
@@ -318,7 +313,7 @@ TEST(ExportedModelTest, NonPersistentBuffersAreInNoStateDict) {
 }
 
 TEST(ExportedModelTest, NamesTheOperatorThatFailedOnce) {
-  ExportedModel model(exported_file("pair"));
+  ExportedModel model(test::exported_file("pair"));
   model->parameters()[0].set_data(torch::ones({2, 2}));
   std::string message;
   try {
@@ -332,14 +327,14 @@ TEST(ExportedModelTest, NamesTheOperatorThatFailedOnce) {
 
 TEST(ExportedModelTest, WarnsOfAnOperatorThroughWhichNoGradientsPass) {
   testing::internal::CaptureStderr();
-  ExportedModel model(exported_file("copies"));
+  ExportedModel model(test::exported_file("copies"));
   EXPECT_THAT(
       testing::internal::GetCapturedStderr(),
       HasSubstr("cannot be trained through the operator torch.ops.aten.copy.default at make_golden.py:"));
 }
 
 TEST(ExportedModelTest, ACloneHasWeightsOfItsOwn) {
-  ExportedModel model(exported_file("net"));
+  ExportedModel model(test::exported_file("net"));
   model->eval();
   const auto copy = std::dynamic_pointer_cast<ExportedModelImpl>(model->clone());
   ASSERT_NE(copy, nullptr);
@@ -356,7 +351,7 @@ TEST(ExportedModelTest, ACloneHasWeightsOfItsOwn) {
 
 TEST(ExportedModelTest, SavesAStateDictWithTheNamesAndTheOrderOfPython) {
   const test::TemporaryFolder folder;
-  ExportedModel model(exported_file("pair"));
+  ExportedModel model(test::exported_file("pair"));
   model->save_state_dict(folder.path() / "state.pt");
   std::vector<std::string> names;
   for (const auto& [name, tensor] : checkpoint::read_weights(folder.path() / "state.pt"))
@@ -366,19 +361,19 @@ TEST(ExportedModelTest, SavesAStateDictWithTheNamesAndTheOrderOfPython) {
 
 TEST(ExportedModelTest, WarnsOfAnEvaluatedExportAndOfRandomNumbers) {
   testing::internal::CaptureStderr();
-  ExportedModel evaluated(exported_file("evaluated"));
+  ExportedModel evaluated(test::exported_file("evaluated"));
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("was exported in evaluation mode"));
   testing::internal::CaptureStderr();
-  ExportedModel random(exported_file("random"));
+  ExportedModel random(test::exported_file("random"));
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr("torch.ops.aten.rand_like.default at make_golden.py:"));
   testing::internal::CaptureStderr();
-  ExportedModel net(exported_file("net"));
+  ExportedModel net(test::exported_file("net"));
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(ExportedModelTest, RefusesAHigherOrderOperatorWithItsLineOfPython) {
-  EXPECT_THAT([] { ExportedModel model(exported_file("conditional")); },
+  EXPECT_THAT([] { ExportedModel model(test::exported_file("conditional")); },
               ThrowsMessage<ConfigError>(HasSubstr(
                   "torch.ops.higher_order.cond at make_golden.py:53: it is a higher-order operator")));
 }
@@ -392,7 +387,7 @@ TEST(ExportedModelTest, RefusesOtherFiles) {
               ThrowsMessage<ConfigError>(HasSubstr("cannot read")));
   const test::TemporaryFolder folder;
   const std::filesystem::path cut = folder.path() / "cut.pt2";
-  std::filesystem::copy_file(exported_file("net"), cut);
+  std::filesystem::copy_file(test::exported_file("net"), cut);
   std::filesystem::resize_file(cut, std::filesystem::file_size(cut) / 2);
   EXPECT_THAT([&] { ExportedModel model(cut); },
               ThrowsMessage<ConfigError>(

@@ -28,12 +28,7 @@ using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 using ::testing::ThrowsMessage;
 
-// A file that golden/make_golden.py wrote.
-std::string segmented_file(const std::string& name) {
-  return test::data_path("unit/exported/golden/" + name + ".pt2");
-}
-
-Program program_of(const std::string& name) { return read_archive(segmented_file(name)).program; }
+Program program_of(const std::string& name) { return read_archive(test::exported_file(name)).program; }
 
 std::vector<std::string> segments_of(const std::string& name, const std::string& pattern) {
   const Program program = program_of(name);
@@ -83,11 +78,11 @@ TEST(SegmentsTest, APatternThatMatchesNothingListsThePaths) {
   EXPECT_THAT([] { modules_matching(program_of("net"), "layers.*,tail"); },
               ThrowsMessage<ProgramError>("'tail' matches no module; its modules are: layers, layers.0, "
                                           "layers.1, layers.2, layers.3, head"));
-  ExportedModel model(segmented_file("net"));
+  ExportedModel model(test::exported_file("net"));
   EXPECT_THAT([&] { model->shard_by("block.*"); },
               ThrowsMessage<ConfigError>(AllOf(HasSubstr("net.pt2' by 'block.*' into modules"),
                                                HasSubstr("'block.*' matches no module"))));
-  ExportedModel random(segmented_file("random"));
+  ExportedModel random(test::exported_file("random"));
   EXPECT_THAT([&] { random->recompute_by("auto"); },
               ThrowsMessage<ConfigError>(HasSubstr("no class of its modules occurs several times")));
 }
@@ -102,7 +97,7 @@ TEST(SegmentsTest, TheNodesOfACallAreOneSegment) {
 }
 
 TEST(SegmentsTest, AUnitHasTheParametersThatOnlyItsSegmentUses) {
-  ExportedModel blocks(segmented_file("blocks"));
+  ExportedModel blocks(test::exported_file("blocks"));
   const auto of_block = [](const std::string& name) {
     return std::vector<std::string>{name + ".grow.weight", name + ".grow.bias",     name + ".norm.weight",
                                     name + ".norm.bias",   name + ".shrink.weight", name + ".shrink.bias"};
@@ -116,14 +111,14 @@ TEST(SegmentsTest, AUnitHasTheParametersThatOnlyItsSegmentUses) {
   EXPECT_THAT(unit_parameters(*copy), three);
   blocks->shard_by("");
   EXPECT_THAT(unit_parameters(*blocks), IsEmpty());
-  ExportedModel odd(segmented_file("odd"));
+  ExportedModel odd(test::exported_file("odd"));
   odd->shard_by("shared,inside.1");
   EXPECT_THAT(unit_parameters(*odd),
               ElementsAre(std::vector<std::string>{"inside.1.weight", "inside.1.bias"}));
 }
 
 TEST(SegmentsTest, ModulesOfPythonAreModules) {
-  ExportedModel model(segmented_file("net"));
+  ExportedModel model(test::exported_file("net"));
   std::vector<std::string> modules;
   for (const auto& item : model->named_modules()) modules.push_back(item.key() + ":" + item.value()->name());
   EXPECT_THAT(modules,
@@ -132,7 +127,7 @@ TEST(SegmentsTest, ModulesOfPythonAreModules) {
 }
 
 TEST(SegmentsTest, ReportsAndProfilesHaveTheModulesOfPython) {
-  ExportedModel model(segmented_file("blocks"));
+  ExportedModel model(test::exported_file("blocks"));
   std::vector<std::string> nodes;
   for (const GraphNode& node : train::model_graph(*model)) {
     nodes.push_back(node.name + ":" + node.kind + ":" + std::to_string(node.parameters));
@@ -178,26 +173,26 @@ void expect_bits_of(const std::vector<at::Tensor>& actual, const std::vector<at:
 
 // Dropout draws the same again, and running statistics and the count of batches change once.
 TEST(SegmentsTest, RecomputingGivesTheBitsOfARunWithout) {
-  ExportedModel plain(segmented_file("blocks"));
+  ExportedModel plain(test::exported_file("blocks"));
   std::vector<double> losses;
   const std::vector<at::Tensor> expected = trained(plain, &losses);
   EXPECT_EQ(plain->named_buffers()["blocks.1.norm.num_batches_tracked"].item<int64_t>(), 6);
   for (const char* const pattern : {"auto", "blocks.*", "blocks.*.*", "blocks.0,head,blocks.2.shrink"}) {
     SCOPED_TRACE(pattern);
-    ExportedModel model(segmented_file("blocks"));
+    ExportedModel model(test::exported_file("blocks"));
     model->recompute_by(pattern);
     std::vector<double> own;
     expect_bits_of(trained(model, &own), expected);
     EXPECT_EQ(own, losses);
   }
-  ExportedModel by_unit(segmented_file("blocks"));
+  ExportedModel by_unit(test::exported_file("blocks"));
   set_activation_checkpointing(*by_unit);
   expect_bits_of(trained(by_unit), expected);
 }
 
 TEST(SegmentsTest, RecomputingKeepsTheInputsOfSegmentsAlone) {
   const auto kept = [](const char* pattern) {
-    ExportedModel model(segmented_file("blocks"));
+    ExportedModel model(test::exported_file("blocks"));
     model->recompute_by(pattern);
     const at::Tensor input = torch::ones({64, 4});
     model->forward(input);  // what is allocated once
@@ -213,7 +208,7 @@ TEST(SegmentsTest, AGraphOutlivesTheModel) {
   at::Tensor weight;
   at::Tensor loss;
   {
-    ExportedModel model(segmented_file("blocks"));
+    ExportedModel model(test::exported_file("blocks"));
     model->recompute_by("auto");
     weight = model->named_parameters()["blocks.0.grow.weight"];
     loss = model->forward(test::formula({6, 4}, 1)).square().mean();
@@ -223,7 +218,7 @@ TEST(SegmentsTest, AGraphOutlivesTheModel) {
 }
 
 TEST(SegmentsTest, RefusesToRecomputeWhatChangesItsInput) {
-  ExportedModel model(segmented_file("odd"));
+  ExportedModel model(test::exported_file("odd"));
   EXPECT_THAT([&] { model->recompute_by("changing.*"); },
               ThrowsMessage<ConfigError>(
                   AllOf(HasSubstr("its module 'changing.0' cannot compute its activations again"),
@@ -232,7 +227,7 @@ TEST(SegmentsTest, RefusesToRecomputeWhatChangesItsInput) {
   // The model stays as it was.
   EXPECT_NO_THROW(model->forward(torch::ones({4, 3})));
   EXPECT_NO_THROW(model->recompute_by("inside.*"));
-  ExportedModel plain(segmented_file("odd"));
+  ExportedModel plain(test::exported_file("odd"));
   const at::Tensor input = test::formula({4, 3}, 2);
   for (ExportedModel* each : {&model, &plain}) (*each)->forward(input).sum().backward();
   for (size_t i = 0; i < plain->parameters().size(); ++i) {
@@ -241,7 +236,7 @@ TEST(SegmentsTest, RefusesToRecomputeWhatChangesItsInput) {
 }
 
 TEST(SegmentsTest, ExampleInputsHaveTheSizesOfTheExport) {
-  ExportedModel model(segmented_file("pair"));
+  ExportedModel model(test::exported_file("pair"));
   const auto shapes = [](const std::vector<c10::IValue>& inputs) {
     std::vector<std::vector<int64_t>> result;
     for (const c10::IValue& input : inputs) result.push_back(input.toTensor().sizes().vec());
