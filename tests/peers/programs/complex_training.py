@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from rank_cases import leave_group
+
 STEPS, SAMPLES = 10, 16
 
 
@@ -61,7 +63,7 @@ def main(rank, store):
             result = train(dtype, name, rank)
             if rank == 0:
                 print(json.dumps(result))
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":
