@@ -1,6 +1,7 @@
 #include <lockstep/optim.h>
 
 #include "optim/optimizers.h"
+#include "support/complex_steps.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 
@@ -11,19 +12,7 @@ using test::error_of;
 using testing::HasSubstr;
 
 TEST(Adadelta, StepsComplexParametersAsPairs) {
-  const at::Tensor start = torch::complex(test::formula({40}, 3), test::formula({40}, 4));
-  const auto paired = start.clone().set_requires_grad(true);
-  const auto pairs = torch::view_as_real(start).clone().set_requires_grad(true);
-  const auto complex = make_adadelta({paired});
-  const auto real = make_adadelta({pairs});
-  for (int step = 0; step < 5; ++step) {
-    const at::Tensor gradient = torch::complex(test::formula({40}, step), test::formula({40}, step + 9));
-    paired.mutable_grad() = gradient.clone();
-    pairs.mutable_grad() = torch::view_as_real(gradient).clone();
-    complex->step();
-    real->step();
-  }
-  EXPECT_TRUE(test::same_bits(torch::view_as_real(paired.detach()), pairs.detach()));
+  test::expect_steps_as_pairs([](const at::Tensor& weight) { return make_adadelta({weight}); });
 }
 
 TEST(Adadelta, StepsAsItsFormulaSays) {

@@ -1,5 +1,6 @@
 #include <lockstep/optim.h>
 
+#include "support/complex_steps.h"
 #include "support/config_error.h"
 #include "support/formula.h"
 
@@ -42,25 +43,15 @@ TEST(PythonAdam, GoesOnFromAStateOfTorchsAdam) {
   EXPECT_EQ(optimizer_class(*after), "Adam");
 }
 
-// As Python's, by pairs of real numbers: not by complex squares, as torch::optim::Adam does.
+// Not by complex squares, as torch::optim::Adam does.
 TEST(PythonAdam, StepsComplexParametersAsPairs) {
-  const at::Tensor start = torch::complex(test::formula({40}, 3), test::formula({40}, 4));
-  const auto paired = start.clone().set_requires_grad(true);
-  const auto pairs = torch::view_as_real(start).clone().set_requires_grad(true);
-  const auto make = [](const at::Tensor& weight) {
-    return make_python_adam({weight}, {.lr = 0.01, .amsgrad = true});
-  };
-  const auto complex = make(paired);
-  const auto real = make(pairs);
-  for (int step = 0; step < 5; ++step) {
-    const at::Tensor gradient = torch::complex(test::formula({40}, step), test::formula({40}, step + 9));
-    paired.mutable_grad() = gradient.clone();
-    pairs.mutable_grad() = torch::view_as_real(gradient).clone();
-    complex->step();
-    real->step();
-  }
-  EXPECT_TRUE(test::same_bits(torch::view_as_real(paired.detach()), pairs.detach()));
-  EXPECT_EQ(optimizer_state(*complex, {{"weight", paired}}).tensors[0].second.scalar_type(),
+  test::expect_steps_as_pairs(
+      [](const at::Tensor& weight) { return make_python_adam({weight}, {.lr = 0.01, .amsgrad = true}); });
+  const auto weight = torch::complex(test::formula({4}, 3), test::formula({4}, 4)).set_requires_grad(true);
+  const auto optimizer = make_python_adam({weight});
+  weight.mutable_grad() = weight.detach().clone();
+  optimizer->step();
+  EXPECT_EQ(optimizer_state(*optimizer, {{"weight", weight}}).tensors[0].second.scalar_type(),
             at::kComplexFloat);
 }
 
