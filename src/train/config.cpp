@@ -23,7 +23,7 @@ void add_process_options(config::OptionTable& table, TrainConfig& config) {
       .add("backend", config.backend, "backend of collectives",
            {.choices = {"auto", "gloo", "nccl", "mpi", "shm", "fake"}})
       .add("init_method", config.init_method,
-           "where the ranks connect: env://, tcp://host:port, file:///path")
+           "where the ranks connect: tcp://host:port, file:///path; unset: env://")
       .add("timeout_s", config.timeout_s, "seconds that a collective waits for a peer", {.minimum = 1});
 }
 
@@ -32,10 +32,13 @@ void add_training_options(config::OptionTable& table, TrainConfig& config) {
       .add("max_steps", config.max_steps, "total number of optimizer steps; 0: no limit", {.minimum = 0})
       .add("max_time_s", config.max_time_s, "total seconds of training; 0: no limit",
            {.minimum = 0, .aliases = {"max_time"}})
-      .add("max_batches", config.max_batches, "maximum number of batches in an epoch", {.minimum = 1})
-      .add("batch_size", config.batch_size, "samples per batch on each rank", {.minimum = 1})
+      .add("max_batches", config.max_batches, "maximum number of batches in an epoch; unset: all",
+           {.minimum = 1})
+      .add("batch_size", config.batch_size, "samples per batch on each rank; unset: the loader's",
+           {.minimum = 1})
       .add("global_batch_size", config.global_batch_size,
-           "samples per step over all ranks and accumulated batches", {.minimum = 1})
+           "samples per step over all ranks and accumulated batches; unset: as batch_size gives",
+           {.minimum = 1})
       .add("accumulate_steps", config.accumulate_steps, "batches per optimizer step", {.minimum = 1})
       .add("dtype", config.dtype, "dtype of parameters and inputs",
            {.choices = {"float32", "float64", "bfloat16", "float16", "complex64", "complex128"}})
@@ -67,9 +70,9 @@ void add_training_options(config::OptionTable& table, TrainConfig& config) {
            "where zero_stage 3 stores parameters that are not in use; none: on the device",
            {.choices = {"none", "cpu"}})
       .add("zero_nvme_path", config.zero.offload_optimizer.nvme_path,
-           "folder for zero_offload_optimizer nvme")
+           "folder for zero_offload_optimizer nvme; empty: none")
       .add("deepspeed_config", config.deepspeed_config,
-           "DeepSpeed configuration of the training: a file, or base64")
+           "DeepSpeed configuration of the training: a file, or base64; empty: none")
       .add("deepspeed", config.deepspeed, "flag of DeepSpeed's programs; needs deepspeed_config")
       .add("local_rank", config.local_rank, "flag of DeepSpeed's launcher: checked, but not needed",
            {.minimum = -1, .has_variable = false})
@@ -128,7 +131,7 @@ void add_output_options(config::OptionTable& table, TrainConfig& config) {
       .add("plot_every", config.plot_every, "epochs between two plots; 0: none", {.minimum = 0})
       .add("tracking_tool", config.tracking_tool, "trackers in addition to CSV and JSON lines",
            {.choices = {"tensorboard", "mlflow", "none"}, .several = true})
-      .add("hyperparams", config.hyperparams, "hyperparameters for the trackers: name=value")
+      .add("hyperparams", config.hyperparams, "hyperparameters for the trackers: name=value; empty: none")
       .add("log_model", config.log_model, "give the weights to the trackers at the end")
       .add("all_reduce_metrics", config.all_reduce_metrics, "metrics over all ranks; false: of rank 0")
       .add("log_setup", config.log_setup, "where metrics are summed; auto: on their device",
@@ -137,7 +140,7 @@ void add_output_options(config::OptionTable& table, TrainConfig& config) {
       .add("create_subfolder_per_run", config.create_subfolder_per_run,
            "a new folder for each run in root_folder")
       .add("run_name", config.run_name, "start of the names of run folders; empty: the program's name")
-      .add("log_folder", config.log_folder, "exactly this run folder", {.aliases = {"run_dir"}})
+      .add("log_folder", config.log_folder, "exactly this run folder; empty: none", {.aliases = {"run_dir"}})
       .add("gpu_log_every", config.gpu_log_every, "seconds between two lines of each GPU in gpu.csv; 0: none",
            {.minimum = 0, .maximum = 86400})
       .add("trace_steps", config.trace_steps, "steps FIRST:LAST of which a trace is written; empty: none")
