@@ -84,6 +84,19 @@ Json read_object(const fs::path& path, bool is_expected, std::vector<std::string
   return object;
 }
 
+// The members of an object, such as the hyperparameters, as options of their own: "hyperparams.lr".
+Json options_of(const Json& config) {
+  Json options = Json::object();
+  for (const auto& [name, value] : config.items()) {
+    if (!value.is_object()) {
+      options[name] = value;
+      continue;
+    }
+    for (const auto& [inner_name, inner] : value.items()) options[name + "." + inner_name] = inner;
+  }
+  return options;
+}
+
 std::string text_of(const Json& object, const char* key) {
   return object.is_object() && object.contains(key) && object[key].is_string()
              ? object[key].get<std::string>()
@@ -142,8 +155,9 @@ Run read_run(const fs::path& folder) {
   if (!run.folder.has_filename()) run.folder = run.folder.parent_path();
   run.name = run.folder.filename().string();
   read_metrics(run);
-  run.config = read_object(run.folder / "config.json", /*is_expected=*/true, run.remarks);
-  run.defaults = read_object(run.folder / "config_defaults.json", /*is_expected=*/false, run.remarks);
+  run.config = options_of(read_object(run.folder / "config.json", /*is_expected=*/true, run.remarks));
+  run.defaults =
+      options_of(read_object(run.folder / "config_defaults.json", /*is_expected=*/false, run.remarks));
   read_ranks(run);
   StepTimes steps = sample_step_times(run.folder / "metrics.jsonl");
   run.times = std::move(steps.times);

@@ -22,6 +22,7 @@ struct RankPlace {
 struct Run {
   std::filesystem::path folder;
   std::string name;  // of the folder
+  // Options by name; a hyperparameter is an option "hyperparams.lr".
   Json config = Json::object();
   Json defaults = Json::object();  // of config; may lack keys
   std::vector<RankPlace> ranks;

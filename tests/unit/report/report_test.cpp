@@ -78,6 +78,35 @@ TEST(ReportTest, APageHasChartsSummaryConfigurationAndNoAddress) {
   EXPECT_THAT(page, HasSubstr("Released under the MIT License")) << "Chart.js comes with its licence";
 }
 
+// The configuration before the table of all options.
+std::string changed_options(const std::string& page) {
+  const size_t begin = page.find("<h2>Configuration");
+  return page.substr(begin, page.find("All options") - begin);
+}
+
+TEST(ReportTest, AHyperparameterThatDiffersIsARowOfItsOwn) {
+  RunFiles a("a");
+  RunFiles b("b");
+  const std::string defaults = R"({"seed": 0, "hyperparams": {"lr": 0.1, "width": 16}})";
+  a.write("metrics.csv", kMetrics)
+      .write("config.json", R"({"seed": 0, "hyperparams": {"lr": 0.3, "width": 16, "net": "cnn"}})")
+      .write("config_defaults.json", defaults);
+  b.write("metrics.csv", kMetrics)
+      .write("config.json", R"({"seed": 0, "hyperparams": {"lr": 0.5, "width": 16, "net": "cnn"}})")
+      .write("config_defaults.json", defaults);
+  const std::string one = changed_options(page_of({a.path()}));
+  EXPECT_THAT(one, HasSubstr("<tr><th>hyperparams.lr</th><td><code>0.3</code></td>"
+                             "<td class=\"usual\"><code>0.1</code></td></tr>"));
+  EXPECT_THAT(one, HasSubstr("<tr><th>hyperparams.net</th><td><code>cnn</code></td>"))
+      << "the defaults lack it";
+  EXPECT_THAT(one, Not(HasSubstr("width")));
+  const std::string both = changed_options(page_of({a.path(), b.path()}));
+  EXPECT_THAT(both, HasSubstr("<tr><th>hyperparams.lr</th><td><code>0.3</code></td><td><code>0.5</code>"
+                              "</td><td class=\"usual\"><code>0.1</code></td></tr>"));
+  EXPECT_THAT(both, Not(HasSubstr("hyperparams.net")));
+  EXPECT_THAT(both, Not(HasSubstr("width")));
+}
+
 // Before its first epoch is over, and after it: a curve, not a dot.
 TEST(ReportTest, RowsOfStepsAreAThinCurveBehindTheMeans) {
   RunFiles files;

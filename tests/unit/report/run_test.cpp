@@ -125,6 +125,15 @@ TEST(RunTest, AFolderThatIsNoRunIsRefused) {
   EXPECT_THAT(read(files.parent()), HasSubstr("runs below it: " + files.path().string()));
 }
 
+TEST(RunTest, EveryHyperparameterIsAnOption) {
+  RunFiles files;
+  files.write("config.json", R"({"seed": 3, "hyperparams": {"lr": 0.1, "data": "x"}})")
+      .write("config_defaults.json", R"({"seed": 0, "hyperparams": {"lr": 0.2}})");
+  const auto run = read_run(files.path());
+  EXPECT_EQ(run.config, Json({{"hyperparams.data", "x"}, {"hyperparams.lr", 0.1}, {"seed", 3}}));
+  EXPECT_EQ(run.defaults, Json({{"hyperparams.lr", 0.2}, {"seed", 0}}));
+}
+
 TEST(SummaryTest, NumbersAreShortAndReadable) {
   EXPECT_EQ(number_text(0.371454689), "0.37145");
   EXPECT_EQ(number_text(1234567), "1,234,567");
