@@ -18,6 +18,10 @@ TRAINING = {
 }
 TRAINING["max_batches"] = {"optimizer": "sgd", "dtype": "float64", "epochs": EPOCHS, "max_batches": 3}
 TRAINING["adam_lbfgs"] = {"optimizer": "adam_lbfgs", "dtype": "float64", "epochs": EPOCHS}
+# nevergrad's optimizers in perceptrain. A step of Lockstep has all candidates of a population, a step of perceptrain has one.
+SEARCH = {optimizer: {"optimizer": optimizer, "epochs": EPOCHS, "population": 1}
+          for optimizer in ("OnePlusOne", "CMA", "DE")}
+SEARCH["population"] = {"optimizer": "OnePlusOne", "epochs": 24, "max_batches": 1, "population": 6}
 CALLS = [
     {"epochs": 6, "val_every": 2, "callbacks": [
         ("train_end", 1), ("train_epoch_end", 1), ("train_epoch_end", 2), ("train_epoch_end", 4), ("train_epoch_end", 0),
@@ -45,7 +49,7 @@ def write_cases(folder):
     arrays["fitness"][4] = 0
     np.savez(folder / "cases.npz", **arrays)
     (folder / "cases.json").write_text(json.dumps(
-        {"contents": 3, "eta": 0.3, "training": TRAINING, "calls": CALLS, "release_threshold": 0.5}))
+        {"contents": 3, "eta": 0.3, "training": TRAINING, "search": SEARCH, "calls": CALLS, "release_threshold": 0.5}))
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +58,9 @@ def runs(tmp_path_factory):
     write_cases(folder)
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     program = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"]) / "test" / "perceptrain_runs"
-    ours = subprocess.run([program, folder], check=True, timeout=120, env=environment, stdout=subprocess.PIPE, text=True)
     subprocess.run([sys.executable, PEER, folder], check=True, timeout=300, env=environment, cwd=folder,
                    stdout=subprocess.DEVNULL)
+    ours = subprocess.run([program, folder], check=True, timeout=120, env=environment, stdout=subprocess.PIPE, text=True)
     return json.loads(ours.stdout), json.loads((folder / "perceptrain.json").read_text())
 
 
@@ -87,6 +91,31 @@ def test_training_with_adam_and_lbfgs(runs):
     ours, peer = (side["training"]["adam_lbfgs"] for side in runs)
     assert ours["weights"] == pytest.approx(peer["weights"], rel=1e-6)
     assert ours["val_losses"] == pytest.approx(peer["val_losses"], rel=1e-6)
+
+
+@pytest.mark.parametrize("case", SEARCH)
+def test_search(runs, case):
+    """The same candidates in the same order on the same batches have the same losses, and each loss is reported."""
+    ours, peer = (side["search"][case] for side in runs)
+    setting = SEARCH[case]
+    evaluations = setting["epochs"] * setting.get("max_batches", BATCHES)
+    population = setting["population"]
+    assert len(peer["told"]) == evaluations
+    assert len(set(peer["told"])) > evaluations / 2
+    assert ours["told"] == peer["told"] == peer["losses"]
+    # The loss of a step is that of its best candidate.
+    assert ours["losses"] == [min(peer["told"][i : i + population]) for i in range(0, evaluations, population)]
+
+
+@pytest.mark.parametrize("case", SEARCH)
+def test_search_ends_at_the_best_candidate(runs, case):
+    """perceptrain ends at the candidate that was asked for last, whose loss is unknown."""
+    ours, peer = (side["search"][case] for side in runs)
+    assert peer["weights"] == peer["last_asked"] != peer["recommendation"]
+    assert ours["best_loss"] == min(peer["told"])
+    assert ours["weights"] == ours["candidates"][peer["told"].index(min(peer["told"]))]
+    if SEARCH[case]["optimizer"] != "CMA":  # which recommends the mean of its distribution
+        assert ours["weights"] == peer["recommendation"]
 
 
 @pytest.mark.parametrize("case", range(len(CALLS)))

@@ -4,6 +4,7 @@
 //   perceptrain_runs FOLDER
 //
 // Reads FOLDER/cases.json and its tensors from FOLDER/cases.npz, and prints the results as one JSON object.
+// The candidates of searches are those that perceptrain_runs.py wrote to FOLDER/candidates.npz.
 
 #include <lockstep/callbacks.h>
 #include <lockstep/landscape.h>
@@ -129,6 +130,59 @@ Json train(const Cases& cases, const Json& setting, lockstep::World& world,
           {"weights", numbers_of(lockstep::get_parameters(*net))}};
 }
 
+// --- searches ---
+
+// Proposes points that another optimizer asked for, in its order.
+class Replay : public lockstep::GradientFreeOptimizer {
+ public:
+  Replay(const at::Tensor& points, int64_t population)
+      : GradientFreeOptimizer(points[0]), points_(points), population_(population) {}
+
+  Json told = Json::array();
+
+  std::string kind() const override { return "replay"; }
+  int64_t population() const override { return population_; }
+
+ protected:
+  at::Tensor propose(int64_t n) override {
+    next_ += n;
+    return points_.narrow(0, next_ - n, n).clone();
+  }
+  void learn(const at::Tensor& /*candidates*/, const at::Tensor& losses) override {
+    for (const double loss : numbers_of(losses)) told.push_back(loss);
+  }
+  lockstep::NamedTensors own_state() const override { return {}; }
+
+ private:
+  const at::Tensor points_;
+  const int64_t population_;
+  int64_t next_ = 0;
+};
+
+Json search(const Cases& cases, const Json& setting, const at::Tensor& candidates, lockstep::World& world,
+            const std::filesystem::path& folder) {
+  torch::nn::Sequential net = make_net(1);
+  net->to(torch::kDouble);
+  lockstep::set_parameters(*net, cases("weights"));
+  lockstep::TrainConfig config = quiet(folder);
+  // A step evaluates a whole population.
+  config.max_iter = setting.at("epochs").get<int64_t>() / setting.at("population").get<int64_t>();
+  config.dtype = "float64";
+  if (setting.contains("max_batches")) config.max_batches = setting.at("max_batches").get<int64_t>();
+  const lockstep::Loader loader(lockstep::TensorDataset{cases("inputs"), cases("targets")},
+                                {.batch_size = 8, .shuffle = false});
+  Replay replay(candidates, setting.at("population"));
+  Recorder trainer(world, net, replay, config, lockstep::mse);
+  trainer.fit(loader);
+  Json points = Json::array();
+  for (int64_t i = 0; i < candidates.size(0); ++i) points.push_back(numbers_of(candidates[i]));
+  return {{"told", replay.told},
+          {"losses", trainer.losses},
+          {"candidates", points},
+          {"best_loss", replay.best_loss()},
+          {"weights", numbers_of(lockstep::get_parameters(*net))}};
+}
+
 // --- callbacks ---
 
 Stage stage_named(const std::string& name) {
@@ -184,12 +238,19 @@ Json resample(const Cases& cases, double threshold) {
 Json run(const std::filesystem::path& folder, lockstep::World& world) {
   const Cases cases(folder);
   const Json& settings = cases.settings();
-  Json result = {{"content", Json::array()}, {"training", Json::object()}, {"calls", Json::array()}};
+  Json result = {{"content", Json::array()},
+                 {"training", Json::object()},
+                 {"search", Json::object()},
+                 {"calls", Json::array()}};
   for (int64_t i = 0; i < settings.at("contents"); ++i) {
     result["content"].push_back(content(cases, std::to_string(i), settings.at("eta")));
   }
   for (const auto& [name, setting] : settings.at("training").items()) {
     result["training"][name] = train(cases, setting, world, folder / "ours" / name);
+  }
+  for (const auto& [name, setting] : settings.at("search").items()) {
+    const at::Tensor candidates = lockstep::read_tensor((folder / "candidates.npz").string() + ":" + name);
+    result["search"][name] = search(cases, setting, candidates, world, folder / "ours" / name);
   }
   for (const Json& setting : settings.at("calls")) {
     const std::string name = "calls-" + std::to_string(result["calls"].size());

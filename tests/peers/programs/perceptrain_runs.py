@@ -1,10 +1,12 @@
-"""The runs of perceptrain_runs.cpp with perceptrain: perceptrain_runs.py FOLDER writes FOLDER/perceptrain.json."""
+"""The runs of perceptrain_runs.cpp with perceptrain: perceptrain_runs.py FOLDER writes FOLDER/perceptrain.json, and
+FOLDER/candidates.npz with the points that nevergrad asked for, which the C++ program evaluates."""
 
 import json
 import pathlib
 import sys
 
 import matplotlib
+import nevergrad
 import numpy as np
 import torch
 from torch import nn
@@ -12,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 matplotlib.use("agg")
 # perceptrain makes float64 the default dtype when it is imported.
-from perceptrain import InformationContent, TrainConfig, Trainer, set_parameters  # noqa: E402
+from perceptrain import InformationContent, TrainConfig, Trainer, num_parameters, set_parameters  # noqa: E402
 from perceptrain.callbacks import Callback  # noqa: E402
 from perceptrain.data import R3Dataset  # noqa: E402
 from perceptrain.optimizers import AdamLBFGS  # noqa: E402
@@ -84,6 +86,30 @@ def train(name, setting):
     return {"losses": trainer.losses, "val_losses": trainer.val_losses, "weights": weights.double().tolist()}
 
 
+class Search(Recorder):
+    """Without gradients. use_grad is a switch of the class."""
+
+
+Search.set_use_grad(False)
+
+
+def search(name, setting):
+    """Returns what was compared and the candidates, in the order in which nevergrad got their losses."""
+    net = make_net(1)
+    set_parameters(net, CASES["weights"])
+    optimizer = nevergrad.optimizers.registry[setting["optimizer"]](parametrization=num_parameters(net), budget=setting["epochs"])
+    optimizer.parametrization.random_state.seed(1)
+    told = []
+    optimizer.register_callback("tell", lambda _, candidate, loss: told.append((candidate.value, loss)))
+    fields = config(name, max_iter=setting["epochs"] - 1, dtype=torch.float64)
+    trainer = Search(net, optimizer, fields, "mse", max_batches=setting.get("max_batches"), train_dataloader=loader("", 8))
+    net, _ = trainer.fit()
+    weights = torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
+    return {"told": [loss for _, loss in told], "losses": trainer.losses, "weights": weights.tolist(),
+            "last_asked": trainer.ng_params.value.tolist(),
+            "recommendation": optimizer.provide_recommendation().value.tolist()}, np.stack([point for point, _ in told])
+
+
 def calls(name, setting):
     rows = []
 
@@ -121,11 +147,14 @@ def resample():
 
 def main():
     torch.set_num_threads(1)
+    searches = {name: search(name, setting) for name, setting in SETTINGS["search"].items()}
+    np.savez(FOLDER / "candidates.npz", **{name: candidates for name, (_, candidates) in searches.items()})
     result = {
         "content": [content(number) for number in range(SETTINGS["contents"])],
         "training": {name: train(name, setting) for name, setting in SETTINGS["training"].items()},
         "calls": [calls(f"calls-{i}", setting) for i, setting in enumerate(SETTINGS["calls"])],
         "r3": resample(),
+        "search": {name: outcome for name, (outcome, _) in searches.items()},
     }
     (FOLDER / "perceptrain.json").write_text(json.dumps(result))
 
