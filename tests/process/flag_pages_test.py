@@ -96,6 +96,12 @@ def flags_of_line(line):
             yield command, flag[1]
 
 
+def rows_of_table(page, head):
+    """The rows below a line of a page, as text."""
+    table = (DOCS / page).read_text().partition(head + "\n")[2].partition("\n\n")[0]
+    return table.splitlines()[1:]
+
+
 class FlagPagesTest(unittest.TestCase):
     def test_the_page_of_commands_is_that_of_the_option_tables(self):
         done = subprocess.run([sys.executable, ROOT / "script" / "commands-page.py"], check=True, text=True, capture_output=True)
@@ -125,6 +131,31 @@ class FlagPagesTest(unittest.TestCase):
                 with self.subTest(recipe=recipe):
                     own = {name for name in options(f"train {recipe}") if "_" not in name and not name.startswith("--no-")} - shared
                     self.assertEqual({name for name in own if not re.search(rf"`(--no-{name[2:]}|{name})\b", page)}, set())
+
+    def test_the_tables_of_run_have_its_flags_and_say_which_have_no_variable(self):
+        text = subprocess.run([LOCKSTEP, "run", "--help"], check=True, text=True, capture_output=True).stdout
+        variables = {name for spellings, rest in re.findall(r"^  (-\S+)(.*)$", text, re.MULTILINE) if "(Env:" in rest
+                     for name in spellings.replace("{false}", "").split(",")}
+        listed = set()
+        heads = ["| torchrun | `lockstep run` |", "| flag | meaning |"]
+        for row in [row for head in heads for row in rows_of_table("torchrun.md", head)]:
+            names = set(re.findall(r"`(--?[a-z][a-z-]*)", row.split("|")[1]))
+            with self.subTest(row=row):
+                self.assertEqual(names - set(options("run")), set())
+                self.assertEqual("no variable" in row, not names & variables)
+            listed |= names
+        self.assertEqual({name for name in options("run") if "_" not in name} - listed, {"--help", "-h"})
+
+    def test_the_tables_of_a_batch_script_and_of_all_recipes_have_flags_of_their_command(self):
+        for page, head, command in [("slurm.md", "| flag | in the script |", "slurm"),
+                                    ("recipes.md", "| flag | meaning |", "train mnist")]:
+            rows = rows_of_table(page, head)
+            self.assertGreater(len(rows), 5)
+            for row in rows:
+                names = set(re.findall(r"`(--[a-z][a-z-]*)", row.split("|")[1]))
+                with self.subTest(page=page, row=row):
+                    self.assertTrue(names)
+                    self.assertEqual(names - set(options(command)), set())
 
     def test_command_lines_on_pages_have_flags_of_their_command(self):
         checked = 0
