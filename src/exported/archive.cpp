@@ -1,5 +1,6 @@
 #include "exported/archive.h"
 
+#include <ATen/Parallel.h>
 #include <caffe2/serialize/inline_container.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
@@ -11,6 +12,7 @@
 #include <unordered_set>
 
 #include "base/file.h"
+#include "checkpoint/for_each_index.h"
 #include "checkpoint/torch_archive.h"
 
 namespace lockstep::exported {
@@ -20,6 +22,8 @@ using caffe2::serialize::PyTorchStreamReader;
 
 // More than a program of a million nodes takes.
 constexpr size_t kMaxJsonBytes = size_t{1} << 31;
+// What a thread reads at a time. A file with less is read by one thread.
+constexpr int64_t kPartBytes = 4 << 20;
 
 class ArchiveReader {
  public:
@@ -32,17 +36,28 @@ class ArchiveReader {
  private:
   // Tensors of one record share its memory.
   using Records = std::map<std::string, std::pair<at::ScalarType, at::Tensor>>;
+  // A part of the file for the memory of a tensor. All of them together are a row of bytes, in which this
+  // one begins at `first`.
+  struct PlannedRead {
+    char* memory = nullptr;
+    uint64_t offset = 0;
+    int64_t first = 0;
+    int64_t bytes = 0;
+  };
 
   std::string model_name() const;
   std::string text(const std::string& record);
   std::vector<Payload> payloads(const std::string& folder, const std::string& config);
-  at::Tensor tensor(const std::string& record, const Json& meta, Records& records);
+  at::Tensor tensor(const std::string& name, const Json& meta, Records& records);
   at::Tensor record(const std::string& name, at::ScalarType dtype, Records& records);
+  void read_planned() const;
 
   std::shared_ptr<const base::InputFile> file_;
   std::unique_ptr<PyTorchStreamReader> zip_;
   std::unordered_set<std::string> names_;
   bool reads_tensors_;
+  std::vector<PlannedRead> planned_;
+  int64_t planned_bytes_ = 0;
 };
 
 std::string ArchiveReader::model_name() const {
@@ -90,13 +105,33 @@ at::Tensor ArchiveReader::record(const std::string& name, at::ScalarType dtype, 
                                    place.bytes, c10::toString(dtype)));
   }
   const auto options = at::TensorOptions().dtype(dtype).device(reads_tensors_ ? at::kCPU : at::kMeta);
-  const at::Tensor flat = at::empty({static_cast<int64_t>(place.bytes / item_bytes)}, options);
-  if (reads_tensors_ && place.bytes > 0 &&
-      file_->read_some(flat.data_ptr(), place.bytes, place.offset) != place.bytes) {
-    throw ProgramError("it is cut off");
+  at::Tensor flat = at::empty({static_cast<int64_t>(place.bytes / item_bytes)}, options);
+  if (reads_tensors_ && place.bytes > 0) {
+    const auto bytes = static_cast<int64_t>(place.bytes);
+    planned_.push_back({static_cast<char*>(flat.data_ptr()), place.offset, planned_bytes_, bytes});
+    planned_bytes_ += bytes;
   }
   records.emplace(name, std::pair(dtype, flat));
   return flat;
+}
+
+// Several threads read, because the page faults of new memory take longer than the copy.
+void ArchiveReader::read_planned() const {
+  const auto parts = static_cast<size_t>((planned_bytes_ + kPartBytes - 1) / kPartBytes);
+  checkpoint::for_each_index(parts, at::get_num_threads(), [&](size_t part) {
+    const int64_t begin = static_cast<int64_t>(part) * kPartBytes;
+    for (const PlannedRead& read : planned_) {
+      const int64_t from = std::max(begin, read.first);
+      const int64_t to = std::min(begin + kPartBytes, read.first + read.bytes);
+      if (from >= to) continue;
+      const int64_t skipped = from - read.first;
+      const auto bytes = static_cast<size_t>(to - from);
+      if (file_->read_some(read.memory + skipped, bytes, read.offset + static_cast<uint64_t>(skipped)) !=
+          bytes) {
+        throw ProgramError("it is cut off");
+      }
+    }
+  });
 }
 
 at::Tensor ArchiveReader::tensor(const std::string& name, const Json& meta, Records& records) {
@@ -174,6 +209,7 @@ Archive ArchiveReader::read() {
   }
   archive.weights = payloads("data/weights/", model + "_weights_config.json");
   archive.constants = payloads("data/constants/", model + "_constants_config.json");
+  read_planned();
   return archive;
 }
 

@@ -107,6 +107,27 @@ TEST(ExportedArchiveTest, NamesWhatIsWrongWithItsTensors) {
   expect_archive_refused({"pair", kConstants, "\"shift\"", "\"lift\""}, "it has no tensor 'shift'");
 }
 
+// Threads read parts of the file, which begin and end within records.
+TEST(ExportedArchiveTest, ReadsAllBytesOfLargeRecords) {
+  constexpr size_t kBytes = 9'000'004;
+  ArchiveRecords records = records_of(test::exported_file("net"));
+  std::string& large = records.at("data/weights/weight_0");
+  while (large.size() < kBytes) large.push_back(static_cast<char>(large.size() % 251));
+  const ArchiveFile file(records);
+  const int threads_before = at::get_num_threads();
+  for (const int threads : {1, 3}) {
+    SCOPED_TRACE(threads);
+    at::set_num_threads(threads);
+    for (const Payload& payload : read_archive(file.path()).weights) {
+      const c10::Storage& memory = payload.tensor.storage();
+      EXPECT_TRUE(std::string_view(static_cast<const char*>(memory.data()), memory.nbytes()) ==
+                  records.at(payload.record))
+          << payload.name;
+    }
+  }
+  at::set_num_threads(threads_before);
+}
+
 TEST(ExportedArchiveTest, ReadsATensorThatWasExpanded) {
   ArchiveRecords records = records_of(test::exported_file("pair"));
   // Both records of the file say that "shift" has as many elements as it could not store.
