@@ -671,8 +671,8 @@ Executable::Frame Executable::take_frame() {
   return frame;
 }
 
-std::vector<c10::IValue> Executable::run(const std::vector<c10::IValue>& inputs, bool training,
-                                         c10::Device device) {
+void Executable::run(const std::vector<c10::IValue>& inputs, bool training, c10::Device device,
+                     std::vector<c10::IValue>& outputs) {
   prepare(training, device);
   Frame frame = take_frame();
   for (size_t i = 0; i < user_inputs_.size(); ++i) frame.values[user_inputs_[i]] = inputs.at(i);
@@ -694,14 +694,13 @@ std::vector<c10::IValue> Executable::run(const std::vector<c10::IValue>& inputs,
     }
     frame.values[changed] = target;
   }
-  std::vector<c10::IValue> outputs;
+  outputs.clear();
   outputs.reserve(user_outputs_.size());
   for (const Argument& output : user_outputs_) outputs.push_back(result(output, frame));
   for (size_t i = 0; i < frame.values.size(); ++i) {
     if (fixed_[i].isNone()) frame.values[i] = c10::IValue();
   }
   spare_frames_.push_back(std::move(frame));
-  return outputs;
 }
 
 // --- what a program consists of ---

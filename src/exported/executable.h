@@ -65,9 +65,12 @@ class Executable : public std::enable_shared_from_this<Executable> {
   // Sets the tensor of an input that is no user's: a parameter, a buffer, a constant.
   void bind(ValueId value, at::Tensor tensor);
 
-  // `inputs` are those that users pass, in their order; returns the user's outputs in their order.
+  // `inputs` are those that users pass, in their order; `outputs` becomes the user's outputs in their order.
   // `device` replaces the device of the program. With training false, batch norm and dropout evaluate.
-  std::vector<c10::IValue> run(const std::vector<c10::IValue>& inputs, bool training, c10::Device device);
+  // From the second run on it allocates nothing but tensors, if `outputs` has the memory and no segment
+  // shards or computes its activations again.
+  void run(const std::vector<c10::IValue>& inputs, bool training, c10::Device device,
+           std::vector<c10::IValue>& outputs);
 
   // In the order of the program.
   const std::vector<Segment>& segments() const { return segments_; }

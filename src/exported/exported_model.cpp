@@ -15,7 +15,7 @@
 #include "checkpoint/weights.h"
 #include "exported/archive.h"
 #include "exported/executable.h"
-#include "exported/input_rules.h"
+#include "exported/exported_model_impl.h"
 #include "exported/operators.h"
 #include "exported/segments.h"
 
@@ -117,47 +117,6 @@ void copy_values(at::Tensor from, at::Tensor to) {
 
 }  // namespace
 
-struct ExportedModelImpl::Impl {
-  // A tensor that is no parameter or buffer of the module and moves with it: a constant, or a non-persistent
-  // buffer whose elements share memory, which nothing can write.
-  struct Unregistered {
-    std::string name;
-    exported::ValueId value;
-    at::Tensor tensor;
-    bool is_buffer;  // Python's to(dtype) converts buffers, not constants
-  };
-
-  Impl(std::string file_, std::shared_ptr<const exported::Program> program_)
-      : file(std::move(file_)), program(std::move(program_)), rules(*program) {
-    make_executable("auto", "");
-    for (const exported::Input& input : program->inputs) {
-      if (input.kind == exported::Input::Kind::kUser && !input.only_value) input_names.push_back(input.name);
-    }
-    for (const exported::Output& output : program->outputs) {
-      if (output.kind == exported::Output::Kind::kUser) output_names.push_back(output.name);
-    }
-  }
-
-  // exported::ProgramError: a pattern matches nothing, or a module cannot compute its activations again.
-  void make_executable(const std::string& shard, const std::string& recompute);
-  // Gives all tensors to the program.
-  void bind_tensors();
-  void follow_parameters();
-
-  std::string file;
-  std::shared_ptr<const exported::Program> program;
-  std::string sharded;  // the patterns
-  std::string recomputed;
-  std::shared_ptr<exported::Executable> executable;
-  exported::InputRules rules;
-  std::vector<std::string> input_names;
-  std::vector<std::string> output_names;
-  std::vector<exported::Payload> registered;  // in the order of Python's named_buffers() and state dict
-  std::vector<Unregistered> unregistered;
-  at::Tensor leader;                         // a tensor of the module, of floating point if there is one
-  at::ScalarType loaded_dtype = at::kFloat;  // of `leader` in the file
-};
-
 void ExportedModelImpl::Impl::make_executable(const std::string& shard, const std::string& recompute) {
   const std::vector<std::string> again = exported::modules_matching(*program, recompute);
   if (again.empty() && !recompute.empty()) {
@@ -200,6 +159,25 @@ void ExportedModelImpl::Impl::follow_parameters() {
     each.tensor = each.tensor.to(leader.device(), dtype);
     executable->bind(each.value, each.tensor);
   }
+}
+
+void ExportedModelImpl::Impl::give_back(Values values) {
+  values.inputs.clear();
+  values.outputs.clear();
+  spare_values = std::move(values);
+}
+
+void ExportedModelImpl::Impl::run(const std::vector<c10::IValue>& inputs, bool training,
+                                  std::vector<c10::IValue>& outputs) {
+  rules.check(inputs);
+  follow_parameters();
+  c10::Device device = at::kCPU;
+  if (leader.defined()) {
+    device = leader.device();
+  } else if (!inputs.empty() && inputs[0].isTensor()) {
+    device = inputs[0].toTensor().device();
+  }
+  executable->run(inputs, training, device, outputs);
 }
 
 ExportedModelImpl::ExportedModelImpl(const std::filesystem::path& file) : torch::nn::Module("ExportedModel") {
@@ -380,15 +358,9 @@ std::vector<std::optional<c10::ScalarType>> ExportedModelImpl::input_dtypes() co
 }
 
 std::vector<c10::IValue> ExportedModelImpl::run(const std::vector<c10::IValue>& inputs) {
-  impl_->rules.check(inputs);
-  impl_->follow_parameters();
-  c10::Device device = at::kCPU;
-  if (impl_->leader.defined()) {
-    device = impl_->leader.device();
-  } else if (!inputs.empty() && inputs[0].isTensor()) {
-    device = inputs[0].toTensor().device();
-  }
-  return impl_->executable->run(inputs, is_training(), device);
+  std::vector<c10::IValue> outputs;
+  impl_->run(inputs, is_training(), outputs);
+  return outputs;
 }
 
 std::vector<c10::IValue> ExportedModelImpl::example_inputs(std::optional<int64_t> batch) const {
@@ -431,10 +403,14 @@ at::Tensor ExportedModelImpl::forward(const at::Tensor& input) {
                     input_names().size(), fmt::join(input_names(), ", "), output_names().size(),
                     fmt::join(output_names(), ", ")));
   }
-  std::vector<c10::IValue> outputs = run(std::vector<c10::IValue>{input});
-  if (!outputs[0].isTensor())
+  Impl::Values values = impl_->take_values();
+  values.inputs.emplace_back(input);
+  impl_->run(values.inputs, is_training(), values.outputs);
+  if (!values.outputs[0].isTensor())
     throw ConfigError("exported", "the output of the model is no tensor: call run()");
-  return std::move(outputs[0]).toTensor();
+  at::Tensor output = std::move(values.outputs[0]).toTensor();
+  impl_->give_back(std::move(values));
+  return output;
 }
 
 void ExportedModelImpl::save_state_dict(const std::filesystem::path& file) const {

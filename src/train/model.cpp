@@ -8,6 +8,7 @@
 #include <lockstep/trainer.h>
 #include <torch/torch.h>
 
+#include "exported/exported_model_impl.h"
 #include "torch_private/truncated_normal.h"
 
 namespace lockstep {
@@ -118,18 +119,21 @@ Loss loss_named(const std::string& name) {
 Model ExportedModelImpl::as_model() {
   const auto self = std::static_pointer_cast<ExportedModelImpl>(shared_from_this());
   const auto call = [self](const std::vector<at::Tensor>& inputs) {
-    const std::vector<c10::IValue> outputs =
-        self->run(std::vector<c10::IValue>(inputs.begin(), inputs.end()));
+    Impl::Values values = self->impl_->take_values();
+    values.inputs.assign(inputs.begin(), inputs.end());
+    self->impl_->run(values.inputs, self->is_training(), values.outputs);
     ModelOutputs named;
-    named.tensors.reserve(outputs.size());
+    named.tensors.reserve(values.outputs.size());
     const std::vector<std::string>& names = self->output_names();
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      const std::string& name = names[i];
-      if (outputs[i].isTensor()) named.tensors.emplace_back(name, outputs[i].toTensor());
-      if (outputs[i].isScalar()) {
-        named.tensors.emplace_back(name, c10::scalar_to_tensor(outputs[i].toScalar()));
+    for (size_t i = 0; i < values.outputs.size(); ++i) {
+      c10::IValue& output = values.outputs[i];
+      if (output.isScalar()) {
+        named.tensors.emplace_back(names[i], c10::scalar_to_tensor(output.toScalar()));
+      } else if (output.isTensor()) {
+        named.tensors.emplace_back(names[i], std::move(output).toTensor());
       }
     }
+    self->impl_->give_back(std::move(values));
     return named;
   };
   return {self, call, static_cast<int64_t>(input_names().size())};
