@@ -95,9 +95,9 @@ struct CpuAdamOptions {
 };
 
 // Adam for float32 parameters on the CPU, in one pass over memory and with several threads; the bits of
-// LibTorch's fused Adam. The class of its state is "AdamW", or "Adam" with adam_w_mode off: it and the
-// optimizer of torch::optim with that name can resume from each other's checkpoints. ConfigError also
-// names a parameter that is not float32 or not on the CPU.
+// LibTorch's fused Adam in one thread, also for shards of parameters. The class of its state is "AdamW", or
+// "Adam" with adam_w_mode off: it and the optimizer of torch::optim with that name can resume from each
+// other's checkpoints. ConfigError also names a parameter that is not float32 or not on the CPU.
 std::unique_ptr<torch::optim::Optimizer> make_cpu_adam(const std::vector<at::Tensor>& parameters,
                                                        const CpuAdamOptions& options = {});
 

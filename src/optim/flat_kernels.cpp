@@ -17,7 +17,7 @@ namespace {
 
 enum class Decay : uint8_t { kNone, kGradient, kParameter };
 
-template <Decay kDecay>
+template <Decay kDecay, bool kTail>
 class AdamElement {
  public:
   static constexpr int kStates = 2;
@@ -42,7 +42,11 @@ class AdamElement {
     if constexpr (kDecay == Decay::kParameter) parameter *= decay_;
     // A lerp from the nearer end.
     average = std::fma(weight_, gradient - average, from_average_ ? average : gradient);
-    square = std::fma(square_weight_ * gradient, gradient, square * beta2_);
+    if constexpr (kTail) {
+      square = std::fma(square, beta2_, square_weight_ * gradient * gradient);
+    } else {
+      square = std::fma(square_weight_ * gradient, gradient, square * beta2_);
+    }
     const float denominator = std::sqrt(square) / root_ + eps_;
     parameter += negative_step_ * average / denominator;
   }
@@ -205,13 +209,14 @@ template <typename Element>
   }
 }
 
+template <bool kTail>
 [[gnu::always_inline]] inline void run_adam(const AdamRule& rule, const FlatMemory& memory) {
   if (rule.weight_decay == 0) {
-    run(AdamElement<Decay::kNone>(rule), memory);
+    run(AdamElement<Decay::kNone, kTail>(rule), memory);
   } else if (rule.decoupled_decay) {
-    run(AdamElement<Decay::kParameter>(rule), memory);
+    run(AdamElement<Decay::kParameter, kTail>(rule), memory);
   } else {
-    run(AdamElement<Decay::kGradient>(rule), memory);
+    run(AdamElement<Decay::kGradient, kTail>(rule), memory);
   }
 }
 
@@ -245,7 +250,7 @@ template <typename Element>
 // Not std::visit, whose calls would not be inlined.
 [[gnu::always_inline]] inline void run_any(const FlatRule& rule, const FlatMemory& memory) {
   if (const auto* adam = std::get_if<AdamRule>(&rule)) {
-    run_adam(*adam, memory);
+    adam->tail ? run_adam<true>(*adam, memory) : run_adam<false>(*adam, memory);
   } else if (const auto* adagrad = std::get_if<AdagradRule>(&rule)) {
     run_adagrad(*adagrad, memory);
   } else if (const auto* lion = std::get_if<LionRule>(&rule)) {

@@ -13,6 +13,10 @@ namespace lockstep::optim {
 // Each element is computed independently, by operations in a fixed order that every instruction set
 // supports (fused multiply-adds are explicit). Results do not depend on where a range begins, on how a
 // step is divided into ranges, or on the machine.
+//
+// LibTorch's fused Adam rounds the elements after the last whole vector of a tensor, its tail, in another
+// order. Which elements these are follows from the tensor and not from the range that has them, so a shard
+// gets the bits of whole tensors.
 
 enum class FlatType : uint8_t { kFloat, kBFloat16, kHalf };
 size_t size_of(FlatType type);
@@ -36,8 +40,18 @@ struct FlatMemory {
   FlatMemory part(size_t first, size_t count) const;
 };
 
-// The bits of LibTorch's _fused_adam_ and _fused_adamw_ on a CPU with AVX2. (LibTorch rounds
-// the last numel % 8 or 16 elements of a tensor in another order.)
+// Elements of a FlatMemory: begin to end, end excluded.
+struct FlatSegment {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+// The number of elements of a tensor, in the order in memory, before its tail. The vectors of LibTorch's
+// kernel have 8 elements on every CPU with AVX2, also on one with AVX-512.
+constexpr int64_t before_tail(int64_t numel) { return numel - numel % 8; }
+
+// The bits of LibTorch's _fused_adam_ and _fused_adamw_ on a CPU with AVX2, in one thread: with more threads
+// LibTorch divides a tensor among them, and each part has a tail.
 struct AdamRule {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -46,6 +60,7 @@ struct AdamRule {
   double weight_decay = 0;
   bool decoupled_decay = false;  // AdamW
   int64_t step = 1;              // of this step; the first is 1
+  bool tail = false;             // the elements are those of tails
 };
 
 // torch.optim.Adagrad. Equals DeepSpeed's if weight_decay is 0; DeepSpeed's decay affects the sum of

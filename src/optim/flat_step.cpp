@@ -113,13 +113,39 @@ FlatType flat_type(const at::Tensor& values) {
 
 }  // namespace
 
-void step_flat(const FlatRule& rule, const FlatMemory& memory) {
+void step_flat(const FlatRule& rule, const FlatMemory& memory, const std::vector<FlatSegment>& tails) {
+  FlatRule tail_rule = rule;
+  if (auto* const adam = std::get_if<AdamRule>(&tail_rule)) adam->tail = true;
+  const auto step = [&](const FlatRule& each, size_t first, size_t last) {
+    if (first < last) step_range(each, memory.part(first, last - first));
+  };
   const auto numel = static_cast<int64_t>(memory.numel);
   for_blocks((numel + kBlock - 1) / kBlock, [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * kBlock;
-    const int64_t last = std::min(end * kBlock, numel);
-    step_range(rule, memory.part(static_cast<size_t>(first), static_cast<size_t>(last - first)));
+    auto first = static_cast<size_t>(begin * kBlock);
+    const auto last = static_cast<size_t>(std::min(end * kBlock, numel));
+    auto tail = std::partition_point(tails.begin(), tails.end(),
+                                     [&](const FlatSegment& segment) { return segment.end <= first; });
+    for (; tail != tails.end() && tail->begin < last; ++tail) {
+      const size_t tail_begin = std::max(first, tail->begin);
+      const size_t tail_end = std::min(last, tail->end);
+      step(rule, first, tail_begin);
+      step(tail_rule, tail_begin, tail_end);
+      first = tail_end;
+    }
+    step(rule, first, last);
   });
+}
+
+void StepsTails::set_tails(const at::Tensor& parameter, std::vector<FlatSegment> tails) {
+  tails_[parameter.unsafeGetTensorImpl()] = std::move(tails);
+}
+
+std::vector<FlatSegment> StepsTails::tails_of(const at::Tensor& parameter) const {
+  const auto found = tails_.find(parameter.unsafeGetTensorImpl());
+  if (found != tails_.end()) return found->second;
+  const int64_t numel = parameter.numel();
+  const FlatSegment tail{static_cast<size_t>(before_tail(numel)), static_cast<size_t>(numel)};
+  return tail.begin < tail.end ? std::vector{tail} : std::vector<FlatSegment>();
 }
 
 bool is_flat(const at::Tensor& parameter) {
@@ -140,7 +166,8 @@ void require_flat(std::string_view what, const std::vector<at::Tensor>& paramete
 }
 
 void step_tensor(const FlatRule& rule, const at::Tensor& parameter, const at::Tensor& gradient,
-                 const at::Tensor& state, const at::Tensor& second_state, const FlatExtras& extras) {
+                 const at::Tensor& state, const at::Tensor& second_state, const FlatExtras& extras,
+                 const std::vector<FlatSegment>& tails) {
   if (gradient.is_sparse()) {
     throw ConfigError("optim", "a gradient is sparse: this optimizer takes dense gradients only");
   }
@@ -160,7 +187,7 @@ void step_tensor(const FlatRule& rule, const at::Tensor& parameter, const at::Te
     memory.copy = extras.copy.mutable_data_ptr();
     memory.copy_type = flat_type(extras.copy);
   }
-  step_flat(rule, memory);
+  step_flat(rule, memory, tails);
 }
 
 namespace {
@@ -260,7 +287,9 @@ bool step_one_flat(Optimizer& optimizer, const OptimizerOptions& options, const 
     using Options = typename std::decay_t<decltype(kind)>::Options;
     if constexpr (kHasKernel<Options>) {
       const FlatState state = flat_state<Options>(optimizer, options, parameter);
-      step_tensor(state.rule, parameter, gradient, state.first, state.second, extras);
+      const auto* const tailed = dynamic_cast<const StepsTails*>(&optimizer);
+      step_tensor(state.rule, parameter, gradient, state.first, state.second, extras,
+                  tailed == nullptr ? std::vector<FlatSegment>() : tailed->tails_of(parameter));
       done = true;
     }
   });

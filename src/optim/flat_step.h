@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "optim/flat_kernels.h"
@@ -31,8 +32,8 @@ void for_blocks(int64_t blocks, const std::function<void(int64_t begin, int64_t 
 std::optional<FlatRule> flat_rule(const torch::optim::OptimizerOptions& options, int64_t step);
 
 // step_range() in LibTorch's threads, or in this one alone inside such a thread. The bits do not depend
-// on the number of threads.
-void step_flat(const FlatRule& rule, const FlatMemory& memory);
+// on the number of threads. `tails`, in the order of their elements: of the tensors in the memory, for Adam.
+void step_flat(const FlatRule& rule, const FlatMemory& memory, const std::vector<FlatSegment>& tails = {});
 
 struct FlatExtras {
   float gradient_factor = 1;  // of every gradient, in float32
@@ -40,12 +41,27 @@ struct FlatExtras {
   at::Tensor copy = {};
 };
 
+// An optimizer that steps the tails of tensors as LibTorch's fused Adam does.
+class StepsTails {
+ public:
+  virtual ~StepsTails() = default;
+
+  // A parameter that is flat memory with parts of tensors, and where their tails are in it. A later call
+  // replaces them. The parameter must outlive the optimizer's steps.
+  void set_tails(const at::Tensor& parameter, std::vector<FlatSegment> tails);
+  // As set; of another parameter those of one whole tensor.
+  std::vector<FlatSegment> tails_of(const at::Tensor& parameter) const;
+
+ private:
+  std::unordered_map<const c10::TensorImpl*, std::vector<FlatSegment>> tails_;
+};
+
 // A step of one parameter by its gradient. Parameter and states are float32, on the CPU, without gaps
 // and with the same strides. The gradient is float32, bfloat16 or float16; one with other strides is
 // copied first. ConfigError: it is sparse, or of another type.
 void step_tensor(const FlatRule& rule, const at::Tensor& parameter, const at::Tensor& gradient,
                  const at::Tensor& state = {}, const at::Tensor& second_state = {},
-                 const FlatExtras& extras = {});
+                 const FlatExtras& extras = {}, const std::vector<FlatSegment>& tails = {});
 
 // Whether step_tensor() can take a parameter.
 bool is_flat(const at::Tensor& parameter);

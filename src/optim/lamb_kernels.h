@@ -27,12 +27,6 @@ struct LambRule {
   int64_t step = 1;  // of this step; the first is 1
 };
 
-// The elements of one parameter in the memory: begin to end, end excluded.
-struct FlatSegment {
-  size_t begin = 0;
-  size_t end = 0;
-};
-
 struct LambSums {
   double parameter_squares = 0;
   double update_squares = 0;
@@ -41,8 +35,8 @@ struct LambSums {
 // The multiplier of the update, before the trust ratio: the learning rate, bias corrected.
 double lamb_step_size(const LambRule& rule);
 
-// Adds the gradients to the averages (state, second_state) of the segments and returns the sums of each
-// segment. Parameters are unchanged.
+// Adds the gradients to the averages (state, second_state) of the segments, one for each parameter, and
+// returns the sums of each segment. Parameters are unchanged.
 std::vector<LambSums> lamb_sums(const LambRule& rule, const FlatMemory& memory,
                                 const std::vector<FlatSegment>& segments);
 

@@ -7,6 +7,8 @@
 #include <tuple>
 #include <vector>
 
+#include "optim/flat_step.h"
+
 namespace lockstep::optim {
 
 // The optimizers of this library. make_adadelta() and its siblings in <lockstep/optim.h> make them.
@@ -146,7 +148,7 @@ class CpuAdagrad final
 
 // See make_cpu_adam. Options and state are those of torch::optim's class.
 template <typename State, typename Options>
-class CpuAdamOptimizer final : public ForeachOptimizer<State, Options> {
+class CpuAdamOptimizer final : public ForeachOptimizer<State, Options>, public StepsTails {
  public:
   using ForeachOptimizer<State, Options>::ForeachOptimizer;
 

@@ -108,8 +108,32 @@ void require_fresh(const Optimizer& optimizer) {
                     "checkpoint after sharding");
 }
 
+namespace {
+
+// The tails, in this rank's shard, of the parameters of a bucket.
+std::vector<optim::FlatSegment> tails_in_shard(const BucketLayout& layout,
+                                               const std::vector<BucketItem>& items, Place place) {
+  std::vector<optim::FlatSegment> tails;
+  for (const OwnedRange& range : owned_ranges(layout, items, place.ranks, place.rank)) {
+    const int64_t end = range.first + range.count;
+    const int64_t begin =
+        std::max(range.first, optim::before_tail(items[layout.slots[range.slot].item].numel));
+    if (begin >= end) continue;
+    const int64_t offset = range.offset - range.first;
+    tails.push_back({static_cast<size_t>(offset + begin), static_cast<size_t>(offset + end)});
+  }
+  return tails;
+}
+
+}  // namespace
+
 void hand_over(Optimizer& optimizer, const std::vector<ShardedBucket>& buckets,
-               const std::vector<int>& group_of) {
+               const std::vector<int>& group_of, const std::vector<BucketItem>& items, Place place) {
+  if (auto* const tailed = dynamic_cast<optim::StepsTails*>(&optimizer)) {
+    for (const ShardedBucket& bucket : buckets) {
+      tailed->set_tails(bucket.master(), tails_in_shard(bucket.layout(), items, place));
+    }
+  }
   for (auto& group : optimizer.param_groups()) group.params().clear();
   for (size_t i = 0; i < buckets.size(); ++i) {
     optimizer.param_groups()[static_cast<size_t>(group_of[i])].params().push_back(buckets[i].master());

@@ -33,10 +33,10 @@ void require_elementwise(const torch::optim::Optimizer& optimizer, bool allow_un
 // ConfigError: the optimizer has made steps already.
 void require_fresh(const torch::optim::Optimizer& optimizer);
 
-// Replaces the optimizer's parameters by the masters; group_of[i] belongs to buckets[i]. Its state is
-// reset.
+// Replaces the optimizer's parameters by the masters; group_of[i] belongs to buckets[i], and the buckets were
+// planned for `items`. Its state is reset.
 void hand_over(torch::optim::Optimizer& optimizer, const std::vector<ShardedBucket>& buckets,
-               const std::vector<int>& group_of);
+               const std::vector<int>& group_of, const std::vector<BucketItem>& items, Place place);
 
 // Updates one master by its gradient, converted to the master's dtype, times `factor` if that is
 // defined.

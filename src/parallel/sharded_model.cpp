@@ -224,7 +224,7 @@ ShardedModel::Impl::Impl(std::shared_ptr<torch::nn::Module> module_, torch::opti
       if (file) file->store(i, {buckets[i].master()});
     }
   }
-  parallel::hand_over(optimizer, buckets, group_of);
+  parallel::hand_over(optimizer, buckets, group_of, items, place);
   attach_units();
   gradients = std::make_unique<parallel::ShardGradients>(buckets, sync->flat_gradients(), communicator,
                                                          options, *lane, host_copies.get());

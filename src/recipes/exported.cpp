@@ -298,8 +298,7 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const ExportedOptions& o
                                         optim::SGDOptions(lr).momentum(options.momentum).weight_decay(decay));
   }
   if (name == "adam" || name == "adamw") {
-    // In one pass over memory, with the bits of torch.optim.AdamW(fused=True) but for the last elements of a
-    // tensor (optim/flat_kernels.h).
+    // In one pass over memory, with the bits of torch.optim.AdamW(fused=True).
     const bool all_float = std::all_of(parameters.begin(), parameters.end(), [](const at::Tensor& parameter) {
       return parameter.scalar_type() == torch::kFloat32;
     });

@@ -120,7 +120,7 @@ def test_the_command_trains_with_the_bits_of_eager_pytorch(exported, table, tmp_
     data = torch.utils.data.TensorDataset(inputs, classes)
     sampler = torch.utils.data.DistributedSampler(data, num_replicas=1, rank=0, seed=9)
     steps = (torch.optim.SGD(model.parameters(), lr=0.01) if optimizer == "sgd" else
-             exported_models.WholeVectors(torch.optim.AdamW, model.parameters(), lr=0.01, weight_decay=0))
+             torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0, fused=True))
     torch.manual_seed(9)
     for epoch in range(2):
         sampler.set_epoch(epoch)

@@ -160,6 +160,36 @@ def test_integers_get_the_dtype_of_the_models_inputs(tmp_path):
         file, tmp_path, *flags("large"), status=2)
 
 
+class Choices(nn.Module):
+    """Inputs of which torch.export makes constants."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x, mask, squash: bool, scale: float, power: int, mode: str, *, extra=None):
+        hidden = torch.where(mask, x, 0) * scale
+        hidden = torch.tanh(hidden) if squash else hidden
+        hidden = hidden ** power if mode == "power" else hidden
+        return self.head(hidden if extra is None else hidden + extra)
+
+
+def test_numbers_booleans_and_texts_are_constants_of_the_export(tmp_path):
+    x, mask = normal(SAMPLES, 6), normal(SAMPLES, 6, seed=7) > 0
+    save(tmp_path, x=x, mask=mask, y=normal(SAMPLES, 3, seed=6))
+    batch = torch.export.Dim("batch", min=1, max=64)
+    for number, choices in enumerate([(True, 0.5, 3, "power"), (False, -2.0, 2, "none")]):
+        program = torch.export.export(Choices(), (x[:4], mask[:4], *choices), {"extra": None},
+                                      dynamic_shapes=({0: batch}, {0: batch}, None, None, None, None, None))
+        torch.export.save(program, tmp_path / f"choices{number}.pt2")
+        state = trained(tmp_path / f"choices{number}.pt2", tmp_path, "--inputs", f"{tmp_path}/x.npy,{tmp_path}/mask.npy", "--targets",
+                        tmp_path / "y.npy", "--loss", "mse")
+        expected = train_eagerly(Choices(), x, mask, normal(SAMPLES, 3, seed=6),
+                                 loss=lambda model, x, mask, y: F.mse_loss(model(x, mask, *choices), y))
+        assert different(state, expected) == []
+
+
 class Lion(torch.optim.Optimizer):
     def __init__(self, parameters, lr):
         super().__init__(parameters, {"lr": lr})
@@ -192,7 +222,7 @@ class Lamb(torch.optim.Optimizer):
 
 # The optimizer: what PyTorch has for it, its loss here, and the largest difference of a weight.
 OPTIMIZERS = {
-    "adam": (lambda p: exported_models.WholeVectors(torch.optim.Adam, p, lr=LR), "l1", 0),
+    "adam": (lambda p: torch.optim.Adam(p, lr=LR, fused=True), "l1", 0),
     "adagrad": (lambda p: torch.optim.Adagrad(p, lr=LR), "smooth_l1", 0),
     "rmsprop": (lambda p: torch.optim.RMSprop(p, lr=LR, momentum=0.9), "bce_with_logits", 0),
     "adadelta": (lambda p: torch.optim.Adadelta(p, lr=LR), "nll", 0),

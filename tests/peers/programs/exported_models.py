@@ -118,32 +118,6 @@ def swin():
         num_classes=10)
 
 
-class WholeVectors:
-    """Adam in one pass (fused=True), of tensors that are filled up to whole vectors. PyTorch's kernel rounds the elements
-    after the last whole vector of a tensor differently; Lockstep's rounds all alike, so that ZeRO gives the same bits."""
-
-    def __init__(self, kind, parameters, **options):
-        self.parameters = list(parameters)
-        self.filled = [nn.Parameter(self.fill(parameter.detach())) for parameter in self.parameters]
-        self.optimizer = kind(self.filled, fused=True, **options)
-
-    @staticmethod
-    def fill(tensor):
-        return F.pad(tensor.flatten(), (0, -tensor.numel() % 16))
-
-    def zero_grad(self):
-        for parameter in self.parameters:
-            parameter.grad = None
-
-    @torch.no_grad()
-    def step(self):
-        for parameter, filled in zip(self.parameters, self.filled):
-            filled.grad = None if parameter.grad is None else self.fill(parameter.grad)
-        self.optimizer.step()
-        for parameter, filled in zip(self.parameters, self.filled):
-            parameter.copy_(filled[:parameter.numel()].view_as(parameter))
-
-
 IMAGES = {"batch": [4, 3, 32, 32], "classes": 10}
 # "optimizers": besides SGD and Adam in one pass. "whole": only in script/test --exported.
 MODELS = {

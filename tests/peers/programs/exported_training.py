@@ -19,9 +19,9 @@ def make_optimizer(name, parameters):
     if name == "adam":
         return torch.optim.Adam(parameters, lr=1e-3)
     if name == "adam_fused":
-        return exported_models.WholeVectors(torch.optim.Adam, parameters, lr=1e-3)
+        return torch.optim.Adam(parameters, lr=1e-3, fused=True)
     if name == "adamw_fused":
-        return exported_models.WholeVectors(torch.optim.AdamW, parameters, lr=1e-3, weight_decay=0.01)
+        return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.01, fused=True)
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=5e-4)
 
 

@@ -5,6 +5,8 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 
+#include <numeric>
+
 #include "optim/flat_step.h"
 #include "support/formula.h"
 
@@ -25,6 +27,8 @@ struct Memory {
 
   explicit Memory(int64_t numel)
       : parameters(formula({numel}, 1)), first(at::zeros({numel})), second(at::zeros({numel})) {}
+  Memory(at::Tensor parameters_, at::Tensor first_, at::Tensor second_)
+      : parameters(std::move(parameters_)), first(std::move(first_)), second(std::move(second_)) {}
   explicit Memory(const Memory& other, int64_t offset)  // unaligned by so many elements
       : parameters(moved(other.parameters, offset)),
         first(moved(other.first, offset)),
@@ -32,6 +36,11 @@ struct Memory {
 
   static at::Tensor moved(const at::Tensor& tensor, int64_t offset) {
     return at::cat({at::zeros({offset}), tensor}).narrow(0, offset, tensor.numel());
+  }
+
+  Memory part(int64_t offset, int64_t count) const {
+    return {parameters.narrow(0, offset, count), first.narrow(0, offset, count),
+            second.narrow(0, offset, count)};
   }
 
   FlatMemory flat(const at::Tensor& gradient) const {
@@ -56,6 +65,7 @@ std::vector<std::pair<std::string, FlatRule>> rules() {
   return {{"Adam", AdamRule{}},
           {"Adam with decay", AdamRule{.weight_decay = 0.1}},
           {"AdamW", AdamRule{.beta1 = 0.3, .weight_decay = 0.1, .decoupled_decay = true}},
+          {"a tail of Adam", AdamRule{.weight_decay = 0.1, .tail = true}},
           {"Adagrad", AdagradRule{.lr_decay = 0.1}},
           {"Adagrad with decay", AdagradRule{.weight_decay = 0.1}},
           {"Lion", LionRule{}},
@@ -150,42 +160,103 @@ TEST(FlatKernels, WideGradientsAndCopiesAreThoseOfConvertedTensors) {
   }
 }
 
-// LibTorch takes whole vectors of 16 here, or of 8; both round alike.
-constexpr int64_t kWhole = 4096;
+// A step of LibTorch's kernel. `count` is that of the steps before it.
+void run_fused_adam(const AdamRule& rule, const Memory& memory, const at::Tensor& gradient,
+                    const at::Tensor& count) {
+  const auto run = [&](auto kernel) {
+    kernel(at::TensorList{memory.parameters}, at::TensorList{gradient}, at::TensorList{memory.first},
+           at::TensorList{memory.second}, at::TensorList{}, at::TensorList{count}, rule.lr, rule.beta1,
+           rule.beta2, rule.weight_decay, rule.eps, false, false, std::optional<at::Tensor>(),
+           std::optional<at::Tensor>());
+  };
+  count.add_(1);
+  if (rule.decoupled_decay) {
+    run([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
+  } else {
+    run([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+  }
+}
 
-TEST(FlatKernels, AdamHasTheBitsOfLibTorchsFusedKernel) {
+std::vector<AdamRule> adam_rules() {
+  std::vector<AdamRule> rules;
   for (const bool decoupled : {false, true}) {
     for (const double weight_decay : {0.0, 0.1}) {
       for (const double beta1 : {0.9, 0.3}) {
-        Memory own(kWhole);
-        const Memory theirs(kWhole);
-        const at::Tensor count = at::zeros({});
-        for (int64_t step = 1; step <= 20; ++step) {
-          const at::Tensor gradient = gradient_of(kWhole, step);
-          step_flat(AdamRule{.lr = 1e-3,
-                             .beta1 = beta1,
-                             .weight_decay = weight_decay,
-                             .decoupled_decay = decoupled,
-                             .step = step},
-                    own.flat(gradient));
-          count.add_(1);
-          const auto fused = [&](auto kernel) {
-            kernel(at::TensorList{theirs.parameters}, at::TensorList{gradient}, at::TensorList{theirs.first},
-                   at::TensorList{theirs.second}, at::TensorList{}, at::TensorList{count}, 1e-3, beta1, 0.999,
-                   weight_decay, 1e-8, false, false, std::optional<at::Tensor>(),
-                   std::optional<at::Tensor>());
-          };
-          if (decoupled) {
-            fused([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
-          } else {
-            fused([](auto&&... arguments) { at::_fused_adam_(arguments...); });
-          }
-        }
-        EXPECT_TRUE(own == theirs) << decoupled << " " << weight_decay << " " << beta1;
+        rules.push_back({.beta1 = beta1, .weight_decay = weight_decay, .decoupled_decay = decoupled});
       }
     }
   }
+  return rules;
 }
+
+constexpr int64_t kAdamSteps = 20;
+
+// With more threads LibTorch gives each part of a tensor a tail.
+class FlatAdamTest : public testing::Test {
+ protected:
+  FlatAdamTest() { at::set_num_threads(1); }
+  ~FlatAdamTest() override { at::set_num_threads(before_); }
+
+ private:
+  const int before_ = at::get_num_threads();
+};
+
+TEST_F(FlatAdamTest, HasTheBitsOfLibTorchsFusedKernel) {
+  for (AdamRule rule : adam_rules()) {
+    for (const int64_t numel : {1, 7, 8, 9, 23, 4096, 4103, 16387}) {
+      const Memory own(numel);
+      const Memory theirs(numel);
+      const at::Tensor count = at::zeros({});
+      for (rule.step = 1; rule.step <= kAdamSteps; ++rule.step) {
+        const at::Tensor gradient = gradient_of(numel, rule.step);
+        step_flat(rule, own.flat(gradient), StepsTails().tails_of(own.parameters));
+        run_fused_adam(rule, theirs, gradient, count);
+      }
+      EXPECT_TRUE(own == theirs) << numel << " " << rule.decoupled_decay << " " << rule.weight_decay << " "
+                                 << rule.beta1;
+    }
+  }
+}
+
+// Shards with parts of tensors, cut before, inside and after their tails, on both sides of the blocks of
+// threads.
+TEST_F(FlatAdamTest, AShardHasTheBitsOfWholeTensors) {
+  const std::vector<int64_t> sizes{16381, 5, 1, 16, 30003};
+  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const std::vector<int64_t> cuts{0, 3, 16378, 16384, 16388, 16403, 32768, total - 2, total};
+  for (AdamRule rule : adam_rules()) {
+    const Memory sharded(total);
+    const Memory whole(total);
+    std::vector<at::Tensor> counts;
+    for (size_t i = 0; i < sizes.size(); ++i) counts.push_back(at::zeros({}));
+    for (rule.step = 1; rule.step <= 3; ++rule.step) {
+      const at::Tensor gradient = gradient_of(total, rule.step);
+      const FlatMemory memory = sharded.flat(gradient);
+      std::vector<FlatSegment> tails;
+      int64_t offset = 0;
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        run_fused_adam(rule, whole.part(offset, sizes[i]), gradient.narrow(0, offset, sizes[i]), counts[i]);
+        tails.push_back(
+            {static_cast<size_t>(offset + before_tail(sizes[i])), static_cast<size_t>(offset + sizes[i])});
+        offset += sizes[i];
+      }
+      for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+        const auto begin = static_cast<size_t>(cuts[i]);
+        const auto end = static_cast<size_t>(cuts[i + 1]);
+        std::vector<FlatSegment> own;
+        for (const FlatSegment& tail : tails) {
+          const FlatSegment inside{std::max(tail.begin, begin), std::min(tail.end, end)};
+          if (inside.begin < inside.end) own.push_back({inside.begin - begin, inside.end - begin});
+        }
+        step_flat(rule, memory.part(begin, end - begin), own);
+      }
+    }
+    EXPECT_TRUE(sharded == whole) << rule.decoupled_decay << " " << rule.weight_decay << " " << rule.beta1;
+  }
+}
+
+// LibTorch takes whole vectors of 16 here, or of 8; both round alike.
+constexpr int64_t kWhole = 4096;
 
 TEST(FlatKernels, SgdHasTheBitsOfLibTorchsFusedKernel) {
   for (const auto& rule : {SgdRule{.lr = 0.1, .weight_decay = 0.1}, SgdRule{.lr = 0.1, .momentum = 0.9},
