@@ -35,7 +35,7 @@ LAYERS = {
     # Gradient reduction and ZeRO: a model replicated on the ranks or sharded over them.
     "parallel": (*CORE, "torch_private", "comm", "nn", "optim", "checkpoint"),
     # Models that Python exported: their files, and how their operators run. Their modules are units of ZeRO.
-    "exported": ("base", "config", "checkpoint", "parallel"),
+    "exported": ("base", "config", "nn", "checkpoint", "parallel"),
     "train": (*CORE, "torch_private", "comm", "nn", "parallel", "optim", "data", "checkpoint", "exported"),
     # What `lockstep train NAME` runs, and its models. Of these layers a recipe includes only the public
     # headers: check_program().

@@ -10,6 +10,8 @@
 #include <map>
 #include <utility>
 
+#include "nn/attention.h"
+
 namespace lockstep::exported {
 namespace {
 
@@ -433,6 +435,7 @@ void Executable::add_operator(const Node& node, const OperatorName& name,
     if (!is_list && step.outputs[i].size() > 1) refuse_node(node, "its result {} is no list", i);
   }
   step.check = argument_check(name);
+  step.is_attention = name.name == "aten::scaled_dot_product_attention";
   note_gradient(node, name, operation);
   const bool adds_one = name.name == "aten::add_" || name.name == "aten::add";
   step.only_in_training =
@@ -581,6 +584,8 @@ void Executable::run_step(const Step& step, Frame& frame) const {
     stack.resize(1);
   } else {
     if (step.check != nullptr) step.check(stack);
+    std::optional<nn::CudnnFirst> cudnn_first;
+    if (step.is_attention) cudnn_first.emplace(*device_);
     step.operation->callBoxed(stack);
     // The list outlives the step: it must not keep the tensors alive.
     for (const ListUse& list : step.lists) {

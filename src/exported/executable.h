@@ -122,6 +122,7 @@ class Executable : public std::enable_shared_from_this<Executable> {
     c10::DeviceType autocast_device = c10::DeviceType::CPU;  // of an autocast region
     // In evaluation the result is the first argument: batch norm does not count batches.
     bool only_in_training = false;
+    bool is_attention = false;  // its kernel is chosen as nn::attention() chooses it
     // In evaluation bernoulli(p) gives this instead of random numbers: stochastic depth then keeps every
     // sample.
     std::optional<double> evaluation_fill;
