@@ -6,12 +6,12 @@
 //   exported_steps nodes FILE                  us a node of the file "chain" over the same LibTorch module
 
 #include <lockstep/exported_model.h>
+#include <lockstep/launch.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -87,24 +87,30 @@ void print(double value, const char* unit) {
   std::printf("{\"value\": %.6g, \"unit\": \"%s\"}\n", value, unit);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+void run(int argc, char** argv) {
   const std::string_view mode = argc > 2 ? argv[1] : "";
   if (mode == "train" && argc > 4) {
     torch::manual_seed(0);
     std::vector<c10::IValue> inputs;
     for (int i = 4; i < argc; ++i) inputs.emplace_back(torch::randn(shape_of(argv[i])));
     print(steps_per_second(argv[2], std::stoll(argv[3]), inputs), "steps/s");
-  } else if (mode == "load") {
+  } else if (mode == "load" && argc == 3) {
     const Clock::time_point start = Clock::now();
     const lockstep::ExportedModel model(argv[2]);
     print(seconds_since(start), "s");
-  } else if (mode == "nodes") {
+  } else if (mode == "nodes" && argc == 3) {
     print(us_per_node(argv[2]), "us");
   } else {
-    std::fprintf(stderr, "usage: exported_steps train FILE STEPS SHAPE... | load FILE | nodes FILE\n");
-    return 2;
+    throw lockstep::ConfigError("bench",
+                                "usage: exported_steps train FILE STEPS SHAPE... | load FILE | nodes FILE");
   }
-  return 0;
+}
+
+}  // namespace
+
+// As a rank of a job, like `lockstep train`: launch() tunes malloc for training.
+int main(int argc, char** argv) {
+  const char* program[] = {argv[0]};
+  return lockstep::launch(1, program, {},
+                          [&](lockstep::World&, const lockstep::TrainConfig&) { run(argc, argv); });
 }
