@@ -57,7 +57,8 @@ class ExportedModelImpl : public torch::nn::Module,
   at::Tensor forward(const at::Tensor& input);
 
   // The inputs in the order of Python's forward, keyword arguments last. Elements of tuples and members
-  // of dicts are inputs of their own: "x", "state.0", "options.scale".
+  // of dicts are inputs of their own: "x", "state.0", "options.scale". An input of which the export made a
+  // constant, such as a boolean, is not among them.
   const std::vector<std::string>& input_names() const;
   // The outputs: "" for a single tensor, "0" and "1" of a tuple, "loss" of a dict, "pair.0".
   const std::vector<std::string>& output_names() const;
@@ -67,7 +68,8 @@ class ExportedModelImpl : public torch::nn::Module,
   // Runs the model with all inputs in this order; returns all outputs. Tensors and numbers.
   // ConfigError: as forward().
   std::vector<c10::IValue> run(const std::vector<c10::IValue>& inputs);
-  // The same by name. ConfigError: a name is missing or unknown.
+  // The same by name. It may have inputs that are constants, with the values of the export. ConfigError: a
+  // name is missing or unknown, or a constant has another value.
   std::map<std::string, c10::IValue> run(const std::map<std::string, c10::IValue>& inputs);
 
   // The model as Trainer takes it (model.h): with all inputs, in their order, and outputs by name, of which

@@ -384,6 +384,7 @@ std::map<std::string, c10::IValue> ExportedModelImpl::run(const std::map<std::st
     for (const auto& [name, value] : inputs) {
       const auto& names = input_names();
       if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+      if (impl_->rules.is_fixed(name, value)) continue;
       throw ConfigError("exported",
                         fmt::format("the model has no input '{}'; it has {}", name, fmt::join(names, ", ")));
     }

@@ -41,6 +41,26 @@ const char* kind_text(NumberMeta::Kind kind) {
   return "";
 }
 
+// As Python writes it.
+std::string constant_text(const c10::IValue& value) {
+  if (value.isBool()) return value.toBool() ? "True" : "False";
+  if (value.isString()) return fmt::format("'{}'", printable(value.toStringRef()));
+  if (value.isInt()) return std::to_string(value.toInt());
+  if (value.isDouble()) return fmt::format("{}", value.toDouble());
+  return "None";  // programs have no inputs of other kinds
+}
+
+// Whether they are equal in Python, where 2 is 2.0.
+bool is_same_constant(const c10::IValue& a, const c10::IValue& b) {
+  if ((a.isInt() || a.isDouble()) && (b.isInt() || b.isDouble())) {
+    return a.isInt() && b.isInt() ? a.toInt() == b.toInt()
+                                  : a.toScalar().toDouble() == b.toScalar().toDouble();
+  }
+  if (a.isBool() && b.isBool()) return a.toBool() == b.toBool();
+  if (a.isString() && b.isString()) return a.toStringRef() == b.toStringRef();
+  return a.isNone() && b.isNone();
+}
+
 std::string range_text(const Range& range) {
   return fmt::format("{} to {}", range.least.value_or(0),
                      range.most ? std::to_string(*range.most) : "any size");
@@ -50,7 +70,11 @@ std::string range_text(const Range& range) {
 
 InputRules::InputRules(const Program& program) {
   for (const Input& input : program.inputs) {
-    if (input.kind != Input::Kind::kUser || input.only_value) continue;
+    if (input.kind != Input::Kind::kUser) continue;
+    if (input.only_value) {
+      fixed_.push_back({input.name, *input.only_value});
+      continue;
+    }
     Rule rule{.name = input.name, .dtype = {}, .number = input.number.kind, .dimensions = {}};
     const auto add = [&](const Extent& extent, std::optional<size_t> dimension) {
       Dimension made{.fixed = extent.fixed, .expression = {}, .exported = extent.exported};
@@ -164,8 +188,12 @@ void InputRules::check_kinds(const std::vector<c10::IValue>& inputs) const {
   if (inputs.size() != rules_.size()) {
     std::vector<std::string> names;
     for (const Rule& rule : rules_) names.push_back(rule.name);
-    refuse_input("the model takes {} inputs ({}), got {}", rules_.size(), fmt::join(names, ", "),
-                 inputs.size());
+    std::vector<std::string> constants;
+    for (const Fixed& each : fixed_) {
+      constants.push_back(fmt::format("{} = {}", each.name, constant_text(each.value)));
+    }
+    refuse_input("the model takes {} inputs ({}), got {}{}{}", rules_.size(), fmt::join(names, ", "),
+                 inputs.size(), constants.empty() ? "" : "; its export fixed ", fmt::join(constants, ", "));
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Rule& rule = rules_[i];
@@ -244,6 +272,17 @@ void InputRules::check(const std::vector<c10::IValue>& inputs) {
                                  : input.toInt());
   }
   for (const Bound& bound : bounds_) check_bound(bound);
+}
+
+bool InputRules::is_fixed(const std::string& name, const c10::IValue& value) const {
+  const auto found =
+      std::find_if(fixed_.begin(), fixed_.end(), [&](const Fixed& each) { return each.name == name; });
+  if (found == fixed_.end()) return false;
+  if (is_same_constant(value, found->value)) return true;
+  refuse_input(
+      "input '{}' must be {} or left out: the model was exported for this value alone; export it again "
+      "for another",
+      name, constant_text(found->value));
 }
 
 const InputRules::Dimension& InputRules::dimension_at(const Place& place) const {

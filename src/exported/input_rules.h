@@ -22,6 +22,10 @@ class InputRules {
   // unless it throws. One thread at a time.
   void check(const std::vector<c10::IValue>& inputs);
 
+  // Whether the program was exported for one value of the input: torch.export makes constants of numbers,
+  // booleans and texts of Python. Users need not pass it. ConfigError: `value` is another one.
+  bool is_fixed(const std::string& name, const c10::IValue& value) const;
+
   // Inputs of zeros with the sizes of the export, of which the numbers are 1. `converted`: the dtype of a
   // model that was converted, which floating-point inputs then have. `batch`: as
   // ExportedModelImpl::example_inputs(). ConfigError: so is the program not called.
@@ -32,6 +36,11 @@ class InputRules {
   std::string sizes_text(size_t input) const;
 
  private:
+  // An input with the only value that the program was exported for.
+  struct Fixed {
+    std::string name;
+    c10::IValue value;
+  };
   // A size of an input, or an input that is a number.
   struct Place {
     size_t input = 0;
@@ -72,6 +81,7 @@ class InputRules {
 
   SizeSymbols symbols_;
   std::vector<Rule> rules_;
+  std::vector<Fixed> fixed_;
   std::vector<Equation> equations_;  // each uses symbols that those before it gave sizes
   std::vector<Bound> bounds_;        // those of places first: their errors say more
   SymbolSizes sizes_;                // of the inputs that are being checked

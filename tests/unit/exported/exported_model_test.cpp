@@ -265,17 +265,53 @@ TEST(ExportedModelTest, ComputesWithNumbers) {
       ThrowsMessage<ConfigError>(HasSubstr("input 'repeats' must be an integer")));
 }
 
-TEST(ExportedModelTest, RunsAFileOfPyTorch211) {
-  ExportedModel old(test::exported_file("net_2_11"));
-  ExportedModel model(test::exported_file("net"));
+TEST(ExportedModelTest, TakesConstantsOfTheExportOrNone) {
+  ExportedModel model(test::exported_file("fixed"));
+  EXPECT_THAT(model->input_names(), ElementsAre("mask"));
+  EXPECT_THAT(model->input_dtypes(), ElementsAre(at::kBool));
+  const at::Tensor mask = torch::tensor({{true, false, true}, {false, true, true}});
+  const at::Tensor rows =
+      (torch::linear(mask.to(at::kFloat), eighths({2, 3}), eighths({2})) * 0.5).tanh().repeat({2, 1});
+  EXPECT_TRUE(torch::equal(model->forward(mask), rows));
+  std::map<std::string, c10::IValue> inputs = {{"mask", mask},  {"squash", true}, {"scale", 0.5},
+                                               {"repeats", 2.}, {"extra", {}},    {"mode", "repeat"}};
+  EXPECT_TRUE(torch::equal(model->run(inputs).at("").toTensor(), rows));
+  const auto refused = [&](const std::string& name, const c10::IValue& value, const std::string& constant) {
+    auto other = inputs;
+    other[name] = value;
+    EXPECT_THAT(
+        [&] { model->run(other); },
+        ThrowsMessage<ConfigError>(HasSubstr("input '" + name + "' must be " + constant +
+                                             " or left out: the model was exported for this value alone")));
+  };
+  refused("squash", false, "True");
+  refused("squash", 1, "True");
+  refused("scale", 0.25, "0.5");
+  refused("repeats", 3, "2");
+  refused("mode", "once", "'repeat'");
+  refused("extra", mask, "None");
+  EXPECT_THAT(
+      [&] {
+        model->run({mask, true, 0.5});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr(
+          "the model takes 1 inputs (mask), got 3; its export fixed squash = True, scale = 0.5, repeats = 2, "
+          "mode = 'repeat', extra = None")));
+}
+
+TEST(ExportedModelTest, RunsFilesOfOlderPyTorch) {
   const at::Tensor x = test::formula({7, 3}, 1);
-  for (const bool training : {true, false}) {
-    old->train(training);
-    model->train(training);
-    torch::manual_seed(3);
-    const at::Tensor expected = model->forward(x);
-    torch::manual_seed(3);
-    EXPECT_TRUE(torch::equal(old->forward(x), expected));
+  for (const char* name : {"net_2_11", "net_2_12", "net_2_13", "net_2_14"}) {
+    ExportedModel model(test::exported_file("net"));
+    ExportedModel old(test::exported_file(name));
+    for (const bool training : {true, false}) {
+      old->train(training);
+      model->train(training);
+      torch::manual_seed(3);
+      const at::Tensor expected = model->forward(x);
+      torch::manual_seed(3);
+      EXPECT_TRUE(torch::equal(old->forward(x), expected)) << name;
+    }
   }
 }
 

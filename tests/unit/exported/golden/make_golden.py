@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes the exported models of the unit tests and of the fuzz tests: .deps/peers/bin/python tests/unit/exported/golden/make_golden.py [NAME...]
 
-The weights are formulas that the tests repeat in C++. net_2_11.pt2 is the model net, written by this script with PyTorch 2.11."""
+The weights are formulas that the tests repeat in C++. net_2_11.pt2 to net_2_14.pt2 are the model net, written by PyTorch 2.11
+to 2.14: PYTHON make_golden.py net_2_12, with a Python that has this version. The newest version wrote the other files."""
 
 import pathlib
 import re
@@ -97,6 +98,20 @@ class Numbers(nn.Module):
         rows = self.linear(x).repeat(repeats, 1)
         mean = torch.sym_float(repeats) / 2
         return rows * mean + bound, repeats * 2, bound
+
+
+class Fixed(nn.Module):
+    """Inputs of which torch.export makes constants, and a mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, mask, squash: bool, scale: float, repeats: int, mode: str, extra=None):
+        rows = self.linear(mask.to(torch.float32)) * scale
+        rows = torch.tanh(rows) if squash else rows
+        rows = rows if extra is None else rows + extra
+        return rows.repeat(repeats, 1) if mode == "repeat" else rows
 
 
 class DropPath(nn.Module):
@@ -253,11 +268,14 @@ save("surrogate", nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1)), 
 save("functional", fill(Functional()), (torch.ones(4, 3), torch.zeros(3)), {"x": {0: BATCH}, "total": None}, decompose=True)
 save("counter", fill(Counter()), (torch.ones(4, 1),), rows)
 save("numbers", fill(Numbers()), (torch.ones(4, 3), 3, torch.tensor(0.5)), {"x": {0: BATCH}, "repeats": torch.export.Dim.DYNAMIC, "threshold": None})
+save("fixed", fill(Fixed()), (torch.ones(4, 3, dtype=torch.bool), True), {"mask": {0: BATCH}, "squash": None, "scale": None, "repeats": None, "mode": None, "extra": None},
+     {"scale": 0.5, "repeats": 2, "mode": "repeat", "extra": None})
 save("paths", Paths(), (torch.ones(4, 3),), rows)
 save("mixed", fill(Mixed()), (torch.ones(4, 3),), rows, decompose=True)
 save("waves", Waves(), (torch.ones(2),), None)
 save("copies", fill(Copies()), (torch.ones(4, 3),), rows, decompose=True)
-if torch.__version__.startswith("2.11."):
-    save("net_2_11", fill(Net()), (torch.ones(4, 3),), rows)
+OLDER = next((f"net_2_{minor}" for minor in range(11, 15) if torch.__version__.startswith(f"2.{minor}.")), None)
+if OLDER:
+    save(OLDER, fill(Net()), (torch.ones(4, 3),), rows)
 save("blocks", fill(Blocks()), (torch.ones(4, 4),), rows)
 save("odd", fill(Odd()), (torch.ones(4, 3),), rows)
