@@ -43,7 +43,8 @@ def optim_trace():
 
 
 def _not_run(config):
-    stats = config.pluginmanager.get_plugin("terminalreporter").stats
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    stats = reporter.stats if reporter else {}  # a worker of xdist has none; its reports reach the main process
     return [report for outcome in ("skipped", "xfailed", "xpassed") for report in stats.get(outcome, [])]
 
 
