@@ -2,6 +2,7 @@
 
 #include <ATen/ScalarOps.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
 #include <fmt/format.h>
 #include <lockstep/error.h>
 #include <torch/torch.h>
@@ -395,6 +396,7 @@ void Executable::add_operator(const Node& node, const OperatorName& name,
   Step step;
   step.operation = operation;
   step.where = place_of(node);
+  step.module = node.module;
   step.outputs = node.outputs;
   size_t used = 0;
   for (const c10::Argument& wanted : schema.arguments()) {
@@ -586,7 +588,15 @@ void Executable::run_step(const Step& step, Frame& frame) const {
     if (step.check != nullptr) step.check(stack);
     std::optional<nn::CudnnFirst> cudnn_first;
     if (step.is_attention) cudnn_first.emplace(*device_);
-    step.operation->callBoxed(stack);
+    {
+      // Profilers see the module of Python as a scope of the user.
+      std::optional<at::RecordFunction> scope;
+      if (auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE)) {
+        scope.emplace(std::move(*callbacks));
+        scope->before(step.module);
+      }
+      step.operation->callBoxed(stack);
+    }
     // The list outlives the step: it must not keep the tensors alive.
     for (const ListUse& list : step.lists) {
       if (list.elements.empty()) continue;

@@ -126,7 +126,8 @@ class Executable : public std::enable_shared_from_this<Executable> {
     // In evaluation bernoulli(p) gives this instead of random numbers: stochastic depth then keeps every
     // sample.
     std::optional<double> evaluation_fill;
-    std::string where;  // "torch.ops.aten.linear.default at model.py:12"
+    std::string where;   // "torch.ops.aten.linear.default at model.py:12"
+    std::string module;  // the innermost module of Python: "layer1.0.conv1"
   };
 
   struct Switch {

@@ -199,6 +199,7 @@ struct Recording {
   c10::Device device;
   OperationListener& listener;
   bool is_inside = false;  // inside a counted operation
+  std::string module = {};
 };
 
 // LibTorch's callbacks are plain functions and run in one thread, so the state is thread-local.
@@ -208,17 +209,32 @@ struct Counted : at::ObserverContext {
   Clock::time_point began = Clock::now();
 };
 
+// A scope of the user.
+struct Entered : at::ObserverContext {
+  explicit Entered(std::string outer_) : outer(std::move(outer_)) {}
+  std::string outer;
+};
+
+bool is_scope(const at::RecordFunction& function) { return function.scope() == at::RecordScope::USER_SCOPE; }
+
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function) {
   if (!recording || recording->is_inside) return nullptr;
+  if (is_scope(function)) {
+    return std::make_unique<Entered>(std::exchange(recording->module, function.name()));
+  }
   const auto cost = cost_of(function.name(), function.inputs());
   if (!cost) return nullptr;
-  recording->listener.began(*cost, function.inputs());
+  recording->listener.began(*cost, function.inputs(), recording->module);
   recording->is_inside = true;
   return std::make_unique<Counted>();
 }
 
-void on_end(const at::RecordFunction&, at::ObserverContext* context) {
+void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
   if (context == nullptr || !recording) return;
+  if (is_scope(function)) {
+    recording->module = std::move(static_cast<Entered*>(context)->outer);
+    return;
+  }
   comm::wait_for_device(recording->device);
   recording->listener.ended(Clock::now() - static_cast<Counted*>(context)->began);
   recording->is_inside = false;
@@ -228,8 +244,9 @@ void on_end(const at::RecordFunction&, at::ObserverContext* context) {
 
 OperationRecorder::OperationRecorder(c10::Device device, OperationListener& listener) {
   recording = std::make_unique<Recording>(Recording{device, listener});
-  handle_ = at::addThreadLocalCallback(
-      at::RecordFunctionCallback(on_begin, on_end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(on_begin, on_end)
+                                           .needsInputs(true)
+                                           .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
 }
 
 OperationRecorder::~OperationRecorder() {
@@ -298,8 +315,17 @@ size_t ModelProfile::owner_of(c10::ArrayRef<const c10::IValue> inputs) const {
   return 0;
 }
 
-void ModelProfile::began(const Cost& cost, c10::ArrayRef<const c10::IValue> inputs) {
-  running_ = owner_of(inputs);
+// nullopt: the model, or a scope that is no module.
+std::optional<size_t> ModelProfile::part_named(std::string_view module) const {
+  const auto found =
+      std::find_if(parts_.begin() + 1, parts_.end(), [&](const Part& part) { return part.name == module; });
+  if (found == parts_.end()) return std::nullopt;
+  return static_cast<size_t>(found - parts_.begin());
+}
+
+void ModelProfile::began(const Cost& cost, c10::ArrayRef<const c10::IValue> inputs, std::string_view module) {
+  const std::optional<size_t> named = part_named(module);
+  running_ = named ? *named : owner_of(inputs);
   running_cost_ = cost;
 }
 

@@ -36,8 +36,9 @@ std::optional<Cost> cost_of(std::string_view op, c10::ArrayRef<const c10::IValue
 class OperationListener {
  public:
   virtual ~OperationListener() = default;
-  // The inputs are valid only during this call.
-  virtual void began(const Cost& cost, c10::ArrayRef<const c10::IValue> inputs) = 0;
+  // `module` is the innermost scope of the user (RECORD_USER_SCOPE) around the operation, which exported
+  // models name after the module of Python; empty: none. All arguments are valid only during this call.
+  virtual void began(const Cost& cost, c10::ArrayRef<const c10::IValue> inputs, std::string_view module) = 0;
   virtual void ended(std::chrono::nanoseconds time) = 0;
 };
 
@@ -64,9 +65,10 @@ class Module;
 
 namespace lockstep::deepspeed {
 
-// The cost of a model's forwards, by module. C++ modules do not report when they run, so an operation
-// counts for the module that holds a parameter it uses, and for the modules around it. An operation
-// without parameters (an activation, attention) counts only for the model.
+// The cost of a model's forwards, by module and the modules around it. C++ modules do not report when they
+// run, so an operation counts for the module that holds a parameter it uses, and one without parameters (an
+// activation, attention) only for the model. In an exported model each counts for the module of Python that
+// ran it.
 class ModelProfile final : public OperationListener {
  public:
   struct Part {
@@ -82,7 +84,7 @@ class ModelProfile final : public OperationListener {
   // parameters must outlive it.
   explicit ModelProfile(const torch::nn::Module& model);
 
-  void began(const Cost& cost, c10::ArrayRef<const c10::IValue> inputs) override;
+  void began(const Cost& cost, c10::ArrayRef<const c10::IValue> inputs, std::string_view module) override;
   void ended(std::chrono::nanoseconds time) override;
   // Clears costs and times.
   void clear();
@@ -98,6 +100,7 @@ class ModelProfile final : public OperationListener {
   };
 
   size_t add(const torch::nn::Module& module, std::string name, int depth, size_t parent);
+  std::optional<size_t> part_named(std::string_view module) const;
   size_t owner_of(c10::ArrayRef<const c10::IValue> inputs) const;
 
   std::vector<Part> parts_;

@@ -141,10 +141,13 @@ TEST(SegmentsTest, ReportsAndProfilesHaveTheModulesOfPython) {
   }
   std::vector<std::string> parts;
   for (const deepspeed::ModelProfile::Part& part : profile.parts()) {
-    parts.push_back(part.name + ":" + part.type + ":" + std::to_string(part.cost.macs));
+    parts.push_back(part.name + ":" + part.type + ":" + std::to_string(part.cost.macs) + ":" +
+                    std::to_string(part.cost.flops));
   }
-  EXPECT_THAT(
-      parts, IsSupersetOf({"blocks.1:Block:384", "blocks.1.grow:Linear:192", "blocks.1.norm:BatchNorm1d:0"}));
+  // relu_ and the sum of a block use no parameter, and neither does the count of batches of a norm.
+  EXPECT_THAT(parts, IsSupersetOf({"blocks.1:Block:384:" + std::to_string(2 * 384 + 6 * (5 * 8 + 8 + 4) + 1),
+                                   std::string("blocks.1.grow:Linear:192:384"),
+                                   "blocks.1.norm:BatchNorm1d:0:" + std::to_string(6 * 5 * 8 + 1)}));
 }
 
 // Everything that training changes, after three steps of two micro batches.

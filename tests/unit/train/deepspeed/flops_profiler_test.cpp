@@ -2,6 +2,7 @@
 
 #include "train/deepspeed/flops_profiler.h"
 
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <lockstep/sharded.h>
@@ -20,7 +21,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 struct Total final : OperationListener {
-  void began(const Cost& cost, c10::ArrayRef<const c10::IValue>) override {
+  void began(const Cost& cost, c10::ArrayRef<const c10::IValue>, std::string_view) override {
     sum += cost;
     ++operations;
   }
@@ -127,6 +128,33 @@ TEST(ModelProfileTest, AnOperationIsOfTheModuleWhoseParameterItUses) {
   EXPECT_EQ(profile.model().cost.flops, linear + 4 * 8 + 2 * (4 * 24 + 4 * 8));
   profile.clear();
   EXPECT_EQ(part(profile, "first.up").cost.macs, 0);
+}
+
+TEST(ModelProfileTest, AnOperationInAScopeIsOfTheModuleOfThisName) {
+  test::BlockNet net;
+  ModelProfile profile(*net);
+  const at::Tensor x = torch::ones({4, 8});
+  {
+    const OperationRecorder recorder(at::kCPU, profile);
+    {
+      RECORD_USER_SCOPE("first.up");
+      torch::relu(x);
+      {
+        RECORD_USER_SCOPE("second");
+        torch::relu(x);
+      }
+      torch::relu(x);
+      {
+        RECORD_USER_SCOPE("a scope of a user");
+        torch::relu(x);
+      }
+    }
+    torch::relu(x);
+  }
+  EXPECT_EQ(part(profile, "first.up").cost.flops, 2 * 32);
+  EXPECT_EQ(part(profile, "first").cost.flops, 2 * 32);
+  EXPECT_EQ(part(profile, "second").cost.flops, 32);
+  EXPECT_EQ(profile.model().cost.flops, 5 * 32);
 }
 
 class FlopsProfilerTest : public testing::Test {
