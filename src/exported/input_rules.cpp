@@ -62,8 +62,8 @@ bool is_same_constant(const c10::IValue& a, const c10::IValue& b) {
 }
 
 std::string range_text(const Range& range) {
-  return fmt::format("{} to {}", range.least.value_or(0),
-                     range.most ? std::to_string(*range.most) : "any size");
+  const int64_t least = range.least.value_or(0);
+  return range.most ? fmt::format("{} to {}", least, *range.most) : fmt::format("{} or more", least);
 }
 
 }  // namespace

@@ -201,6 +201,8 @@ TEST(InputRulesTest, TakesNumbersOfTheirKindAndInTheirRange) {
   add("factor", NumberMeta::Kind::kReal, std::nullopt);
   add("flag", NumberMeta::Kind::kBoolean, std::nullopt);
   InputRules rules(program);
+  EXPECT_EQ(rules.sizes_text(0), "[2 or more]");
+  EXPECT_EQ(rules.sizes_text(1), "0 to 5");
   const at::Tensor a = torch::ones({3});
   rules.check({a, 5, 0.5, true});
   rules.check({a, 0, 1, false});
