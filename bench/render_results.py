@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes docs/results.md from bench/results/*.json. With --check, fails if the page differs from what it would write.
 
-A file in bench/results has the results of one command on one machine. published.json has the numbers of the web pages that
-the recipes reproduce.
+A file in bench/results has the results of one command on one machine, and may name pictures in docs. published.json has the numbers
+of the web pages that the recipes reproduce.
 """
 
 import json
@@ -58,6 +58,8 @@ def run_section(result):
         lines += ["", table(["what", "value"], [[key, f"{value:,}"] for key, value in result["result"].items()])]
     if "note" in result:
         lines += ["", result["note"]]
+    for picture in result.get("pictures", []):
+        lines += ["", f"![{picture['title']}]({picture['file']})"]
     return "\n".join(lines)
 
 
