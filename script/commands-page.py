@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "commands.md"
 TOP = """\
 # Commands
 
-Every flag of every command, as `lockstep COMMAND --help` and `lockstep man` print them. `script/commands-page.py --fix` writes
+Every flag of every command, as the `--help` of the command and `lockstep man` print them. `script/commands-page.py --fix` writes
 this page. A flag may be written with dashes or with underscores between its words; it overrides its variable. `lockstep train` also
 takes its flags from a TOML file: see [trainer.md](trainer.md), which explains the flags of a training, and [recipes.md](recipes.md)
 for those of a recipe. `lockstep train MODEL.pt2` is described in [exported.md](exported.md).
@@ -60,7 +60,7 @@ def rows(options):
 def section(synopsis, body):
     """The part of a command: its description, examples, and options as a table."""
     description, *options = re.split(r"^\.TP\n", body, flags=re.MULTILINE)
-    description = description.replace(".PP\n.nf\n", "\n```\n").replace(".fi\n", "```\n").replace(".PP\n", "\n")
+    description = description.replace(".PP\n.nf\n", "\n```text\n").replace(".fi\n", "```\n").replace(".PP\n", "\n")
     lines = [f"## {synopsis}", "", plain(description).strip(), ""]
     if options:
         lines += ["| flag | default | meaning | variable |", "|---|---|---|---|"]
