@@ -18,7 +18,7 @@ class Trace {
 
   struct Span {
     std::string name;
-    const char* category = "";  // a literal: "phase", "operator", "collective"
+    const char* category = "";  // a literal: "phase", "operator", "collective", "module"
     Clock::time_point begin;
     Clock::time_point end;
     int thread = 0;  // the system's id

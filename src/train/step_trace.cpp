@@ -31,6 +31,7 @@ double microseconds(Trace::Clock::time_point time) {
 }
 
 constexpr const char* kStepCategory = "step";
+constexpr const char* kModuleCategory = "module";
 // More than any id of a thread, and the same for all ranks.
 constexpr int kFirstCollectiveRow = 1 << 23;
 // TensorBoard finds the time that a step waits for data by this name, which PyTorch's loader has.
@@ -40,7 +41,8 @@ bool is(const Trace::Span& span, std::string_view category) { return span.catego
 
 // The categories of PyTorch's profiler.
 const char* category_of(const Trace::Span& span) {
-  return is(span, "phase") || is(span, kStepCategory) ? "user_annotation" : "cpu_op";
+  return is(span, "phase") || is(span, kStepCategory) || is(span, kModuleCategory) ? "user_annotation"
+                                                                                   : "cpu_op";
 }
 
 // A complete event. Those of one row must nest.
@@ -120,7 +122,13 @@ struct StepTrace::Operators {
   }
   static void end(const at::RecordFunction& function, at::ObserverContext* context) {
     if (context == nullptr) return;
-    Trace::of_process().add("operator", function.name(), static_cast<OperatorStart*>(context)->begin);
+    // Exported models open a scope for the module of each operator, Gloo one for each collective.
+    const std::string_view name = function.name();
+    const bool is_module =
+        function.scope() == at::RecordScope::USER_SCOPE && name.find(':') == std::string_view::npos;
+    if (is_module && name.empty()) return;  // the model itself
+    Trace::of_process().add(is_module ? kModuleCategory : "operator", function.name(),
+                            static_cast<OperatorStart*>(context)->begin);
   }
 
   at::CallbackHandle handle_;
