@@ -235,8 +235,21 @@ std::string output_named(const ExportedModelImpl& model, const std::string& name
   throw ConfigError("train", fmt::format("the model has no output '{}': {}", name, fmt::join(names, ", ")));
 }
 
+// ConfigError: the model has an input that no data can give.
+void refuse_numbers(const ExportedModelImpl& model) {
+  const std::vector<std::optional<c10::ScalarType>> dtypes = model.input_dtypes();
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    if (dtypes[i]) continue;
+    throw ConfigError("train",
+                      fmt::format("the input '{}' of the model is a number, and data are tensors: export the "
+                                  "model without a dynamic shape for it, which makes it a constant",
+                                  model.input_names()[i]));
+  }
+}
+
 // The loss of the options, checked against the model and the number of tensors of a sample.
 Loss make_loss(const ExportedOptions& options, const ExportedModelImpl& model, size_t tensors) {
+  refuse_numbers(model);
   const size_t inputs = model.input_names().size();
   const bool by_model = options.loss.starts_with(kOutputLoss);
   // A model that computes its own loss takes the targets as its last input.

@@ -157,6 +157,36 @@ def test_a_model_computes_its_own_loss(table, tmp_path):
         status=2)
 
 
+def test_a_trace_shows_the_modules_and_their_operators(exported, table, tmp_path):
+    train_by_command(exported, table, tmp_path, "--optimizer", "sgd", "--trace-steps", "2:3")
+    events = json.loads((tmp_path / "run" / "rank0.pt.trace.json").read_text())["traceEvents"]
+    modules = [event for event in events if event.get("cat") == "user_annotation" and event["name"].startswith("layers.")]
+    assert {event["name"] for event in modules} == {f"layers.{i}" for i in range(7)}
+    first = next(event for event in modules if event["name"] == "layers.0")
+    inside = {event["name"] for event in events if event.get("cat") == "cpu_op" and event["tid"] == first["tid"]
+              and event["ts"] >= first["ts"] and event["ts"] + event["dur"] <= first["ts"] + first["dur"]}
+    assert "aten::linear" in inside
+    operators = {event["name"] for event in events if event.get("cat") == "cpu_op"}
+    assert "" not in operators and not any(name.startswith("layers") for name in operators)
+
+
+def test_a_number_as_input_is_refused_before_the_training(table, tmp_path):
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(20, 10)
+
+        def forward(self, x, times: int):
+            return self.layer(x) * times
+
+    shapes = {"x": {0: torch.export.Dim("batch", min=1, max=64)}, "times": torch.export.Dim.DYNAMIC}
+    torch.export.save(torch.export.export(Scaled(), (torch.ones(4, 20), 3), dynamic_shapes=shapes), tmp_path / "scaled.pt2")
+    assert "the input 'times' of the model is a number, and data are tensors" in run_command(
+        "train", tmp_path / "scaled.pt2", "--inputs", table / "x.npy", "--targets", table / "y.npy", "--loss", "cross_entropy",
+        "--run-dir", tmp_path / "run", status=2)
+    assert not (tmp_path / "run").exists()
+
+
 def test_inspect_lists_inputs_weights_modules_and_operators(exported):
     facts = json.loads(run_command("ckpt", "inspect", exported / "mlp.pt2", "--json"))
     assert facts["kind"] == "exported model" and facts["supported"]
