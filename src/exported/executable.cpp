@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::string_view kHigherOrder = "torch.ops.higher_order.";
 constexpr std::string_view kGradientRegion = "torch.ops.higher_order.wrap_with_set_grad_enabled";
+constexpr size_t kMaskOfAttention = 3;  // the argument of aten::scaled_dot_product_attention
 constexpr std::string_view kAutocastRegion = "torch.ops.higher_order.wrap_with_autocast";
 
 bool is_region(const Node& node) { return node.target == kGradientRegion || node.target == kAutocastRegion; }
@@ -587,7 +588,8 @@ void Executable::run_step(const Step& step, Frame& frame) const {
   } else {
     if (step.check != nullptr) step.check(stack);
     std::optional<nn::CudnnFirst> cudnn_first;
-    if (step.is_attention) cudnn_first.emplace(*device_);
+    // Without a mask, as nn::attention(): only such calls were compared with other kernels.
+    if (step.is_attention && stack[kMaskOfAttention].isNone()) cudnn_first.emplace(*device_);
     {
       // Profilers see the module of Python as a scope of the user.
       std::optional<at::RecordFunction> scope;

@@ -67,8 +67,8 @@ class Executable : public std::enable_shared_from_this<Executable> {
 
   // `inputs` are those that users pass, in their order; `outputs` becomes the user's outputs in their order.
   // `device` replaces the device of the program. With training false, batch norm and dropout evaluate.
-  // From the second run on it allocates nothing but tensors, if `outputs` has the memory and no segment
-  // shards or computes its activations again.
+  // From the second run on it allocates nothing but tensors, if `outputs` has the memory, no segment shards
+  // or computes its activations again, and no attention prefers cuDNN.
   void run(const std::vector<c10::IValue>& inputs, bool training, c10::Device device,
            std::vector<c10::IValue>& outputs);
 

@@ -14,12 +14,20 @@ base::Mutex& mutex_of_order() {
   return mutex;
 }
 
+// As 91501; 0: none.
+int64_t cudnn_version(const c10::Device& device) {
+  if (!device.is_cuda() || !at::globalContext().hasCuDNN()) return 0;
+  return at::globalContext().versionCuDNN();
+}
+
 }  // namespace
 
-bool prefers_cudnn(int capability) { return capability >= 90; }
+bool prefers_cudnn(int capability, int64_t cudnn_version) {
+  return capability >= 90 && cudnn_version >= 91501;
+}
 
 CudnnFirst::CudnnFirst(const c10::Device& device) {
-  if (!prefers_cudnn(compute_capability(device))) return;
+  if (!prefers_cudnn(compute_capability(device), cudnn_version(device))) return;
   lock_.emplace(mutex_of_order());
   at::Context& context = at::globalContext();
   for (const at::SDPBackend backend : context.sDPPriorityOrder()) {

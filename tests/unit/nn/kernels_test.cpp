@@ -27,10 +27,12 @@ TEST(FusedKernels, RunOnTheirComputeCapabilities) {
   EXPECT_TRUE(can_run_on(80));
   EXPECT_TRUE(can_run_on(89));
   EXPECT_TRUE(can_run_on(120));
-  EXPECT_FALSE(prefers_cudnn(0));
-  EXPECT_FALSE(prefers_cudnn(89));
-  EXPECT_TRUE(prefers_cudnn(90));
-  EXPECT_TRUE(prefers_cudnn(100));
+  EXPECT_FALSE(prefers_cudnn(0, 92600));
+  EXPECT_FALSE(prefers_cudnn(89, 92600));
+  EXPECT_TRUE(prefers_cudnn(90, 91501));
+  EXPECT_TRUE(prefers_cudnn(100, 92600));
+  EXPECT_FALSE(prefers_cudnn(90, 91500));
+  EXPECT_FALSE(prefers_cudnn(90, 0));
 }
 
 TEST(FusedKernels, DoNotRunOnTheCpu) {
