@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -53,7 +54,11 @@ void for_each_index(size_t count, int threads, const std::function<void(size_t)>
   };
   const size_t wanted = threads > 0 ? static_cast<size_t>(threads) : usable_cpus();
   std::vector<std::thread> others;
-  for (size_t i = 1; i < std::min(wanted, count); ++i) others.emplace_back(run);
+  try {
+    for (size_t i = 1; i < std::min(wanted, count); ++i) others.emplace_back(run);
+  } catch (const std::system_error&) {
+    // No more threads are allowed: those that there are do the work.
+  }
   run();
   for (std::thread& thread : others) thread.join();
   error.rethrow();

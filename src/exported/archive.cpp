@@ -24,6 +24,7 @@ using caffe2::serialize::PyTorchStreamReader;
 constexpr size_t kMaxJsonBytes = size_t{1} << 31;
 // What a thread reads at a time. A file with less is read by one thread.
 constexpr int64_t kPartBytes = 4 << 20;
+constexpr int kMaxReaders = 8;  // as many as a reader of checkpoints has
 
 class ArchiveReader {
  public:
@@ -118,7 +119,7 @@ at::Tensor ArchiveReader::record(const std::string& name, at::ScalarType dtype, 
 // Several threads read, because the page faults of new memory take longer than the copy.
 void ArchiveReader::read_planned() const {
   const auto parts = static_cast<size_t>((planned_bytes_ + kPartBytes - 1) / kPartBytes);
-  checkpoint::for_each_index(parts, at::get_num_threads(), [&](size_t part) {
+  checkpoint::for_each_index(parts, std::min(at::get_num_threads(), kMaxReaders), [&](size_t part) {
     const int64_t begin = static_cast<int64_t>(part) * kPartBytes;
     for (const PlannedRead& read : planned_) {
       const int64_t from = std::max(begin, read.first);
