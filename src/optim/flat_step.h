@@ -49,6 +49,8 @@ class StepsTails {
   // A parameter that is flat memory with parts of tensors, and where their tails are in it. A later call
   // replaces them. The parameter must outlive the optimizer's steps.
   void set_tails(const at::Tensor& parameter, std::vector<FlatSegment> tails);
+  // Of all parameters those of one whole tensor again.
+  void clear_tails() { tails_.clear(); }
   // As set; of another parameter those of one whole tensor.
   std::vector<FlatSegment> tails_of(const at::Tensor& parameter) const;
 

@@ -130,6 +130,7 @@ std::vector<optim::FlatSegment> tails_in_shard(const BucketLayout& layout,
 void hand_over(Optimizer& optimizer, const std::vector<ShardedBucket>& buckets,
                const std::vector<int>& group_of, const std::vector<BucketItem>& items, Place place) {
   if (auto* const tailed = dynamic_cast<optim::StepsTails*>(&optimizer)) {
+    tailed->clear_tails();
     for (const ShardedBucket& bucket : buckets) {
       tailed->set_tails(bucket.master(), tails_in_shard(bucket.layout(), items, place));
     }

@@ -220,6 +220,7 @@ bool is_scope(const at::RecordFunction& function) { return function.scope() == a
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction& function) {
   if (!recording || recording->is_inside) return nullptr;
   if (is_scope(function)) {
+    if (function.isAsync()) return nullptr;  // a collective of Gloo, which ends in another thread
     return std::make_unique<Entered>(std::exchange(recording->module, function.name()));
   }
   const auto cost = cost_of(function.name(), function.inputs());

@@ -68,7 +68,7 @@ namespace lockstep::deepspeed {
 // The cost of a model's forwards, by module and the modules around it. C++ modules do not report when they
 // run, so an operation counts for the module that holds a parameter it uses, and one without parameters (an
 // activation, attention) only for the model. In an exported model each counts for the module of Python that
-// ran it.
+// ran it, if that is not the model itself.
 class ModelProfile final : public OperationListener {
  public:
   struct Part {
